@@ -1,11 +1,12 @@
 /* loop.c - the turn.
  *
  * One thread, one libevent base. A turn: whatever events are ready call the edges, whose
- * callbacks dispatch into the core: the other nodes, the engine, timers. Then what clients have
- * sent is taken, for a few ms (listener_turn()), and a moment goes to answers for commctl
- * (admin_turn()) and to those of HTTP (http_turn()), so that nobody can keep us from the former for
- * long. Then the turn ends: closed clients and links are freed, so that no callback ever meets a
- * dead pointer; the core's next deadline is armed; the service manager hears what changed.
+ * callbacks dispatch into the core: the other nodes, the engine, timers. That goes round several
+ * times while nodes have more for us, for as long as clients get. Then what clients have sent is
+ * taken, for a few ms (listener_turn()), and a moment goes to answers for commctl (admin_turn())
+ * and to those of HTTP (http_turn()), so that nobody can keep us from the former for long. Then the
+ * turn ends: closed clients and links are freed, so that no callback ever meets a dead pointer; the
+ * core's next deadline is armed; the service manager hears what changed.
  *
  * daemon_dispatch() is the only way into the core. It does not nest: effects (apply.c) never
  * lead back into it, they are reported by the edges in a later turn.
@@ -293,6 +294,16 @@ void loop_fini(struct daemon *d)
     d->base = NULL;
 }
 
+/* Passes over the events, as long as nodes have more for us: see peer_link.c. False: it failed. */
+static bool take_events(struct daemon *d)
+{
+    int r = event_base_loop(d->base, EVLOOP_ONCE);
+
+    while (r >= 0 && d->peers && peer_links_more(d->peers))
+        r = event_base_loop(d->base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
+    return r >= 0;
+}
+
 /* Not of the clock: most of that goes by while we wait for events. */
 static uint64_t cpu_us(void)
 {
@@ -310,7 +321,7 @@ void loop_run(struct daemon *d)
     while (!d->quit) {
         arm_deadline(d);
         begin = cpu_us();
-        if (event_base_loop(d->base, EVLOOP_ONCE) < 0) {
+        if (!take_events(d)) {
             log_error("the event loop failed: %m -> stopping");
             d->exit_code = EXIT_INTERNAL;
             return;

@@ -55,8 +55,8 @@ static void copy_config(struct core *core, const struct core_config *config)
 
 void core_setup(struct core *core, const struct core_config *config)
 {
-    struct list *const heads[] = {&core->all_groups, &core->all_formings, &core->waiting,
-                                  &core->todo};
+    struct list *const heads[] = {&core->all_groups, &core->all_formings,  &core->waiting,
+                                  &core->todo,       &core->ration.asking, &core->ration.holding};
 
     copy_config(core, config);
     core->config.nodes = NULL;
@@ -66,6 +66,7 @@ void core_setup(struct core *core, const struct core_config *config)
     core->config.cluster = core->cluster;
     core->config.version = core->version;
     core->random = config->seed;
+    core->ration.limit = CORE_RATION;
     for (unsigned i = 0; i < ARRAY_LEN(heads); i++)
         list_init(heads[i]);
     for (unsigned i = 0; i < HASH_GROUPS; i++) {
@@ -195,6 +196,7 @@ void core_input(struct core *core, const struct core_event *event)
     engine_tick(core);
     gpu_tick(core);
     peer_tick(core);
+    ration_tick(core);
     join_tick(core);
     settle(core);
     core->promised_ms = core_deadline(core);
@@ -204,5 +206,6 @@ uint64_t core_deadline(const struct core *core)
 {
     uint64_t processes = MIN(engine_deadline(core), gpu_deadline(core));
 
-    return MIN(MIN(processes, peer_deadline(core)), join_deadline(core));
+    return MIN(MIN(processes, peer_deadline(core)),
+               MIN(join_deadline(core), ration_deadline(core)));
 }

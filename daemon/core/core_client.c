@@ -45,6 +45,9 @@ struct user *user_get(struct core *core, uint32_t uid, bool make)
     if (!user)
         return NULL;
     user->uid = uid;
+    list_init(&user->asking);
+    list_init(&user->holding);
+    list_init(&user->held);
     list_add(bucket, &user->hash);
     return user;
 }
@@ -64,9 +67,10 @@ void user_sent(struct core *core, const struct msg_engine_sent *msg)
 void user_put(struct core *core, struct user *user)
 {
     if (!user || user->clients || user->groups || user->forming || user->members ||
-        user->runs.blocks)
+        user->runs.blocks || user->joins)
         return;
     list_del(&user->hash);
+    list_del(&user->holding);
     pool_leave(&core->users, user); /* no action names a user: free at once */
     pool_reap(&core->users);
 }

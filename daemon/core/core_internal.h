@@ -18,6 +18,7 @@ enum {
     CORE_CLIENT_JOINS = 1024,   /* pending joins per client */
     CORE_MAX_MEMBERS = 65536,   /* local ranks over all groups */
     CORE_MEMBERS_PER_MS = 1024, /* looked at for what has expired */
+    CORE_RATION = 2048,         /* joins of all users that are asked in a window: core_ration.c */
     CORE_VERDICT_MS = 1000,     /* the home's time to say who is missing */
     CORE_ENGINE_PING_MS = 1000,
     CORE_SENT_MS = 1500, /* what is told of who sends holds for as long as it is of, and this */
@@ -143,6 +144,9 @@ struct user {
     uint32_t asked_ranks; /* looked at for its questions since @asked_ms */
     uint64_t asked_ms;
     uint64_t sent_until_ms, sent_rate; /* what the engine told of it: bytes a second, until then */
+    unsigned joins;                    /* asked in this window of core->ration */
+    struct list asking, holding;       /* of core->ration */
+    struct list held;                  /* members: their joins wait for the next window */
 };
 
 enum client_state { CLIENT_FREE, CLIENT_NEW, CLIENT_READY };
@@ -173,7 +177,7 @@ struct member {
     struct list by_group; /* COMMITTED, JOINED */
     struct list by_name;  /* ASKING, EXPIRING */
     struct list waiting;  /* all but JOINED: the members with a deadline */
-    struct list todo;     /* to be asked (again) before this core_input() returns */
+    struct list todo;     /* to be asked (again) before this core_input() returns, or held */
     unsigned client;
     uint32_t req, rank, size, uid, pid;
     uint64_t join;        /* number of the current request to the home: new each time */
@@ -278,6 +282,14 @@ struct own_gpu {
     struct msg_gpu_device devices[MSG_MAX_GPUS];
 };
 
+/* What users have made other nodes do in this window: core_ration.c. */
+struct ration {
+    uint64_t end_ms;
+    unsigned limit, joins;
+    struct list asking;  /* users with joins in it */
+    struct list holding; /* users with joins that wait for the next one */
+};
+
 struct act;
 struct queue {
     struct act *acts;
@@ -311,6 +323,7 @@ struct core {
     struct list by_id[HASH_GROUPS], by_name[HASH_GROUPS], forming_by_name[HASH_GROUPS];
     struct list user_by_uid[HASH_USERS];
     uint32_t *joins; /* HASH_JOINS chains through fates: (node, join) -> member of a forming */
+    struct ration ration;
     struct queue queue;
     struct core_counts counts;
     /* scratch */
@@ -520,6 +533,13 @@ void join_fail(struct core *core, struct member *member, enum cause cause, int32
                const char *node, const char *text);
 void member_set_state(struct core *core, struct member *member, enum member_state state);
 void member_end(struct core *core, struct member *member); /* no answer; any state */
+
+/* ---- core_ration.c --------------------------------------------------------------------------- */
+
+/* May the join of @member be asked now? Else it is held, and comes onto the todo list later. */
+bool ration_take(struct core *core, struct member *member);
+void ration_tick(struct core *core);
+uint64_t ration_deadline(const struct core *core);
 
 /* ---- core_home.c ----------------------------------------------------------------------------- */
 

@@ -4,6 +4,8 @@
  *     |  ^----------------'  the commit came to nothing: asked again
  *     '--limit--> EXPIRING --the home's verdict, or none in 1 s--> failed
  *
+ * In ASKING it has no home yet while it is held, because its user asks very often (core_ration.c).
+ *
  * Every request to a home carries a new number, so an answer to an old request (the home moved,
  * the commit was withdrawn) finds nobody. The home follows from the group's name and the nodes
  * that are READY now; when those change, every waiting join is asked anew where it belongs.
@@ -269,10 +271,10 @@ void join_run(struct core *core)
         char text[MSG_TEXT_MAX];
 
         list_del(&member->todo);
-        if (change_may_begin(core, member->client, text, sizeof(text)))
-            join_ask(core, member);
-        else
+        if (!change_may_begin(core, member->client, text, sizeof(text)))
             join_fail(core, member, CAUSE_DENIED, -1, core_self_name(core), text);
+        else if (ration_take(core, member))
+            join_ask(core, member);
     }
 }
 
@@ -374,17 +376,35 @@ static void expire_committed(struct core *core, struct member *member)
     group_member_lost(core, member, "its time to join ran out");
 }
 
+/* Its time ran out before it was its turn. */
+static void expire_held(struct core *core, struct member *member)
+{
+    char buf[MSG_TEXT_MAX] = "";
+    struct text text = {buf, sizeof(buf), 0};
+
+    text_add(&text,
+             "group \"%s\": user %u asks to join so often that rank %u was not asked for within ",
+             member->name, member->uid, member->rank);
+    text_add_ms(&text, member->limit_ms);
+    text_add(&text, ": let it wait longer, or join fewer groups in a second");
+    join_fail(core, member, CAUSE_TIMEOUT, -1, core_self_name(core), buf);
+}
+
 static void expire(struct core *core, struct member *member)
 {
     char text[MSG_TEXT_MAX];
 
     switch (member->state) {
     case MEMBER_ASKING:
+        if (member->home < 0) {
+            expire_held(core, member);
+            break;
+        }
         member_set_state(core, member, MEMBER_EXPIRING);
         member->deadline_ms = core->now + CORE_VERDICT_MS;
         if (member->home == (int)core->config.self)
             home_cancel(core, core->config.self, member->join);
-        else if (member->home >= 0)
+        else
             act_join_cancel(core, (unsigned)member->home, member->join);
         break;
     case MEMBER_EXPIRING:
@@ -416,7 +436,7 @@ void join_tick(struct core *core)
     if (core->now < join_deadline(core))
         return;
     core->expired_ms = core->now;
-    join_run(core); /* so that every member has a home to ask */
+    join_run(core); /* so that every member that is not held has a home to ask */
     list_each(member, &core->waiting, waiting)
         if (core->now >= member->deadline_ms)
             expire(core, member);

@@ -19,6 +19,11 @@
  * by its incarnation, is refused, and both sides log it; the same process connecting again has
  * seen the old link die before we did, so the new link takes over.
  *
+ * Turns. A wake-up of the bufferevent brings one TLS record, so what nodes have sent is taken in
+ * several passes of the loop (peer_links_more()), for LINK_TURN_US, in slices of LINK_SLICE_US for
+ * each link: no less than clients get. Small messages are sent together in one record; a message of
+ * its own would cost a record, and several times its size of memory.
+ *
  * Callbacks to the owner come from libevent's callbacks only. peer_links_send() and _drop() are
  * called while the owner applies decisions, so they never call back: a failure there is noted
  * in link->doom and carried out by the link's timer in the next turn. */
@@ -182,12 +187,17 @@ int link_send(struct link *link, const struct msg *msg)
     r = codec_encode(msg, &frame, &len);
     if (r)
         return r;
-    if (evbuffer_get_length(out) > LINK_MAX_UNSENT ||
-        evbuffer_add_reference(out, frame, len, frame_release, NULL)) {
+    if (evbuffer_get_length(out) > LINK_MAX_UNSENT) {
         free(frame);
         return -ENOBUFS;
     }
-    return 0;
+    if (len > LINK_SMALL)
+        r = evbuffer_add_reference(out, frame, len, frame_release, NULL);
+    else
+        r = evbuffer_add(out, frame, len);
+    if (r || len <= LINK_SMALL)
+        free(frame);
+    return r ? -ENOBUFS : 0;
 }
 
 void link_doom(struct link *link, const char *text)
@@ -420,17 +430,25 @@ static void link_bad_frame(struct link *link, int r)
     link_refuse(link, CAUSE_PROTOCOL, text);
 }
 
+/* May it be read from once more, after @n messages, by @until_us? */
+static bool link_may(unsigned n, uint64_t until_us)
+{
+    return n < LINK_MSG_LEAST || (n < LINK_MSG_BUDGET && clock_us() < until_us);
+}
+
 static void link_read(struct bufferevent *bev, void *arg)
 {
     struct link *link = arg;
     struct peer_links *links = link->links;
-    unsigned budget = LINK_MSG_BUDGET;
+    uint64_t until_us = peer_links_slice(links);
     int r = CODEC_OK;
 
-    while (link->state == LINK_HELLO || link->state == LINK_UP) {
+    links->took = true; /* a part of a message may be all that a record brings */
+    for (unsigned n = 0; link->state == LINK_HELLO || link->state == LINK_UP; n++) {
         struct msg msg;
 
-        if (budget-- == 0) { /* others first; come back in the next turn */
+        if (!link_may(n, until_us)) {          /* others first; then this one goes on */
+            bufferevent_disable(bev, EV_READ); /* what is there has to be taken first */
             bufferevent_trigger(bev, EV_READ,
                                 BEV_TRIG_IGNORE_WATERMARKS | BEV_TRIG_DEFER_CALLBACKS);
             return;
@@ -448,7 +466,9 @@ static void link_read(struct bufferevent *bev, void *arg)
             link_bad_msg(link, &msg);
         msg_fini(&msg);
     }
-    if (r && r != CODEC_E_MORE)
+    if (r == CODEC_E_MORE)
+        bufferevent_enable(bev, EV_READ);
+    else if (r)
         link_bad_frame(link, r);
 }
 

@@ -47,6 +47,9 @@ struct peer_links_config {
 int peer_links_new(const struct peer_links_config *config, struct peer_links **ret_links,
                    char **ret_error);
 struct peer_links *peer_links_free(struct peer_links *links);
+/* Nodes have sent something in this pass of the loop, and there is time in this turn for another.
+ */
+bool peer_links_more(struct peer_links *links);
 /* Ends the turn of the loop: frees what was closed in it. */
 void peer_links_turn(struct peer_links *links);
 

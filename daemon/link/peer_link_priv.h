@@ -23,8 +23,12 @@ enum {
     LINK_BACKOFF_MAX_MS = 2000,
     LINK_STABLE_MS = 5000, /* a link that lived so long starts the back-off afresh */
     LINK_ACCEPT_BUDGET = 16,
-    LINK_MSG_BUDGET = 256,
-    LINK_MAX_UNSENT = 64 << 20,
+    LINK_TURN_US = 4000,
+    LINK_SLICE_US = 500,
+    LINK_MSG_BUDGET = 256, /* in a slice */
+    LINK_MSG_LEAST = 8,    /* the heartbeat is among them */
+    LINK_SMALL = 2048,     /* copied, so that several go into one record */
+    LINK_MAX_UNSENT = 32 << 20,
 };
 
 enum link_state { LINK_CONNECTING, LINK_HANDSHAKE, LINK_HELLO, LINK_UP, LINK_CLOSING, LINK_DEAD };
@@ -81,6 +85,8 @@ struct peer_links {
     struct peer_links_counts counts;
     uint32_t jitter;
     bool draining;
+    uint64_t turn_until_us; /* what nodes have sent is taken until then; 0: nothing came yet */
+    bool took;              /* in this pass of the loop */
 };
 
 /* ---- peer_link.c ------------------------------------------------------------------------ */
@@ -105,6 +111,8 @@ void link_log_refused(struct link *link, const char *kind, const char *fmt, ...)
 
 /* Why there is no link to @peer; logged when it is news. */
 void peer_set_error(struct link_peer *peer, bool serious, const char *fmt, ...) _printf_(3, 4);
+/* The end of a link's slice that begins now. */
+uint64_t peer_links_slice(struct peer_links *links);
 /* Next attempt after the back-off. */
 void peer_retry(struct link_peer *peer);
 

@@ -394,6 +394,24 @@ struct peer_links *peer_links_free(struct peer_links *links)
 void peer_links_turn(struct peer_links *links)
 {
     link_list_free(&links->dead);
+    links->turn_until_us = 0;
+}
+
+uint64_t peer_links_slice(struct peer_links *links)
+{
+    uint64_t now = clock_us();
+
+    if (!links->turn_until_us)
+        links->turn_until_us = now + LINK_TURN_US;
+    return MIN(now + LINK_SLICE_US, links->turn_until_us);
+}
+
+bool peer_links_more(struct peer_links *links)
+{
+    bool took = links->took;
+
+    links->took = false;
+    return took && clock_us() < links->turn_until_us;
 }
 
 void peer_links_send(struct peer_links *links, unsigned node, const struct msg *msg)

@@ -3,6 +3,7 @@
 two users, and the job of one verifies its results while the other does its worst (turns.py).
 """
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from cluster import Cluster, Skip, check, equal, main, until  # noqa: E402
 
 HOSTILE, VICTIM = 4001, 4002
 PATIENCE = 6 * c.HANG
+STORM = os.path.join(c.BUILD, "tests/hostile/storm")
 SLOW = bool(c.sanitizer_environment())
 
 
@@ -31,12 +33,12 @@ def open_to_all(cluster):
 
 
 class Hostile:
-    """A process of turns.py, as another user; it is done when this has been made."""
+    """A process of turns.py, or @program, as another user; it is done when this has been made."""
 
-    def __init__(self, node, *what, uid=HOSTILE):
+    def __init__(self, node, *what, uid=HOSTILE, program=None):
+        turns = [sys.executable, os.path.join(c.HERE, "turns.py")]
         self.process = subprocess.Popen(
-            [*as_user(uid), sys.executable, os.path.join(c.HERE, "turns.py"), node.socket,
-             *map(str, what)],
+            [*as_user(uid), *(program or turns), node.socket, *map(str, what)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
 
@@ -182,6 +184,32 @@ def test_questions_without_end():
         for each in cluster.nodes:
             check("lost" not in each.log(), f"{each.name}: {each.log()[-2000:]}")
         print(f"longest turn: {node.ctl('status')['status'][0]['longest_turn_ms']} ms")
+
+
+def resident_kb(pid):
+    with open(f"/proc/{pid}/status") as file:
+        return int(next(line for line in file if line.startswith("VmRSS")).split()[1])
+
+
+def test_joins_that_never_form():
+    """Many processes of one user join groups that never fill, each for a millisecond, all at one
+    node: what that makes the link to the other node carry keeps nobody's joins from it."""
+    with Cluster(2, start=False) as cluster, contextlib.ExitStack() as stack:
+        open_to_all(cluster)
+        cluster.start()
+        ranks = victims(cluster, [0, 1])
+        work(cluster, ranks, "before")
+        before = [resident_kb(node.pid) for node in cluster.nodes]
+        stack.enter_context(Hostile(cluster.nodes[0], "joins", 24, program=[STORM]).done())
+        begin, number = c.now(), 0
+        while number < 20 or c.now() - begin < 10:
+            work(cluster, ranks, f"during{number}")
+            number += 1
+        print(f"{number} groups in {c.now() - begin:.1f} s beside the storm")
+        for node, kb in zip(cluster.nodes, before, strict=True):
+            check("lost" not in node.log(), f"{node.name}: {node.log()[-2000:]}")
+            grown = resident_kb(node.pid) - kb
+            check(SLOW or grown < 48 << 10, f"{node.name} has grown by {grown} KB")
 
 
 if __name__ == "__main__":

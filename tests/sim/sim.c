@@ -293,6 +293,8 @@ void sim_start(struct sim *sim, unsigned node)
     n->core = core_new(&config);
     if (!n->core)
         abort();
+    if (sim->options.ration)
+        n->core->ration.limit = sim->options.ration;
     n->alive = true;
     n->life++;
     sim_note(sim, "%s starts", sim_node_name(sim, node));

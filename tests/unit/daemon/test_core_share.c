@@ -361,6 +361,118 @@ static void a_home_older_than_this_node(void **state)
     assert_true(home_group_number(inc, home_group_id(inc, n)) == n);
 }
 
+/* ---- what users make other nodes do ------------------------------------------------------ */
+
+static struct bench *bench_of_two_nodes(void)
+{
+    struct core_config config = config_of(2);
+    struct bench *bench;
+
+    config.max_clients = 64;
+    config.max_clients_per_user = 32;
+    config.max_groups = 8192;
+    config.max_groups_per_user = 4096;
+    config.max_size = 2;
+    bench = bench_new(&config);
+    link_up(bench, 1);
+    return bench;
+}
+
+static void joins_wait(struct bench *bench, unsigned slot, unsigned first, unsigned n)
+{
+    char name[16];
+
+    for (unsigned i = first; i < first + n; i++) {
+        snprintf(name, sizeof(name), "h%u", i);
+        join(bench, slot, i, name, 0, 2);
+    }
+}
+
+static unsigned asked(struct bench *bench)
+{
+    struct member *member;
+    unsigned n = 0;
+
+    list_each(member, &bench->core->waiting, waiting)
+        n += member->home >= 0;
+    return n;
+}
+
+/* What is beyond the user's share waits for the next window; another user's join does not. */
+static void joins_are_rationed(void **state)
+{
+    struct bench *bench = bench_of_two_nodes();
+
+    hello(bench, 0, HOSTILE, false);
+    hello(bench, 1, HOSTILE, false);
+    joins_wait(bench, 0, 0, 600);
+    joins_wait(bench, 1, 600, 600);
+    assert_int_equal(asked(bench), CORE_RATION / 2);
+    victim_opens_a_group(bench, 2);
+    assert_in_range(core_deadline(bench->core), bench->now + 1, bench->now + 250);
+    bench->now = core_deadline(bench->core);
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    assert_int_equal(asked(bench), 1200);
+    bench_free(bench);
+}
+
+/* Users who flood at the same time share, and one of them who comes late has something. */
+static void rations_of_many_users(void **state)
+{
+    struct bench *bench = bench_of_two_nodes();
+
+    for (unsigned user = 0; user < 14; user++) {
+        hello(bench, user, HOSTILE + 10 + user, false);
+        joins_wait(bench, user, 0, 1024);
+    }
+    assert_in_range(asked(bench), CORE_RATION - 1, CORE_RATION + CORE_RATION / 8);
+    victim_opens_a_group(bench, 20);
+    bench_free(bench);
+}
+
+/* Who comes again has no new account. */
+static void a_ration_outlives_its_clients(void **state)
+{
+    struct bench *bench = bench_of_two_nodes();
+
+    hello(bench, 0, HOSTILE, false);
+    joins_wait(bench, 0, 0, CORE_RATION / 2);
+    assert_int_equal(asked(bench), CORE_RATION / 2);
+    feed(bench, (struct core_event){.type = CORE_CLIENT_CLOSED, .client = 0, .text = "x"});
+    hello(bench, 0, HOSTILE, false);
+    joins_wait(bench, 0, 0, 10);
+    assert_int_equal(asked(bench), 0);
+    bench->now += 250;
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    assert_int_equal(asked(bench), 10);
+    feed(bench, (struct core_event){.type = CORE_CLIENT_CLOSED, .client = 0, .text = "x"});
+    bench->now += 250;
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    assert_int_equal(bench->core->users.live, 0);
+    bench_free(bench);
+}
+
+static void time_runs_out_while_held(void **state)
+{
+    struct bench *bench = bench_of_two_nodes();
+    struct msg msg = {.type = MSG_CLIENT_JOIN};
+
+    hello(bench, 0, HOSTILE, false);
+    hello(bench, 1, HOSTILE, false);
+    joins_wait(bench, 0, 0, CORE_RATION / 2);
+    msg.client_join = (struct msg_client_join){.req = 9, .size = 2, .timeout_ms = 10};
+    strcpy(msg.client_join.name, "late");
+    say(bench, 1, &msg);
+    bench->got[0] = 0;
+    bench->now += 10;
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    expect(bench,
+           "1 JOIN_FAILED req 9 cause 4 rank -1 node a: group \"late\": user 4001 asks to join so "
+           "often that rank 0 was not asked for within 10 ms: let it wait longer, or join fewer "
+           "groups in a second\n");
+    bench_free(bench);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -377,6 +489,10 @@ int main(void)
         cmocka_unit_test(a_node_that_lies_about_uids),
         cmocka_unit_test(broken_blames_no_third_node),
         cmocka_unit_test(a_home_older_than_this_node),
+        cmocka_unit_test(joins_are_rationed),
+        cmocka_unit_test(rations_of_many_users),
+        cmocka_unit_test(a_ration_outlives_its_clients),
+        cmocka_unit_test(time_runs_out_while_held),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -306,6 +306,58 @@ static void two_nodes_link_and_talk(void **state)
     assert_string_equal(log_text, "");
 }
 
+/* A pass of the loop brings one record: small messages that are sent together share it. */
+static void small_messages_share_records(void **state)
+{
+    struct world *w = *state;
+    struct node *a = node_up(w, 0, "ab", 'a'), *b = node_up(w, 1, "ab", 'b');
+    struct msg beat = {.type = MSG_HEARTBEAT};
+    unsigned passes = 0;
+
+    run_until(w, a->ups && b->ups);
+    for (unsigned i = 0; i < 4000; i++) {
+        beat.heartbeat.seq = i + 1;
+        peer_links_send(a->links, 1, &beat);
+    }
+    for (; b->msgs < 4000; passes++)
+        world_turn(w);
+    assert_int_equal(b->seq, 4000);
+    assert_true(passes < 1000);
+}
+
+/* What nodes have sent is taken in several passes of a turn: large messages come in many records.
+ */
+static void a_turn_takes_more_than_one_record(void **state)
+{
+    struct world *w = *state;
+    struct node *a = node_up(w, 0, "ab", 'a'), *b = node_up(w, 1, "ab", 'b');
+    struct msg beat = {.type = MSG_HEARTBEAT};
+
+    run_until(w, a->ups && b->ups);
+    assert_false(peer_links_more(b->links) && peer_links_more(b->links));
+    peer_links_send(a->links, 1, &beat);
+    while (!b->msgs)
+        event_base_loop(w->base, EVLOOP_ONCE);
+    assert_true(peer_links_more(b->links));
+    assert_false(peer_links_more(b->links));
+}
+
+/* What waits for a node is bounded, small messages and large ones. */
+static void who_does_not_read_is_given_up(void **state)
+{
+    struct world *w = *state;
+    struct node *a = node_up(w, 0, "ab", 'a'), *b = node_up(w, 1, "ab", 'b');
+    struct msg broken = {.type = MSG_BROKEN};
+
+    run_until(w, a->ups && b->ups);
+    broken.broken = (struct msg_broken){.group = 1, .cause = CAUSE_NODE_LOST, .rank = -1};
+    memset(broken.broken.text, 'x', sizeof(broken.broken.text) - 1);
+    for (unsigned i = 0; i < (40u << 20) / sizeof(broken.broken.text); i++)
+        peer_links_send(a->links, 1, &broken); /* no turn comes in between */
+    run_until(w, a->downs);
+    assert_string_equal(a->down_text, "it does not read what we send");
+}
+
 static void a_stopping_node_sends_what_it_has(void **state)
 {
     struct world *w = *state;
@@ -790,6 +842,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         T(two_nodes_link_and_talk),
+        T(small_messages_share_records),
+        T(a_turn_takes_more_than_one_record),
+        T(who_does_not_read_is_given_up),
         T(a_stopping_node_sends_what_it_has),
         T(a_dropped_link_comes_again),
         T(wrong_key_is_refused_and_logged_once),
