@@ -478,6 +478,7 @@ void apply_action(struct daemon *d, const struct core_action *a)
         break;
     case CORE_DO_PEER_DROP:
         peer_links_drop(d->peers, a->node, a->text);
+        gather_node_lost(d, a->node);
         break;
     case CORE_DO_ENGINE_START:
         engine_link_start(d->engine);

@@ -114,6 +114,7 @@ static void edge_peer_down(void *arg, unsigned node, const char *text)
 {
     struct core_event e = {.type = CORE_PEER_DOWN, .node = node, .text = text};
 
+    gather_node_lost(arg, node);
     daemon_dispatch(arg, &e);
 }
 

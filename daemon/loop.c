@@ -334,6 +334,7 @@ void loop_run(struct daemon *d)
         if (d->peers)
             peer_links_turn(d->peers);
         admin_turn(d);
+        gather_turn(d);
         http_turn(d->http);
         give_back_memory(d);
         tell_status(d);

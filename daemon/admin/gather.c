@@ -5,10 +5,13 @@
  * Who wakes me: the question's own timer. What if a node does not answer: the question waits
  * GRACE_MS after its own part is there, then the answer names the node. What if we stood still,
  * with all of the machine perhaps: our part is late, too, and the others have their time from then
- * on. What if nobody reads: a client has one question at a time; a node GATHER_MAX_NODE. A user has
- * GATHER_MAX_USER, and all users but root and our own GATHER_MAX: more are told to ask again. */
+ * on. What if the asker goes, or has had enough: the other nodes are told to end their work, and
+ * the question stays and counts until they have. How many may be under way: asking.h; who asks more
+ * is told to ask again. In a turn all questions of users have STEP_US together, oldest first, and
+ * all of root likewise. An answer for a node waits until the link has room. */
 #include <stdio.h>
 
+#include "daemon/admin/asking.h"
 #include "daemon/admin/gather.h"
 #include "daemon/admin/links.h"
 #include "daemon/daemon.h"
@@ -19,15 +22,23 @@ enum {
     STEP_US = 500,
     WATCH_MAX_MS = 10000,
     GRACE_MS = 700,
-    GATHER_MAX = 16,
-    GATHER_MAX_USER = 4,
-    GATHER_MAX_NODE = 16,
+    END_MS = WATCH_MAX_MS + 5000,
+    ROOM_MS = 10,         /* until the next look whether a link has room */
+    UNSENT_MAX = 1 << 20, /* on a link on which an answer is begun */
 };
 
-enum gather_asker { ASKED_BY_CLIENT, ASKED_BY_NODE, ASKED_BY_PAGE };
+/* NOBODY: the asker is gone, or has its answer; other nodes have not ended yet. */
+enum gather_asker { ASKED_BY_CLIENT, ASKED_BY_NODE, ASKED_BY_PAGE, ASKED_BY_NOBODY };
 /* What has come of a node. */
 enum gather_heard { HEARD_ALL, HEARD_NOTHING, HEARD_PART, HEARD_DOWN };
-enum gather_stage { GATHER_FIND, GATHER_WATCH, GATHER_FILL, GATHER_RECORDS, GATHER_WAIT };
+enum gather_stage {
+    GATHER_FIND,
+    GATHER_WATCH,
+    GATHER_FILL,
+    GATHER_RECORDS,
+    GATHER_WAIT,
+    GATHER_END /* of others: ours has ended */
+};
 
 struct gather_question {
     TAILQ_ENTRY(gather_question) entry;
@@ -49,16 +60,48 @@ struct gather_question {
     enum gather_heard heard[]; /* by node */
 };
 
+/* Lets go of what its work has needed. */
+static void end_work(struct gather_question *q)
+{
+    const struct ranks_wish wish = q->ranks.wish;
+
+    records_end(&q->ranks, q->d);
+    ranks_fini(&q->ranks);
+    ranks_init(&q->ranks, &wish);
+    for (unsigned i = 0; i < ARRAY_LEN(q->tables); i++)
+        table_fini(&q->tables[i]);
+}
+
 static void gather_free(struct gather_question *q)
 {
     TAILQ_REMOVE(&q->d->gather->questions, q, entry);
-    records_end(&q->ranks, q->d);
-    ranks_fini(&q->ranks);
-    for (unsigned i = 0; i < ARRAY_LEN(q->tables); i++)
-        table_fini(&q->tables[i]);
+    end_work(q);
     if (q->timer)
         event_free(q->timer);
     free(q);
+}
+
+static void again_in(struct gather_question *q, uint64_t ms)
+{
+    struct timeval tv = clock_timeval(ms);
+
+    event_add(q->timer, &tv);
+}
+
+/* Its asker needs nothing more. Who does not say that it has ended has until END_MS. */
+static void gather_end(struct gather_question *q)
+{
+    struct msg msg = {.type = MSG_ASK_RANKS, .ask_ranks = {.ask = q->ask, .end = 1}};
+
+    if (q->asker == ASKED_BY_NODE || !q->nwaits)
+        return gather_free(q);
+    for (unsigned i = 0; i < q->d->conf->nnodes; i++)
+        if (q->heard[i] == HEARD_NOTHING)
+            peer_links_send(q->d->peers, i, &msg);
+    end_work(q);
+    q->asker = ASKED_BY_NOBODY;
+    q->stage = GATHER_END;
+    again_in(q, END_MS);
 }
 
 static void mention(struct gather_question *q, const char *text)
@@ -154,22 +197,16 @@ static void send_answer(struct gather_question *q)
     case ASKED_BY_PAGE:
         q->take(q->arg, error ? NULL : &q->tables[1]);
         break;
+    case ASKED_BY_NOBODY:
+        break;
     }
-    gather_free(q);
+    gather_end(q);
 }
 
-static void again_in(struct gather_question *q, uint64_t ms)
+static void gather_step(struct gather_question *q, uint64_t until_us)
 {
-    struct timeval tv = clock_timeval(ms);
-
-    event_add(q->timer, &tv);
-}
-
-static void on_question(evutil_socket_t fd, short what, void *arg)
-{
-    struct gather_question *q = arg;
     struct daemon *d = q->d;
-    uint64_t until_us = clock_us() + STEP_US, now, next;
+    uint64_t now, next;
 
     switch (q->stage) {
     case GATHER_FIND:
@@ -201,9 +238,36 @@ static void on_question(evutil_socket_t fd, short what, void *arg)
         now = clock_ms();
         if (q->nwaits && now < q->wait_until_ms)
             return again_in(q, q->wait_until_ms - now);
+        if (q->asker == ASKED_BY_NODE && peer_links_unsent(d->peers, q->node) > UNSENT_MAX)
+            return again_in(q, ROOM_MS);
         tell_unheard(q);
-        send_answer(q);
+        return send_answer(q);
+    case GATHER_END:
+        return gather_free(q);
     }
+}
+
+/* Everybody's, and not only those of one user. */
+static bool is_root(const struct ranks_wish *wish)
+{
+    return wish->all || wish->uid == 0;
+}
+
+static void on_question(evutil_socket_t fd, short what, void *arg)
+{
+    struct gather_question *q = arg;
+    struct gather *gather = q->d->gather;
+    uint64_t begin = clock_us(), *spent_us = &gather->spent_us[is_root(&q->ranks.wish)];
+
+    if (*spent_us >= STEP_US)
+        return again_in(q, 0);
+    gather_step(q, begin + STEP_US - *spent_us);
+    *spent_us += clock_us() - begin;
+}
+
+void gather_turn(struct daemon *d)
+{
+    memset(d->gather->spent_us, 0, sizeof(d->gather->spent_us));
 }
 
 static struct gather_question *gather_new(struct daemon *d, const struct ranks_wish *wish,
@@ -269,18 +333,33 @@ static void refuse(struct daemon *d, unsigned slot, const char *text)
     listener_resume(d->listener, slot);
 }
 
+/* What is under way; @node: of those that nodes ask, else of our own clients. */
+static struct asking count_asking(const struct gather *gather, uint32_t uid, const unsigned *node)
+{
+    struct asking asking = {0};
+    const struct gather_question *q;
+
+    TAILQ_FOREACH(q, &gather->questions, entry) {
+        bool there = node && q->node == *node, own = q->ranks.wish.uid == uid;
+
+        if ((q->asker == ASKED_BY_NODE) != (node != NULL))
+            continue;
+        if (is_root(&q->ranks.wish)) {
+            asking.root += there;
+            continue;
+        }
+        asking.own += own;
+        asking.own_there += own && there;
+        asking.users += there || !node;
+    }
+    return asking;
+}
+
 static bool too_many(const struct gather *gather, uint32_t uid)
 {
-    const struct gather_question *q;
-    unsigned all = 0, own = 0;
+    struct asking asking = count_asking(gather, uid, NULL);
 
-    if (uid == 0 || uid == geteuid())
-        return false;
-    TAILQ_FOREACH(q, &gather->questions, entry) {
-        all += q->asker == ASKED_BY_CLIENT;
-        own += q->asker == ASKED_BY_CLIENT && q->ranks.wish.uid == uid;
-    }
-    return all >= GATHER_MAX || own >= GATHER_MAX_USER;
+    return uid != 0 && uid != geteuid() && !asking_here(&asking);
 }
 
 void gather_ask(struct daemon *d, unsigned slot, uint32_t uid, const struct msg_admin *question)
@@ -323,25 +402,51 @@ void gather_drop(struct daemon *d, unsigned slot)
 
     TAILQ_FOREACH(q, &d->gather->questions, entry)
         if (q->asker == ASKED_BY_CLIENT && q->slot == slot)
-            return gather_free(q);
+            return gather_end(q);
 }
 
-/* Who asks more than it may is answered at once, after one look; if that does not help, not. */
+/* An answer without tables: @text says why, or "" where nobody waits for it. */
+static void answer_nothing(struct daemon *d, unsigned node, uint64_t ask, const char *text)
+{
+    struct msg msg = {.type = MSG_RANKS_HERE};
+
+    msg.tables.ask = ask;
+    snprintf(msg.tables.text, sizeof(msg.tables.text), "%s", text);
+    peer_links_send(d->peers, node, &msg);
+}
+
+static void end_of_question(struct daemon *d, unsigned node, uint64_t ask)
+{
+    struct gather_question *q;
+
+    TAILQ_FOREACH(q, &d->gather->questions, entry)
+        if (q->asker == ASKED_BY_NODE && q->node == node && q->ask == ask)
+            break;
+    if (!q)
+        return; /* its answer is on the way */
+    gather_free(q);
+    answer_nothing(d, node, ask, "");
+}
+
+/* Root asks as often as it likes: of very many questions the last are answered after one look. */
 static void ranks_asked(struct daemon *d, unsigned node, const struct msg_ask_ranks *ask)
 {
     struct ranks_wish wish = {
         .uid = ask->uid, .all = ask->all, .records = ask->records, .links = ask->links};
-    struct gather_question *q;
-    unsigned n = 0;
+    struct asking asking = count_asking(d->gather, ask->uid, &node);
+    struct gather_question *q = NULL;
+    char text[MSG_TEXT_MAX];
 
-    TAILQ_FOREACH(q, &d->gather->questions, entry)
-        n += q->asker == ASKED_BY_NODE && q->node == node;
-    if (n >= 16 * GATHER_MAX_NODE)
-        return;
+    if (ask->end)
+        return end_of_question(d, node, ask->ask);
     snprintf(wish.group, sizeof(wish.group), "%s", ask->group);
-    q = gather_new(d, &wish, n < GATHER_MAX_NODE ? ask->watch_ms : 0);
-    if (!q)
-        return;
+    if (asking_from(&asking, is_root(&wish)))
+        q = gather_new(d, &wish, asking.root < ASKING_MAX ? ask->watch_ms : 0);
+    if (!q) {
+        snprintf(text, sizeof(text), "node %s is asked too much: ask again in a second",
+                 d->conf->node);
+        return answer_nothing(d, node, ask->ask, text);
+    }
     q->node = node;
     q->ask = ask->ask;
 }
@@ -367,8 +472,38 @@ static bool same_tables(const struct msg_tables *tables, const struct gather_que
     return true;
 }
 
+/* @node is not at it any more. */
+static void heard_end(struct gather_question *q, unsigned node)
+{
+    q->heard[node] = HEARD_DOWN;
+    if (!--q->nwaits)
+        gather_free(q);
+}
+
+void gather_node_lost(struct daemon *d, unsigned node)
+{
+    struct gather_question *q, *next;
+
+    for (q = TAILQ_FIRST(&d->gather->questions); q; q = next) {
+        next = TAILQ_NEXT(q, entry);
+        if (q->asker == ASKED_BY_NODE && q->node == node) {
+            gather_free(q);
+        } else if (q->asker != ASKED_BY_NODE && q->heard[node] == HEARD_NOTHING) {
+            if (q->stage == GATHER_END) {
+                heard_end(q, node);
+                continue;
+            }
+            missing(q, "is down", d->conf->nodes[node].name);
+            q->heard[node] = HEARD_DOWN;
+            if (!--q->nwaits && q->stage == GATHER_WAIT)
+                again_in(q, 0);
+        }
+    }
+}
+
 static void ranks_here(struct daemon *d, unsigned node, const struct msg_tables *tables)
 {
+    const char *name = d->conf->nodes[node].name;
     struct gather_question *q;
 
     TAILQ_FOREACH(q, &d->gather->questions, entry)
@@ -376,13 +511,15 @@ static void ranks_here(struct daemon *d, unsigned node, const struct msg_tables 
             break;
     if (!q)
         return; /* too late, or never asked */
+    if (q->stage == GATHER_END)
+        return heard_end(q, node);
     q->heard[node] = tables->text[0] || !same_tables(tables, q) ? HEARD_PART : HEARD_ALL;
     q->nwaits--;
     if (tables->text[0])
         mention(q, tables->text); /* it names the node */
     if (!same_tables(tables, q)) {
         if (!tables->text[0])
-            missing(q, "answers in another version", d->conf->nodes[node].name);
+            missing(q, "answers in another version", name);
     } else {
         for (unsigned k = 0; k < tables->ntables; k++)
             for (uint32_t i = 0; i < tables->tables[k].nrows * tables->tables[k].ncolumns; i++)

@@ -14,6 +14,7 @@ TAILQ_HEAD(gather_list, gather_question);
 struct gather {
     struct gather_list questions; /* owned */
     uint64_t last;                /* number of the last one that we asked others */
+    uint64_t spent_us[2];         /* in this turn: on users' questions, on root's */
     struct past past;
 };
 
@@ -26,8 +27,10 @@ void gather_ask(struct daemon *d, unsigned slot, uint32_t uid, const struct msg_
  * ends. False: no memory. */
 typedef void gather_links_fn(void *arg, struct table *links);
 bool gather_links(struct daemon *d, gather_links_fn *take, void *arg);
-/* The client in @slot is gone, and so is its question. */
+/* The client in @slot is gone: its question ends, here and on the other nodes. */
 void gather_drop(struct daemon *d, unsigned slot);
+void gather_node_lost(struct daemon *d, unsigned node);
+void gather_turn(struct daemon *d); /* a turn of the loop has ended */
 /* From another node: MSG_ASK_RANKS, MSG_RANKS_HERE. */
 void gather_msg(struct daemon *d, unsigned node, const struct msg *msg);
 

@@ -55,6 +55,8 @@ void peer_links_turn(struct peer_links *links);
 
 /* Sends when the link is up, does nothing otherwise. */
 void peer_links_send(struct peer_links *links, unsigned node, const struct msg *msg);
+/* Bytes that wait on the link to @node; 0: there is none. */
+size_t peer_links_unsent(const struct peer_links *links, unsigned node);
 /* Closes the link and begins anew; down() is not called. */
 void peer_links_drop(struct peer_links *links, unsigned node, const char *text);
 /* A line of the log that @node caused, within the limit of that node. */

@@ -424,6 +424,13 @@ void peer_links_send(struct peer_links *links, unsigned node, const struct msg *
         link_doom(link, "it does not read what we send");
 }
 
+size_t peer_links_unsent(const struct peer_links *links, unsigned node)
+{
+    const struct link *link = links->peers[node].link;
+
+    return link ? evbuffer_get_length(bufferevent_get_output(link->bev)) : 0;
+}
+
 void peer_links_drop(struct peer_links *links, unsigned node, const char *text)
 {
     struct link_peer *peer = &links->peers[node];

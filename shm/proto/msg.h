@@ -335,7 +335,8 @@ struct msg_ask_ranks {
     uint32_t uid; /* who wants to know */
     uint32_t all; /* 1: it may see everybody's groups */
     uint32_t watch_ms;
-    uint32_t records, links;   /* as in msg_admin */
+    uint32_t records, links; /* as in msg_admin */
+    uint32_t end; /* 1: question @ask is wanted no more; answered by no tables, at once */
     char group[MSG_GROUP_MAX]; /* likewise */
 };
 

@@ -3,14 +3,15 @@
  *
  *   storm SOCKET joins N        N connections join groups of two that never fill, each for 1 ms, as
  *                               fast as answers come
- *   storm SOCKET questions N    N connections ask for all ranks, to be watched for long, and are
- *                               closed; and again
+ *   storm SOCKET questions N    processes ask for all ranks, to be watched for long, and die; N at
+ * a time
  *
- * Says "done" when all connections have been made, and goes on until its input ends. */
+ * Says "done" when all connections have been made once, and goes on until its input ends. */
 #include <poll.h>
 #include <stdio.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "shm/proto/codec.h"
@@ -34,8 +35,7 @@ static void say(int fd, const struct msg *msg)
 
     if (codec_encode(msg, &frame, &len))
         abort();
-    if (send(fd, frame, len, MSG_NOSIGNAL) != (ssize_t)len)
-        _exit(2);
+    (void)!send(fd, frame, len, MSG_NOSIGNAL); /* commd may have had enough of it */
     free(frame);
 }
 
@@ -101,24 +101,32 @@ static void joins(unsigned n)
     }
 }
 
-static void questions(unsigned n)
+static void ask_and_die(void)
 {
     struct msg msg = {.type = MSG_ADMIN};
-    bool first = true;
-    int fds[MOST];
+    uint8_t byte;
+    int fd = session(true);
 
     msg.admin.watch_ms = 10000;
     snprintf(msg.admin.verb, sizeof(msg.admin.verb), "ranks");
-    while (!ended()) {
-        for (unsigned i = 0; i < n; i++)
-            say(fds[i] = session(true), &msg);
-        if (first)
+    say(fd, &msg);
+    recv(fd, &byte, 1, 0); /* the welcome: the question is read in the same turn */
+    _exit(0);
+}
+
+static void questions(unsigned n)
+{
+    for (unsigned children = 0, dead = 0; !ended();) {
+        if (children - dead < n) {
+            children++;
+            if (fork() == 0)
+                ask_and_die();
+            continue;
+        }
+        wait(NULL);
+        if (++dead == n) {
             puts("done");
-        fflush(stdout);
-        first = false;
-        for (unsigned i = 0; i < n; i++) {
-            recv(fds[i], conns[0].in, 1, 0); /* the welcome: the question has been read soon */
-            close(fds[i]);
+            fflush(stdout);
         }
     }
 }

@@ -4,6 +4,7 @@ two users, and the job of one verifies its results while the other does its wors
 """
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -210,6 +211,41 @@ def test_joins_that_never_form():
             check("lost" not in node.log(), f"{node.name}: {node.log()[-2000:]}")
             grown = resident_kb(node.pid) - kb
             check(SLOW or grown < 48 << 10, f"{node.name} has grown by {grown} KB")
+
+
+def nodes_told(node, uid):
+    """Which nodes of "g" an answer to @uid's question tells of."""
+    done = subprocess.run(
+        [*as_user(uid), c.COMMCTL, "--socket", node.socket, "--json", "ranks", "g"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    return {row["node"] for row in json.loads(done.stdout)["ranks"]} if done.stdout else done.stdout
+
+
+def test_questions_of_who_is_gone():
+    """Processes of one user ask all nodes about many groups and die at once, without end: what the
+    other node does for them ends with them, and others get their answers."""
+    count = 200 if SLOW else 1000
+    with Cluster(
+        2, {"limits": {"max_groups": 8192, "max_groups_per_user": 4096}}, start=False
+    ) as cluster, contextlib.ExitStack() as stack:  # fmt: skip
+        open_to_all(cluster)
+        cluster.start()
+        ranks = victims(cluster, [0, 1])
+        cluster.join("g", ranks)
+        cluster.expect(f"uid {HOSTILE}: user {HOSTILE} has 16 sessions of commctl already")
+        stack.enter_context(Hostile(cluster.nodes[1], "groups", count).done())
+        before = resident_kb(cluster.nodes[1].pid)
+        stack.enter_context(Hostile(cluster.nodes[0], "questions", 12, program=[STORM]).done())
+        for number in range(5):
+            work(cluster, ranks, f"during{number}")
+            for uid in (0, VICTIM):
+                equal(nodes_told(cluster.nodes[0], uid), {"node0", "node1"}, f"told to user {uid}")
+        for node in cluster.nodes:
+            check("lost" not in node.log(), f"{node.name}: {node.log()[-2000:]}")
+        grown = resident_kb(cluster.nodes[1].pid) - before
+        print(f"node1 has grown by {grown} KB")
+        check(SLOW or grown < 64 << 10, f"node1 has grown by {grown} KB")
 
 
 if __name__ == "__main__":

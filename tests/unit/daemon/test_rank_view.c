@@ -1,9 +1,11 @@
-/* test_rank_view.c - a look at many ranks does not hold up the loop. */
+/* test_rank_view.c - a look at many ranks does not hold up the loop; how many looks there may be.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
 
+#include "daemon/admin/asking.h"
 #include "daemon/admin/rank_view.h"
 #include "daemon/process/clock.h"
 
@@ -36,10 +38,46 @@ static void processes_are_looked_at_turn_by_turn(void **state)
     ranks_fini(&ranks);
 }
 
+/* Clients of this node: a user has a few questions, and the last place is never taken by one. */
+static void questions_of_users_are_shared(void **state)
+{
+    struct asking asking = {0};
+
+    (void)state;
+    for (; asking_here(&asking); asking.own++)
+        asking.users++;
+    assert_int_equal(asking.own, ASKING_MAX_USER);
+    for (unsigned user = 0; user < 3; user++)
+        for (asking.own = 0; asking_here(&asking); asking.own++)
+            asking.users++;
+    asking.own = 0;
+    assert_true(asking.users < ASKING_MAX && asking_here(&asking));
+}
+
+/* Of another node: a user has no more by asking through many nodes, and takes nothing from root. */
+static void questions_from_nodes_are_shared(void **state)
+{
+    struct asking asking = {.own = ASKING_MAX_USER, .own_there = ASKING_MAX_USER, .users = 4};
+
+    (void)state;
+    assert_false(asking_from(&asking, false));
+    asking = (struct asking){.own = ASKING_MAX_USER, .own_there = 0, .users = 4};
+    assert_true(asking_from(&asking, false));
+    asking = (struct asking){.own = 2 * ASKING_MAX_USER};
+    assert_false(asking_from(&asking, false));
+    asking = (struct asking){.users = ASKING_MAX};
+    assert_false(asking_from(&asking, false));
+    assert_true(asking_from(&asking, true));
+    asking.root = ASKING_MAX_ROOT;
+    assert_false(asking_from(&asking, true));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_are_looked_at_turn_by_turn),
+        cmocka_unit_test(questions_of_users_are_shared),
+        cmocka_unit_test(questions_from_nodes_are_shared),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
