@@ -32,8 +32,9 @@ daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/even
 	daemon/memory/arena_link.c daemon/memory/arenas.c daemon/memory/arenas.h \
 	daemon/memory/boards.c \
 	daemon/memory/boards.h daemon/core/share.h daemon/admin/admin.c daemon/admin/answers.c \
-	daemon/admin/answers.h daemon/admin/asking.h daemon/admin/diary.c daemon/admin/diary.h daemon/admin/gather.c \
-	daemon/admin/gather.h daemon/admin/links.c daemon/admin/links.h daemon/admin/past.c \
+	daemon/admin/answers.h daemon/admin/asking.h daemon/admin/diary.c daemon/admin/diary.h \
+	daemon/admin/gather.c daemon/admin/gather.h daemon/admin/heard.c daemon/admin/heard.h \
+	daemon/admin/links.c daemon/admin/links.h daemon/admin/past.c \
 	daemon/admin/past.h daemon/admin/process_view.c daemon/admin/process_view.h \
 	daemon/admin/rank_view.c \
 	daemon/admin/rank_view.h daemon/admin/records.c daemon/admin/records.h daemon/admin/table.c \

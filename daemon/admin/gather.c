@@ -13,6 +13,7 @@
 
 #include "daemon/admin/asking.h"
 #include "daemon/admin/gather.h"
+#include "daemon/admin/heard.h"
 #include "daemon/admin/links.h"
 #include "daemon/daemon.h"
 #include "daemon/process/clock.h"
@@ -505,6 +506,7 @@ static void ranks_here(struct daemon *d, unsigned node, const struct msg_tables 
 {
     const char *name = d->conf->nodes[node].name;
     struct gather_question *q;
+    unsigned untrue = 0;
 
     TAILQ_FOREACH(q, &d->gather->questions, entry)
         if (q->asker != ASKED_BY_NODE && q->ask == tables->ask && q->heard[node] == HEARD_NOTHING)
@@ -522,8 +524,9 @@ static void ranks_here(struct daemon *d, unsigned node, const struct msg_tables 
             missing(q, "answers in another version", name);
     } else {
         for (unsigned k = 0; k < tables->ntables; k++)
-            for (uint32_t i = 0; i < tables->tables[k].nrows * tables->tables[k].ncolumns; i++)
-                table_text(&q->tables[k], tables->tables[k].cells[i]);
+            untrue += heard_rows(d->core, node, name, &tables->tables[k], &q->tables[k]);
+        if (untrue)
+            missing(q, "told of what is not its own, which is left out", name);
     }
     if (!q->nwaits && q->stage == GATHER_WAIT)
         again_in(q, 0);

@@ -7,7 +7,7 @@ unit_daemon = tests/unit/daemon/test_arenas tests/unit/daemon/test_boards \
 	tests/unit/daemon/test_core_gpu \
 	tests/unit/daemon/test_core_rendezvous tests/unit/daemon/test_core_share \
 	tests/unit/daemon/test_diary tests/unit/daemon/test_engine_link \
-	tests/unit/daemon/test_http_request \
+	tests/unit/daemon/test_heard tests/unit/daemon/test_http_request \
 	tests/unit/daemon/test_listener tests/unit/daemon/test_log tests/unit/daemon/test_log_limit \
 	tests/unit/daemon/test_metrics tests/unit/daemon/test_notify tests/unit/daemon/test_peer_link \
 	tests/unit/daemon/test_ended tests/unit/daemon/test_rank_view \
@@ -100,6 +100,12 @@ tests_unit_daemon_test_peer_link_SOURCES = tests/unit/daemon/test_peer_link.c
 tests_unit_daemon_test_peer_link_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
 tests_unit_daemon_test_peer_link_LDADD = libcommd-link.la libcommd-proto.la $(LIBEVENT_LIBS) \
 	$(OPENSSL_LIBS) $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_heard_SOURCES = tests/unit/daemon/test_heard.c \
+	tests/unit/daemon/core_bench.h daemon/admin/heard.c daemon/admin/heard.h \
+	daemon/admin/table.c daemon/admin/table.h
+tests_unit_daemon_test_heard_LDADD = libcommd-core.la libcommd-conf.la libcommd-proto.la \
+	libcommd-shm.la $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_rank_view_SOURCES = tests/unit/daemon/test_rank_view.c \
 	daemon/admin/process_view.c daemon/admin/process_view.h \

@@ -1,0 +1,122 @@
+/* heard.c - a node is believed about itself. A row has to be about that node. Of a group that this
+ * node is in, too, the membership says which ranks those are: a row about another rank is dropped,
+ * and whom it accuses beside itself is not heard. Then our own cause stands there, or the words are
+ * marked as that node's. Of other groups this node knows nothing: there a node could tell of ranks
+ * that are not its own, under its own name. */
+#include <stdio.h>
+
+#include "daemon/admin/heard.h"
+#include "shm/proto/codec.h"
+
+/* The columns that matter. */
+enum {
+    GROUP,
+    RANK,
+    NODE,
+    CAUSE,
+    CAUSE_RANK,
+    CAUSE_TEXT,
+    GONE,
+    GONE_RANK,
+    GONE_NODE,
+    GONE_PID,
+    GONE_OPS,
+    FIELDS
+};
+static const char *const keys[FIELDS] = {"group",      "rank",       "node",    "cause",
+                                         "cause_rank", "cause_text", "gone",    "gone_rank",
+                                         "gone_node",  "gone_pid",   "gone_ops"};
+
+struct heard {
+    unsigned node;
+    const char *name;
+    int at[FIELDS]; /* column; -1: the table has none */
+    bool known;     /* the group; then @view is it */
+    struct core_group_view view;
+};
+
+static const char *cell(const struct heard *heard, char *const *row, unsigned field)
+{
+    return heard->at[field] < 0 ? "" : row[heard->at[field]];
+}
+
+/* Is rank @text of the known group a rank of the node that tells? */
+static bool is_its_own(const struct heard *heard, const char *text)
+{
+    const struct core_group_view *view = &heard->view;
+    char *end;
+    unsigned long rank = strtoul(text, &end, 10);
+
+    return *text && !*end && rank < view->size &&
+           view->nodes[view->members[rank].node] == heard->node;
+}
+
+static bool may_tell(const struct heard *heard, char *const *row)
+{
+    const char *rank = cell(heard, row, RANK), *node = cell(heard, row, NODE);
+
+    if (*node || *rank ? strcmp(node, heard->name) : heard->at[RANK] < 0)
+        return false;
+    return !heard->known || !*rank || is_its_own(heard, rank);
+}
+
+static void add_cause(const struct heard *heard, char *const *row, unsigned field,
+                      struct table *table)
+{
+    const struct core_group_view *view = &heard->view;
+
+    if (view->cause == CAUSE_NONE && field == CAUSE_TEXT && row[heard->at[field]][0])
+        table_format(table, "node %s says: %s", heard->name, row[heard->at[field]]);
+    else if (view->cause == CAUSE_NONE && field == CAUSE)
+        table_text(table, row[heard->at[field]]);
+    else if (view->cause == CAUSE_NONE || (field == CAUSE_RANK && view->cause_rank < 0))
+        table_text(table, "");
+    else if (field == CAUSE_RANK)
+        table_number(table, (uint64_t)view->cause_rank);
+    else
+        table_text(table, field == CAUSE ? cause_name(view->cause) : view->cause_text);
+}
+
+static void hear_row(const struct heard *heard, char *const *row, unsigned ncolumns,
+                     struct table *table)
+{
+    bool cause = !heard->known || !*cell(heard, row, CAUSE) ||
+                 is_its_own(heard, cell(heard, row, CAUSE_RANK));
+    bool gone = !heard->known || is_its_own(heard, cell(heard, row, GONE_RANK));
+
+    for (unsigned i = 0; i < ncolumns; i++) {
+        unsigned field = 0;
+
+        while (field < FIELDS && heard->at[field] != (int)i)
+            field++;
+        if (!cause && (field == CAUSE || field == CAUSE_RANK || field == CAUSE_TEXT))
+            add_cause(heard, row, field, table);
+        else
+            table_text(table, !gone && field >= GONE && field < FIELDS ? "" : row[i]);
+    }
+}
+
+unsigned heard_rows(const struct core *core, unsigned node, const char *name,
+                    const struct msg_table *told, struct table *table)
+{
+    struct heard heard = {.node = node, .name = name};
+    unsigned dropped = 0;
+
+    for (unsigned field = 0; field < FIELDS; field++) {
+        heard.at[field] = -1;
+        for (unsigned i = 0; i < told->ncolumns; i++)
+            if (!strcmp(told->columns[i].key, keys[field]))
+                heard.at[field] = (int)i;
+    }
+    for (uint32_t i = 0; i < told->nrows; i++) {
+        char *const *row = told->cells + (size_t)i * told->ncolumns;
+        uint64_t id = strtoull(cell(&heard, row, GROUP), NULL, 16);
+
+        heard.known = id && core_group(core, id, &heard.view) && heard.view.members;
+        if (may_tell(&heard, row))
+            hear_row(&heard, row, told->ncolumns, table);
+        else
+            dropped++;
+    }
+    return dropped;
+}

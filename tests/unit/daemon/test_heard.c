@@ -1,0 +1,119 @@
+/* test_heard.c - a node tells of its own ranks, and accuses nobody else by hearsay. */
+#include "daemon/admin/heard.h"
+#include "tests/unit/daemon/core_bench.h"
+
+enum { COLUMNS = 12 };
+static const struct table_column columns[COLUMNS] = {
+    {"group", "", MSG_CELL_STRING},      {"state", "", MSG_CELL_STRING},
+    {"cause", "", MSG_CELL_STRING},      {"cause_rank", "", MSG_CELL_NUMBER},
+    {"cause_text", "", MSG_CELL_STRING}, {"gone", "", MSG_CELL_STRING},
+    {"gone_rank", "", MSG_CELL_NUMBER},  {"gone_node", "", MSG_CELL_STRING},
+    {"gone_pid", "", MSG_CELL_NUMBER},   {"gone_ops", "", MSG_CELL_NUMBER},
+    {"rank", "", MSG_CELL_NUMBER},       {"node", "", MSG_CELL_STRING}};
+
+/* Node a is in the group, with nodes b and c: one rank on each. */
+static struct bench *bench_with_group(char ret_id[17])
+{
+    struct core_config config = config_of(3);
+    struct bench *bench = bench_new(&config);
+    struct msg msg = {.type = MSG_PEER_HELLO};
+    struct core_group_view view;
+
+    msg.peer_hello.incarnation = 5;
+    for (unsigned node = 1; node < 3; node++)
+        feed(bench, (struct core_event){.type = CORE_PEER_UP, .node = node, .msg = &msg});
+    hello(bench, 0, 1000, false);
+    join(bench, 0, 1, "g", 0, 3);
+    for (unsigned node = 1; node < 3; node++) {
+        struct msg request = {.type = MSG_JOIN};
+
+        request.join = (struct msg_join){
+            .join = 1 << 17 | 1, .uid = 1000, .pid = 7, .rank = node, .size = 3, .name = "g"};
+        feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = node, .msg = &request});
+    }
+    assert_true(core_group_at(bench->core, 0, &view));
+    assert_non_null(view.members);
+    snprintf(ret_id, 17, "%016llx", (unsigned long long)view.id);
+    return bench;
+}
+
+/* What is left of one row that node b tells, its cells in a line; "": it is dropped. */
+static const char *left_of(const struct bench *bench, const char *const cells[COLUMNS])
+{
+    static char line[2048];
+    struct table told = {0}, table = {0};
+    unsigned dropped;
+
+    table_init(&told, "ranks", columns, COLUMNS);
+    table_init(&table, "ranks", columns, COLUMNS);
+    for (unsigned i = 0; i < COLUMNS; i++)
+        table_text(&told, cells[i]);
+    dropped = heard_rows(bench->core, 1, "b", &told.t, &table);
+    assert_int_equal(dropped + table.t.nrows, 1);
+    line[0] = 0;
+    for (unsigned i = 0; i < table.ncells; i++) {
+        strcat(line, i ? "|" : "");
+        strcat(line, table.t.cells[i]);
+    }
+    table_fini(&told);
+    table_fini(&table);
+    return line;
+}
+
+static void a_node_tells_of_its_own_ranks(void **state)
+{
+    char id[17];
+    struct bench *bench = bench_with_group(id);
+    const char *row[COLUMNS] = {id, "open", "", "", "", "", "", "", "", "", "1", "b"};
+    const char *link[COLUMNS] = {"", "", "", "", "", "", "", "", "", "", "", "c"};
+    char want[128];
+
+    (void)state;
+    snprintf(want, sizeof(want), "%s|open|||||||||1|b", id);
+    assert_string_equal(left_of(bench, row), want);
+    row[11] = "c"; /* under another's name */
+    assert_string_equal(left_of(bench, row), "");
+    row[11] = "b";
+    row[10] = "2"; /* a rank of c */
+    assert_string_equal(left_of(bench, row), "");
+    row[10] = "0"; /* one of ours */
+    assert_string_equal(left_of(bench, row), "");
+    row[10] = "3"; /* none at all */
+    assert_string_equal(left_of(bench, row), "");
+    row[10] = "1x";
+    assert_string_equal(left_of(bench, row), "");
+    row[0] = "00000000000000aa"; /* a group that is not known here: its own ranks only */
+    row[10] = "2";
+    assert_string_not_equal(left_of(bench, row), "");
+    row[11] = "a";
+    assert_string_equal(left_of(bench, row), "");
+    assert_string_equal(left_of(bench, link), "");
+    bench_free(bench);
+}
+
+static void a_node_accuses_nobody_else(void **state)
+{
+    char id[17], want[256];
+    struct bench *bench = bench_with_group(id);
+    const char *own[COLUMNS] = {id,  "broken", "rank lost", "1", "rank 1 died", "died",
+                                "1", "b",      "7",         "3", "1",           "b"};
+    const char *other[COLUMNS] = {id,  "broken", "rank lost", "2", "rank 2 died", "died",
+                                  "2", "c",      "7",         "3", "1",           "b"};
+
+    (void)state;
+    snprintf(want, sizeof(want), "%s|broken|rank lost|1|rank 1 died|died|1|b|7|3|1|b", id);
+    assert_string_equal(left_of(bench, own), want);
+    snprintf(want, sizeof(want), "%s|broken|rank lost||node b says: rank 2 died||||||1|b", id);
+    assert_string_equal(left_of(bench, other), want);
+    bench_free(bench);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_node_tells_of_its_own_ranks),
+        cmocka_unit_test(a_node_accuses_nobody_else),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
