@@ -249,7 +249,7 @@ static void gather_step(struct gather_question *q, uint64_t until_us)
 }
 
 /* Everybody's, and not only those of one user. */
-static bool is_root(const struct ranks_wish *wish)
+static bool of_root(const struct ranks_wish *wish)
 {
     return wish->all || wish->uid == 0;
 }
@@ -258,7 +258,7 @@ static void on_question(evutil_socket_t fd, short what, void *arg)
 {
     struct gather_question *q = arg;
     struct gather *gather = q->d->gather;
-    uint64_t begin = clock_us(), *spent_us = &gather->spent_us[is_root(&q->ranks.wish)];
+    uint64_t begin = clock_us(), *spent_us = &gather->spent_us[of_root(&q->ranks.wish)];
 
     if (*spent_us >= STEP_US)
         return again_in(q, 0);
@@ -345,7 +345,7 @@ static struct asking count_asking(const struct gather *gather, uint32_t uid, con
 
         if ((q->asker == ASKED_BY_NODE) != (node != NULL))
             continue;
-        if (is_root(&q->ranks.wish)) {
+        if (of_root(&q->ranks.wish)) {
             asking.root += there;
             continue;
         }
@@ -441,7 +441,7 @@ static void ranks_asked(struct daemon *d, unsigned node, const struct msg_ask_ra
     if (ask->end)
         return end_of_question(d, node, ask->ask);
     snprintf(wish.group, sizeof(wish.group), "%s", ask->group);
-    if (asking_from(&asking, is_root(&wish)))
+    if (asking_from(&asking, of_root(&wish)))
         q = gather_new(d, &wish, asking.root < ASKING_MAX ? ask->watch_ms : 0);
     if (!q) {
         snprintf(text, sizeof(text), "node %s is asked too much: ask again in a second",

@@ -55,8 +55,9 @@ static void copy_config(struct core *core, const struct core_config *config)
 
 void core_setup(struct core *core, const struct core_config *config)
 {
-    struct list *const heads[] = {&core->all_groups, &core->all_formings,  &core->waiting,
-                                  &core->todo,       &core->ration.asking, &core->ration.holding};
+    struct list *const heads[] = {&core->all_groups,  &core->all_formings,  &core->waiting,
+                                  &core->todo,        &core->ration.asking, &core->ration.holding,
+                                  &core->all_partings};
 
     copy_config(core, config);
     core->config.nodes = NULL;
@@ -67,6 +68,7 @@ void core_setup(struct core *core, const struct core_config *config)
     core->config.version = core->version;
     core->random = config->seed;
     core->ration.limit = CORE_RATION;
+    core->part_batch = CORE_PART_BATCH;
     for (unsigned i = 0; i < ARRAY_LEN(heads); i++)
         list_init(heads[i]);
     for (unsigned i = 0; i < HASH_GROUPS; i++) {
@@ -196,6 +198,7 @@ void core_input(struct core *core, const struct core_event *event)
     engine_tick(core);
     gpu_tick(core);
     peer_tick(core);
+    part_tick(core);
     ration_tick(core);
     join_tick(core);
     settle(core);
@@ -207,5 +210,5 @@ uint64_t core_deadline(const struct core *core)
     uint64_t processes = MIN(engine_deadline(core), gpu_deadline(core));
 
     return MIN(MIN(processes, peer_deadline(core)),
-               MIN(join_deadline(core), ration_deadline(core)));
+               MIN(join_deadline(core), MIN(ration_deadline(core), part_deadline(core))));
 }

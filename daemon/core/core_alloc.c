@@ -16,6 +16,7 @@ struct core *core_free(struct core *core)
     free(core->groups.items);
     free(core->formings.items);
     free(core->users.items);
+    free(core->partings.items);
     free(core->runs.members);
     free(core->runs.fates);
     free(core->runs.order);
@@ -71,11 +72,12 @@ static bool tables(struct core *core)
                                  16 * nnodes + 6 * core->client_slots + 256);
     core->queue.text_cap = 1 << 20;
     return table(&core->peers, nnodes, sizeof(*core->peers)) &&
-           table(&core->clients, core->client_slots, sizeof(*core->clients)) &&
+           table(&core->clients, core->client_slots + 1, sizeof(*core->clients)) &&
            pool(&core->members, core->max_members, sizeof(struct member)) &&
            pool(&core->groups, core->max_groups, sizeof(struct group)) &&
            pool(&core->formings, core->max_groups, sizeof(struct forming)) &&
            pool(&core->users, core->max_users, sizeof(struct user)) &&
+           pool(&core->partings, core->client_slots, sizeof(struct parting)) &&
            table(&runs->members, members, sizeof(*runs->members)) &&
            table(&runs->fates, members, sizeof(*runs->fates)) &&
            table(&runs->order, members, sizeof(*runs->order)) &&

@@ -298,28 +298,13 @@ static void kick_client(struct core *core, unsigned slot, struct kick *kick)
 {
     struct client *client = &core->clients[slot];
     char text[MSG_TEXT_MAX];
-    bool more = true;
+    struct member *member;
 
     text_format(text, sizeof(text), "pid %u was disconnected by %s with commctl kick on node %s%s",
                 client->pid, kick->who, core_self_name(core), kick->why);
-    while (more) { /* what ends may take others of the list with it */
-        struct member *member;
-
-        more = false;
-        list_each(member, &client->members, by_client) {
-            if (member->group && !is_alive(member->group))
-                continue;
-            if (member->group) {
-                kick->groups++;
-                group_kick(core, member->group, member, text);
-            } else {
-                join_cancel(core, member);
-                join_fail(core, member, CAUSE_ABORTED, -1, core_self_name(core), text);
-            }
-            more = true;
-            break;
-        }
-    }
+    list_each(member, &client->members, by_client)
+        kick->groups += member->group && is_alive(member->group);
+    part_members(core, slot, "it was kicked", text);
     core_client_refuse(core, slot, CAUSE_ABORTED, "%s", text);
 }
 
@@ -373,7 +358,7 @@ static void kick_rank(struct core *core, unsigned slot, const struct msg_admin *
         list_each(member, &found.group->local, by_group) {
             uint32_t pid = member->pid;
 
-            if (member->rank != msg->rank)
+            if (member->rank != msg->rank || member->client == core->client_slots)
                 continue;
             kick_client(core, member->client, &kick);
             text_format(text, sizeof(text),

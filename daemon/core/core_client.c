@@ -169,20 +169,12 @@ void client_open(struct core *core, const struct core_event *event)
 void client_closed(struct core *core, unsigned slot, const char *why)
 {
     struct client *client;
-    struct member *member;
 
     if (slot >= core->client_slots || core->clients[slot].state == CLIENT_FREE)
         return;
     client = &core->clients[slot];
     gpu_client_closed(core, slot);
-    while ((member = list_first(&client->members, struct member, by_client))) {
-        if (member->state == MEMBER_COMMITTED || member->state == MEMBER_JOINED) {
-            group_member_lost(core, member, why ? why : "its connection closed");
-        } else {
-            join_cancel(core, member);
-            member_end(core, member);
-        }
-    }
+    part_members(core, slot, why ? why : "its connection closed", NULL);
     if (client->state == CLIENT_READY && !client->admin) {
         struct user *user = user_get(core, client->uid, false);
 

@@ -19,6 +19,7 @@ enum {
     CORE_MAX_MEMBERS = 65536,   /* local ranks over all groups */
     CORE_MEMBERS_PER_MS = 1024, /* looked at for what has expired */
     CORE_RATION = 2048,         /* joins of all users that are asked in a window: core_ration.c */
+    CORE_PART_BATCH = 64,       /* ranks of a client that is gone which end at a time */
     CORE_VERDICT_MS = 1000,     /* the home's time to say who is missing */
     CORE_ENGINE_PING_MS = 1000,
     CORE_SENT_MS = 1500, /* what is told of who sends holds for as long as it is of, and this */
@@ -216,6 +217,14 @@ struct group {
     char name[MSG_GROUP_MAX];
 };
 
+/* Ranks of a client that is gone, which have not ended yet: core_part.c. */
+struct parting {
+    struct pooled pooled;
+    struct list all, members;
+    char why[MSG_TEXT_MAX];
+    char kick[MSG_TEXT_MAX]; /* "": it went by itself */
+};
+
 /* At the home: a group that lacks ranks, or whose COMMITs are still queued (@id not 0). */
 struct forming {
     struct pooled pooled;
@@ -316,10 +325,12 @@ struct core {
     struct peer *peers;
     struct own_engine engine;
     struct own_gpu gpu;
-    struct client *clients;
-    struct pool members, groups, formings, users;
+    struct client *clients; /* and one that stands for nobody: core_part.c */
+    struct pool members, groups, formings, users, partings;
     struct runs runs;
-    struct list all_groups, all_formings, waiting, todo;
+    struct list all_groups, all_formings, all_partings, waiting, todo;
+    uint64_t part_ms; /* when the next ranks of all_partings end */
+    unsigned part_batch;
     struct list by_id[HASH_GROUPS], by_name[HASH_GROUPS], forming_by_name[HASH_GROUPS];
     struct list user_by_uid[HASH_USERS];
     uint32_t *joins; /* HASH_JOINS chains through fates: (node, join) -> member of a forming */
@@ -533,6 +544,13 @@ void join_fail(struct core *core, struct member *member, enum cause cause, int32
                const char *node, const char *text);
 void member_set_state(struct core *core, struct member *member, enum member_state state);
 void member_end(struct core *core, struct member *member); /* no answer; any state */
+
+/* ---- core_part.c ----------------------------------------------------------------------------- */
+
+/* All ranks of the client end: @why. @kick: and their groups with them, with this text; or NULL. */
+void part_members(struct core *core, unsigned slot, const char *why, const char *kick);
+void part_tick(struct core *core);
+uint64_t part_deadline(const struct core *core);
 
 /* ---- core_ration.c --------------------------------------------------------------------------- */
 

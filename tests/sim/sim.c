@@ -293,6 +293,8 @@ void sim_start(struct sim *sim, unsigned node)
     n->core = core_new(&config);
     if (!n->core)
         abort();
+    if (sim->options.part)
+        n->core->part_batch = sim->options.part;
     if (sim->options.ration)
         n->core->ration.limit = sim->options.ration;
     n->alive = true;

@@ -20,6 +20,7 @@ struct sim_options {
     bool trace;                    /* keep text for sim_trace() */
     uint64_t engine_delay;         /* most, ms; 0: always 1 */
     uint64_t join_timeout_ms;      /* 0: 60 s */
+    unsigned part;                 /* ranks of a client that end at a time; likewise */
     unsigned ration;               /* joins of all users in a window; 0: as many as usual */
 };
 

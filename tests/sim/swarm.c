@@ -305,6 +305,7 @@ static struct result run_seed(uint64_t seed, bool trace)
     run.faults = (unsigned)draw(&run, FAULT_ALL + 1) & (unsigned)(draw(&run, 4) ? FAULT_ALL : 0);
     options.delay_max = has(&run, FAULT_SLOW) ? 80 : 1 + draw(&run, 8);
     options.engine_delay = draw(&run, 3) ? 20 : 600;
+    options.part = seed % 3 ? 0 : 1;
     options.ration = seed % 4 ? 0 : 4; /* joins are held */
     for (unsigned i = 0; i < GROUPS; i++)
         run.sizes[i] = 1 + (unsigned)draw(&run, 6);

@@ -201,12 +201,12 @@ static void clients_are_kicked(void **state)
     join(bench, 0, 2, "waits", 0, 2);
     ask(bench, "kick_pid", "", 100, "too slow");
     expect(bench,
-           "group broken 8: pid 100 was disconnected by root with commctl kick on node a: "
-           "\"too slow\"\n"
            "0 JOIN_FAILED req 2 cause 8 rank -1 node a: pid 100 was disconnected by root with "
            "commctl kick on node a: \"too slow\"\n"
+           "group broken 8: pid 100 was disconnected by root with commctl kick on node a: "
+           "\"too slow\"\ngroup close\n"
            "0 REFUSED 8 pid 100 was disconnected by root with commctl kick on node a: "
-           "\"too slow\"\n0 close\ngroup close\n"
+           "\"too slow\"\n0 close\n"
            "7 changed 1: disconnected pid 100, groups that ended: 1\n");
     client_in(bench, 1, 1000, "h", 1);
     ask(bench, "kick_rank", "h", 1, "");

@@ -206,6 +206,84 @@ static void a_home_counts_past_the_wrap(void **state)
     bench_free(bench);
 }
 
+/* ---- the end of a client in very many groups --------------------------------------------- */
+
+static unsigned groups_of(struct bench *bench, uint32_t uid)
+{
+    struct user *user = user_get(bench->core, uid, false);
+
+    return user ? user->groups : 0;
+}
+
+static struct bench *bench_with_groups(unsigned n)
+{
+    struct core_config config = config_of(1);
+    struct bench *bench;
+    char name[16];
+
+    config.max_groups = 1024;
+    config.max_groups_per_user = 512;
+    bench = bench_new(&config);
+    hello(bench, 0, HOSTILE, false);
+    for (unsigned i = 0; i < n; i++) {
+        snprintf(name, sizeof(name), "h%u", i);
+        join(bench, 0, i, name, 0, 1);
+    }
+    assert_int_equal(groups_of(bench, HOSTILE), n);
+    return bench;
+}
+
+/* A part of its groups ends in each turn, and counts until then; another client in its slot has
+ * nothing of them. */
+static void a_client_ends_in_parts(void **state)
+{
+    unsigned n = 2 * CORE_PART_BATCH + 10;
+    struct bench *bench = bench_with_groups(n);
+
+    feed(bench, (struct core_event){.type = CORE_CLIENT_CLOSED, .client = 0, .text = "x"});
+    assert_int_equal(groups_of(bench, HOSTILE), n - CORE_PART_BATCH);
+    hello(bench, 0, VICTIM, false);
+    join(bench, 0, 1, "v", 0, 1);
+    bench->got[0] = 0;
+    for (unsigned left = CORE_PART_BATCH + 10; left; left -= MIN(left, (unsigned)CORE_PART_BATCH)) {
+        assert_int_equal(groups_of(bench, HOSTILE), left);
+        bench->now = core_deadline(bench->core);
+        feed(bench, (struct core_event){.type = CORE_TICK});
+    }
+    assert_int_equal(groups_of(bench, HOSTILE), 0);
+    assert_int_equal(groups_of(bench, VICTIM), 1);
+    assert_null(strstr(bench->got, "\n0 "));
+    feed(bench, (struct core_event){.type = CORE_CLIENT_CLOSED, .client = 0, .text = "x"});
+    assert_int_equal(bench->core->members.live + bench->core->partings.live, 0);
+    assert_int_equal(bench->core->clients[bench->core->client_slots].groups, 0);
+    bench_free(bench);
+}
+
+/* Who is kicked likewise: all its groups break, a part in each turn. */
+static void a_kick_ends_in_parts(void **state)
+{
+    struct bench *bench = bench_with_groups(3 * CORE_PART_BATCH);
+    struct msg msg = {.type = MSG_ADMIN};
+    unsigned broken = 0;
+
+    hello(bench, 1, 0, true);
+    bench->got[0] = 0;
+    strcpy(msg.admin.verb, "kick_pid");
+    msg.admin.pid = 100;
+    say(bench, 1, &msg);
+    assert_non_null(strstr(bench->got, "disconnected pid 100, groups that ended: 192"));
+    for (; groups_of(bench, HOSTILE); feed(bench, (struct core_event){.type = CORE_TICK})) {
+        assert_int_equal(groups_of(bench, HOSTILE), (2 - broken) * CORE_PART_BATCH);
+        broken++;
+        bench->now = core_deadline(bench->core);
+    }
+    broken = 0;
+    for (const char *at = bench->got; (at = strstr(at, "group broken 8: pid 100 was")); at++)
+        broken++;
+    assert_int_equal(broken, 3 * CORE_PART_BATCH);
+    bench_free(bench);
+}
+
 /* ---- what other nodes say ---------------------------------------------------------------- */
 
 static void link_up(struct bench *bench, unsigned node)
@@ -490,6 +568,8 @@ int main(void)
         cmocka_unit_test(broken_blames_no_third_node),
         cmocka_unit_test(a_home_older_than_this_node),
         cmocka_unit_test(joins_are_rationed),
+        cmocka_unit_test(a_client_ends_in_parts),
+        cmocka_unit_test(a_kick_ends_in_parts),
         cmocka_unit_test(rations_of_many_users),
         cmocka_unit_test(a_ration_outlives_its_clients),
         cmocka_unit_test(time_runs_out_while_held),

@@ -1,0 +1,103 @@
+/* core_part.c - the ranks of a client that is gone.
+ *
+ * A client may be in thousands of groups, and the end of each costs: its board, the other nodes,
+ * the engine. So PART_BATCH of its ranks end at once, and the others as many a millisecond, the
+ * clients in turn. Until then they count against their user, and belong to nobody: core->clients
+ * has one place more for that, and no action goes there. Joins that are not open yet end at once.
+ *
+ * Who wakes me: client_closed(), kicks, and part_deadline(). What if a peer or the client's
+ * successor in its slot comes or goes meanwhile: these ranks do not refer to a slot any more. */
+#include "daemon/core/core_internal.h"
+
+/* One rank, in a group that is open or broken. */
+static void part_member(struct core *core, struct member *member, const char *why, const char *kick)
+{
+    if (kick && member->group->state == GROUP_OPEN)
+        group_kick(core, member->group, member, kick);
+    group_member_lost(core, member, why);
+}
+
+/* What is not open yet may take others of the list with it when it is kicked. */
+static void part_waiting(struct core *core, struct client *client, const char *why,
+                         const char *kick)
+{
+    for (unsigned left = client->waiting + client->groups; left; left--) {
+        struct member *member = list_first(&client->members, struct member, by_client);
+
+        if (!member)
+            return;
+        list_del(&member->by_client);
+        list_add(&client->members, &member->by_client); /* each comes first once */
+        if (member->state == MEMBER_JOINED)
+            continue;
+        if (member->state == MEMBER_COMMITTED && kick) {
+            group_kick(core, member->group, member, kick);
+        } else if (member->state == MEMBER_COMMITTED) {
+            group_member_lost(core, member, why);
+        } else {
+            join_cancel(core, member);
+            if (kick)
+                join_fail(core, member, CAUSE_ABORTED, -1, core_self_name(core), kick);
+            else
+                member_end(core, member);
+        }
+    }
+}
+
+static bool part_some(struct core *core, struct list *members, const char *why, const char *kick)
+{
+    for (unsigned i = 0; i < core->part_batch && !list_empty(members); i++)
+        part_member(core, list_first(members, struct member, by_client), why, kick);
+    return list_empty(members);
+}
+
+void part_members(struct core *core, unsigned slot, const char *why, const char *kick)
+{
+    struct client *client = &core->clients[slot], *nobody = &core->clients[core->client_slots];
+    struct parting *parting;
+    struct member *member;
+
+    part_waiting(core, client, why, kick);
+    if (part_some(core, &client->members, why, kick))
+        return;
+    parting = pool_take(&core->partings);
+    while (!parting && !part_some(core, &client->members, why, kick))
+        ; /* more clients go at a time than there are slots */
+    if (!parting)
+        return;
+    list_init(&parting->members);
+    while ((member = list_first(&client->members, struct member, by_client))) {
+        list_del(&member->by_client);
+        list_add(&parting->members, &member->by_client);
+        member->client = core->client_slots;
+        client->groups--;
+        nobody->groups++;
+    }
+    text_copy(parting->why, sizeof(parting->why), why);
+    text_copy(parting->kick, sizeof(parting->kick), kick);
+    list_add(&core->all_partings, &parting->all);
+    core->part_ms = core->now + 1;
+}
+
+void part_tick(struct core *core)
+{
+    struct parting *parting;
+
+    if (core->now < part_deadline(core))
+        return;
+    core->part_ms = core->now + 1;
+    parting = list_first(&core->all_partings, struct parting, all);
+    list_del(&parting->all);
+    if (!part_some(core, &parting->members, parting->why,
+                   parting->kick[0] ? parting->kick : NULL)) {
+        list_add(&core->all_partings, &parting->all); /* the others first */
+        return;
+    }
+    pool_leave(&core->partings, parting);
+    pool_reap(&core->partings); /* no action names it */
+}
+
+uint64_t part_deadline(const struct core *core)
+{
+    return list_empty(&core->all_partings) ? CORE_NEVER : core->part_ms;
+}
