@@ -79,13 +79,13 @@ struct listener {
     struct client_link **slots; /* borrowed from clients; NULL: free */
     unsigned nslots, next_slot, nclients;
     unsigned max_clients, max_clients_per_user;
-    struct client_list clients, dead; /* owned */
-    struct tenant_list tenants;       /* owned */
-    struct tenant_list turns;         /* borrowed */
-    struct event *more;               /* owned: the turn ended before the work did */
-    struct event *unread;             /* owned: looks whether sockets left behind are empty */
-    unsigned flying, max_flying;      /* over all users */
-    unsigned max_held, max_fd;
+    struct client_list clients, dead;     /* owned */
+    struct tenant_list tenants;           /* owned */
+    struct tenant_list turns;             /* borrowed */
+    struct event *more;                   /* owned: the turn ended before the work did */
+    struct event *unread;                 /* owned: looks whether sockets left behind are empty */
+    unsigned flying, max_flying;          /* over all users */
+    unsigned max_held, max_fd, max_conns; /* of RLIMIT_NOFILE */
     struct stream_count held;
     uint64_t counted_ms;    /* when flying was last looked at */
     struct log_limit limit; /* of what users cause, also in the core */

@@ -23,8 +23,10 @@
  * many as half of them may fly, that is, have been sent and not been taken out: the kernel allows
  * our user only as many as it may have open. One user may have half of what the others leave of
  * either. A client that does not take them out keeps them flying even after we have closed its
- * connection. So such a socket is kept, and counts as a connection, until it is empty. At nine
- * tenths of all descriptors nobody is let in any more but root and our own user.
+ * connection. So such a socket is kept, and counts as a connection, until it is empty. Connections,
+ * of two descriptors each, may have half of all: a user half of what the others leave, so that one
+ * user's sessions and boards together leave some to others. At nine tenths of all descriptors
+ * nobody is let in any more but root and our own user.
  *
  * Two commds that start at the same time meet in a lock on the directory, so "is the socket
  * stale?" and "make a new one" are one step. No lock file is left behind. */
@@ -339,11 +341,22 @@ bool listener_trusts(uint32_t uid)
     return uid == 0 || uid == geteuid() || uid == CORE_GPU_UID;
 }
 
+/* The most connections that a user may have, of @room, and of the descriptors for them. */
+static unsigned may_hold(const struct listener *listener, const struct tenant *tenant,
+                         unsigned room)
+{
+    unsigned others = listener->nclients - (tenant ? tenant->nclients : 0);
+    uint64_t of_room = share_of(room, listener->max_clients_per_user + LISTENER_TOOLS, others);
+
+    return (unsigned)MIN(of_room, share_of(listener->max_conns, listener->max_conns / 2, others));
+}
+
 /* NULL: welcome. */
 static const char *room_check(const struct listener *listener, const struct tenant *tenant, int fd,
                               char *buf, size_t len)
 {
     unsigned room = listener->max_clients + LISTENER_EXTRA;
+    unsigned held = tenant->nclients + tenant->nunread;
 
     if (closer_pending(listener->closer, tenant->uid) >= LISTENER_MAX_PENDING) {
         snprintf(
@@ -364,18 +377,15 @@ static const char *room_check(const struct listener *listener, const struct tena
                  listener->max_clients);
         return buf;
     }
-    if (tenant->nclients + tenant->nunread >= listener->max_clients_per_user + LISTENER_TOOLS) {
+    if (held >= listener->max_clients_per_user + LISTENER_TOOLS) {
         snprintf(buf, len, "user %u has %u clients already (limits.max_clients_per_user)",
                  tenant->uid, listener->max_clients_per_user);
         return buf;
     }
-    if (!listener_trusts(tenant->uid) &&
-        tenant->nclients >= share_of(room, listener->max_clients_per_user + LISTENER_TOOLS,
-                                     listener->nclients - tenant->nclients)) {
-        snprintf(
-            buf, len,
-            "user %u has %u connections already, half of what others leave (limits.max_clients)",
-            tenant->uid, tenant->nclients);
+    if (!listener_trusts(tenant->uid) && held >= may_hold(listener, tenant, room)) {
+        snprintf(buf, len, "user %u has %u connections already, half of what others leave (%s)",
+                 tenant->uid, held,
+                 room < listener->max_conns ? "limits.max_clients" : "LimitNOFILE=");
         return buf;
     }
     return NULL;
@@ -392,7 +402,7 @@ void listener_held(const struct listener *listener, uint32_t uid, uint64_t *ret_
     *ret_room = listener->max_clients + LISTENER_EXTRA - (listener_trusts(uid) ? 0 : LISTENER_ROOT);
     *ret_all = listener->nclients;
     *ret_may = listener_trusts(uid) ? MIN(most, *ret_room)
-                                    : share_of(*ret_room, most, listener->nclients - used);
+                                    : may_hold(listener, tenant, (unsigned)*ret_room);
 }
 
 static unsigned client_free_slot(struct listener *listener)
@@ -637,6 +647,7 @@ static void share_descriptors(struct listener *listener)
 
     getrlimit(RLIMIT_NOFILE, &files);
     max = (unsigned)MIN(files.rlim_cur, (rlim_t)INT32_MAX);
+    listener->max_conns = max / 4;
     listener->max_flying = max / 2;
     listener->max_held = max / 16; /* in the last tenth there is room for that */
     listener->max_fd = MIN(max - max / 10, (unsigned)closer_reserve());
@@ -664,6 +675,11 @@ int listener_new(const struct listener_config *config, struct listener **ret_lis
     listener->arg = config->arg;
     listener->nslots = config->max_clients + LISTENER_EXTRA;
     listener_set_limits(listener, config->max_clients, config->max_clients_per_user);
+    if (listener->max_conns < config->max_clients)
+        log_warn("only %u files may be open (LimitNOFILE=), which is enough for %u connections: "
+                 "raise it to %u for limits.max_clients: %u",
+                 4 * listener->max_conns, listener->max_conns, 4 * config->max_clients,
+                 config->max_clients);
     listener->slots = calloc(listener->nslots, sizeof(*listener->slots));
     if (!listener->slots || log_limit_init(&listener->limit, config->base))
         return -ENOMEM;

@@ -7,6 +7,7 @@
 
 #include <event2/event.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -62,6 +63,9 @@ struct world {
     uint32_t uid, pid;
     char closed[MSG_TEXT_MAX];
     bool welcome; /* answer hellos */
+    unsigned max_clients;
+    pid_t children[2];
+    unsigned nchildren;
 };
 
 static void on_open(void *arg, unsigned slot, uint32_t uid, uint32_t pid)
@@ -126,7 +130,7 @@ static int start(struct world *w, const char *path, unsigned per_user)
         .base = w->base,
         .path = path,
         .mode = 0600,
-        .max_clients = 40,
+        .max_clients = w->max_clients,
         .max_clients_per_user = per_user,
         .closer = w->closer,
         .ops = &ops,
@@ -143,6 +147,7 @@ static int setup(void **state)
 
     log_text[0] = '\0';
     w->welcome = true;
+    w->max_clients = 40;
     w->base = event_base_new();
     w->limit = evtimer_new(w->base, too_late, w);
     evtimer_add(w->limit, &tv);
@@ -963,6 +968,71 @@ static void what_is_left_unread_counts(void **state)
         close(fds[i]);
 }
 
+/* Another user, in a process of its own, that wants so many connections, and gets them; but for the
+ * last one, which is refused with @text, if not NULL. */
+static void connections_of(struct world *w, uint32_t uid, unsigned wanted, const char *text)
+{
+    unsigned before = w->opens;
+    int status, ready[2];
+    pid_t pid;
+
+    assert_return_code(pipe(ready), errno);
+    pid = fork();
+    if (pid == 0) {
+        struct msg msg;
+        const char *why;
+        unsigned n;
+        int fd = -1;
+
+        if (setgid(uid) || setuid(uid) || prctl(PR_SET_PDEATHSIG, SIGKILL))
+            _exit(2);
+        for (unsigned i = 0; i < wanted; i++)
+            put(fd = client(w), MSG_CLIENT_HELLO);
+        if (text && (msg_recv_fd(fd, &msg, NULL, 0, &n, -1, &why) || msg.type != MSG_REFUSED ||
+                     strcmp(msg.refused.text, text) != 0))
+            _exit(3);
+        close(ready[1]);
+        pause();
+    }
+    close(ready[1]);
+    fcntl(ready[0], F_SETFL, O_NONBLOCK);
+    for (char c; read(ready[0], &c, 1) < 0 && errno == EAGAIN; poll(NULL, 0, 1)) {
+        event_base_loop(w->base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
+        listener_turn(w->listener);
+    }
+    close(ready[0]);
+    if (waitpid(pid, &status, WNOHANG) == pid)
+        fail_msg("the process of user %u ended with %d", uid, status);
+    run_until(w, w->opens == before + wanted - (text != NULL));
+    w->children[w->nchildren++] = pid;
+}
+
+/* With few descriptors one user has half of what is for connections, and others the rest. */
+static void descriptors_are_shared(void **state)
+{
+    struct world *w = *state;
+
+    if (getuid())
+        skip();
+    w->max_clients = 150;
+    start_with(w, 512, 1000);
+    assert_non_null(strstr(log_text,
+                           "only 512 files may be open (LimitNOFILE=), which is enough for "
+                           "128 connections: raise it to 600 for limits.max_clients: 150"));
+    log_text[0] = 0;
+    chmod(w->dir, 0755);
+    chmod(w->path, 0666);
+    connections_of(w, 4004, 65,
+                   "user 4004 has 64 connections already, half of what others "
+                   "leave (LimitNOFILE=)");
+    connections_of(w, 4005, 32, NULL);
+    while (w->nchildren) {
+        kill(w->children[--w->nchildren], SIGKILL);
+        waitpid(w->children[w->nchildren], NULL, 0);
+    }
+    run_until(w, w->closes == 96);
+}
+
 static void few_descriptors_are_left(void **state)
 {
     struct world *w = *state;
@@ -1117,6 +1187,7 @@ int main(void)
         BARE(what_flies_is_shared),
         BARE(who_holds_up_his_user_is_closed),
         BARE(what_is_left_unread_counts),
+        BARE(descriptors_are_shared),
         BARE(few_descriptors_are_left),
         T(many_connections_of_one_user_weigh_like_one),
         T(who_is_paused_is_not_read_from),
