@@ -162,6 +162,13 @@ static bool names_tcp(const char *transports)
     }
 }
 
+/* Where the engine listens: at addresses of the device, if one is given, and not at those of the
+ * nodes. Loopback is called lo on Linux, in every network namespace. */
+static bool leaves_loopback(const struct conf *conf)
+{
+    return conf->device[0] && strcmp(conf->device, "lo");
+}
+
 static void check_trusted_network(struct check *c)
 {
     const struct conf *conf = c->conf;
@@ -169,7 +176,9 @@ static void check_trusted_network(struct check *c)
     unsigned ucx_tls = conf_key_index("transport.ucx_tls");
     unsigned ports = conf_key_index("transport.port_range");
     unsigned fabric = conf_key_index("transport.fabric");
+    unsigned device = conf_key_index("transport.device");
     bool ucx = strcmp(conf_fabric(conf), "tcp");
+    char where[CONF_NAME_MAX + CONF_ADDR_MAX + 40];
     unsigned i;
 
     if (c->src->bad[trusted] || c->src->bad[fabric] || c->src->bad[ucx_tls] || c->src->bad[ports])
@@ -179,15 +188,23 @@ static void check_trusted_network(struct check *c)
     for (i = 0; i < conf->nnodes; i++)
         if (!conf_is_loopback(conf->nodes[i].address))
             break;
-    if (i == conf->nnodes)
+    if (i == conf->nnodes && !leaves_loopback(conf))
         return;
+    if (i < conf->nnodes)
+        snprintf(where, sizeof(where), "node \"%s\" has the address %s", conf->nodes[i].name,
+                 conf->nodes[i].address);
+    else
+        snprintf(where, sizeof(where), "transport.device is \"%s\"", conf->device);
     conf_errors_add(
-        c->errors, pos_or(c, trusted, c->src->nodes[i].value[CONF_NODE_ADDRESS]),
-        "transport.ucx_tls is \"%s\", node \"%s\" has the address %s, which is not loopback, and "
+        c->errors,
+        pos_or(c, trusted,
+               i < conf->nnodes ? c->src->nodes[i].value[CONF_NODE_ADDRESS]
+                                : c->src->value[device]),
+        "transport.ucx_tls is \"%s\", %s, which is not loopback, and "
         "transport.trusted_network is false: %s ports %s of a node %s; allowed: "
         "trusted_network: true once a firewall admits only the nodes to these ports (see "
         "commd.nft), transports without tcp such as rc,ud, or loopback addresses",
-        conf->ucx_tls, conf->nodes[i].name, conf->nodes[i].address,
+        conf->ucx_tls, where,
         ucx ? "UCX's tcp transport has no authentication, whoever reaches"
             : "data go in the clear, whoever reads the traffic of",
         conf->port_range, ucx ? "can crash or overwrite its engine" : "can read and forge them");

@@ -538,6 +538,13 @@ static void tcp_needs_a_trusted_network(void **state)
         sprintf(text, "%s%s", nodes, fine[i]);
         conf_free(load_ok(text));
     }
+    /* the engine listens on the device, whatever addresses the nodes have */
+    check_error("cluster: {node: a, nodes: [{name: a, address: 127.0.0.1}, {name: b, address: "
+                "127.0.0.2}]}\ntransport: {device: eth0}\n",
+                F ":2:21: transport.ucx_tls is \"tcp\", transport.device is \"eth0\", " WHY_TCP);
+    conf_free(
+        load_ok("cluster: {node: a, nodes: [{name: a, address: 127.0.0.1}, {name: b, address: "
+                "127.0.0.2}]}\ntransport: {device: lo}\n"));
     /* one node needs no network */
     conf_free(load_ok("cluster: {node: a, nodes: [{name: a, address: 10.0.0.2}]}\n"));
 }
