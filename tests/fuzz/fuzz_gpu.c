@@ -64,6 +64,10 @@ static uint16_t word(void)
 /* ---- what the rest of commd-gpu is to sessions -------------------------------------------------
  */
 
+void gpu_log_user(struct gpu *gpu, uint32_t uid, unsigned level, const char *format, ...)
+{
+}
+
 void gpu_log(const struct gpu *gpu, unsigned level, const char *format, ...)
 {
     static char text[2048];

@@ -18,6 +18,7 @@
 #include "shm/gpu/session.h"
 #include "shm/proto/msg.h"
 #include "shm/util/closer.h"
+#include "transport/gpu/gpu_lines.h"
 #include "transport/gpu/gpu_order.h"
 #include "transport/gpu/gpu_plan.h"
 #include "transport/gpu/gpu_share.h"
@@ -354,6 +355,7 @@ struct gpu {
     int timeout_ms;
     uint32_t part; /* bytes, at most */
     unsigned log_level;
+    struct gpu_lines lines; /* of users */
     int driver;
     unsigned ndevices;
     struct gdevice *device; /* owned */
@@ -391,6 +393,9 @@ struct gpu {
 
 /* gpu_main.c */
 void gpu_log(const struct gpu *g, unsigned level, const char *format, ...) _printf_(3, 4);
+/* A line that a process of @uid caused, within the limit of that user. */
+void gpu_log_user(struct gpu *g, uint32_t uid, unsigned level, const char *format, ...)
+    _printf_(4, 5);
 enum { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 /* Nothing can be trusted any more: says why and ends the process. */
 _Noreturn void gpu_fatal(struct gpu *g, const char *format, ...) _printf_(2, 3);

@@ -78,10 +78,11 @@ static void lend_done(struct gjob *job)
     }
     memory_mapped(mem);
     if (!s->told) /* the client knows why */
-        gpu_log(s->g, LOG_INFO,
-                "buffers of pid %u are copied in each operation: the driver gives none of them to "
-                "other processes, or not yet, or they lie on another GPU",
-                s->pid);
+        gpu_log_user(
+            s->g, s->user->uid, LOG_INFO,
+            "buffers of pid %u are copied in each operation: the driver gives none of them to "
+            "other processes, or not yet, or they lie on another GPU",
+            s->pid);
     s->told = true;
     session_send(s, &m, &fd, 1);
     session_listen(s);

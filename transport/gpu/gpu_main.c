@@ -60,6 +60,23 @@ void gpu_log(const struct gpu *g, unsigned level, const char *format, ...)
     fprintf(stderr, "commd-gpu %s: %s\n", names[level], text);
 }
 
+void gpu_log_user(struct gpu *g, uint32_t uid, unsigned level, const char *format, ...)
+{
+    char text[1024];
+    uint64_t left_out;
+    va_list args;
+
+    if (level > g->log_level || !gpu_lines_pass(&g->lines, uid, now_ms(), &left_out))
+        return;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (left_out)
+        gpu_log(g, level, "%llu lines that users caused were left out",
+                (unsigned long long)left_out);
+    gpu_log(g, level, "%s", text);
+}
+
 void gpu_fatal(struct gpu *g, const char *format, ...)
 {
     struct gsession *s;
@@ -227,7 +244,7 @@ static void rescue(struct gpu *g)
         } else if (!s->unheard_ms) {
             s->unheard_ms = now;
         } else if (now - s->unheard_ms >= UNHEARD_MS) {
-            gpu_log(g, LOG_WARN, "pid %u announced and did not ring", s->pid);
+            gpu_log_user(g, s->user->uid, LOG_WARN, "pid %u announced and did not ring", s->pid);
             session_wake(s);
         }
     }

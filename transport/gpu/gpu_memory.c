@@ -181,8 +181,8 @@ static void unmap_done(struct gjob *job)
 
     if (mem->failed) {
         cuda_text(&s->g->cu, mem->error, text, sizeof text);
-        gpu_log(s->g, LOG_WARN, "memory of pid %u could not be unmapped: %s: %s", s->pid,
-                mem->failed, text);
+        gpu_log_user(s->g, s->user->uid, LOG_WARN, "memory of pid %u could not be unmapped: %s: %s",
+                     s->pid, mem->failed, text);
     }
     memory_free(mem);
     s->jobs--;
@@ -252,7 +252,8 @@ static void map_done(struct gjob *job)
         snprintf(why, sizeof why, "the memory cannot be mapped: %s: %.120s", mem->failed, text);
         code = mem->error == CU_E_ALREADY_MAPPED ? COMMD_E_TIMEOUT : COMMD_E_INVALID;
         if (!s->told && code == COMMD_E_INVALID) {
-            gpu_log(s->g, LOG_INFO, "of pid %u %s; it is copied in each operation", s->pid, why);
+            gpu_log_user(s->g, s->user->uid, LOG_INFO,
+                         "of pid %u %s; it is copied in each operation", s->pid, why);
             s->told = true;
         }
         memory_free(mem);

@@ -165,7 +165,7 @@ void comm_fail(struct gpu *g, struct gcomm *c, const char *format, ...)
     va_start(args, format);
     vsnprintf(c->why, sizeof c->why, format, args);
     va_end(args);
-    gpu_log(g, LOG_ERROR, "%s; its communicator is aborted", c->why);
+    gpu_log_user(g, c->uid, LOG_ERROR, "%s; its communicator is aborted", c->why);
     c->failed = true;
     for (unsigned i = 0; i < c->nhere; i++) {
         struct gstream *s = &c->dev[i]->stream[STREAM_NCCL];

@@ -136,7 +136,7 @@ static void hello_done(struct gjob *job)
     if (s->state == SESSION_CLOSED)
         return;
     if (s->code) {
-        gpu_log(s->g, LOG_WARN, "no session for pid %u: %s", s->pid, s->why);
+        gpu_log_user(s->g, s->user->uid, LOG_WARN, "no session for pid %u: %s", s->pid, s->why);
         session_answer(s, 0, s->code, -1, s->why);
         session_close(s, s->why);
         return;
@@ -451,7 +451,8 @@ void session_close(struct gsession *s, const char *why)
 
     if (s->state == SESSION_CLOSED)
         return;
-    gpu_log(s->g, LOG_DEBUG, "session of pid %u (uid %u) ends: %s", s->pid, s->user->uid, why);
+    gpu_log_user(s->g, s->user->uid, LOG_DEBUG, "session of pid %u (uid %u) ends: %s", s->pid,
+                 s->user->uid, why);
     session_deactivate(s);
     s->state = SESSION_CLOSED;
     LIST_REMOVE(s, link);
@@ -479,7 +480,8 @@ void session_break(struct gsession *s, const char *format, ...)
     va_start(args, format);
     vsnprintf(why, sizeof why, format, args);
     va_end(args);
-    gpu_log(s->g, LOG_WARN, "session of pid %u (uid %u) is closed: %s", s->pid, s->user->uid, why);
+    gpu_log_user(s->g, s->user->uid, LOG_WARN, "session of pid %u (uid %u) is closed: %s", s->pid,
+                 s->user->uid, why);
     session_close(s, why);
 }
 

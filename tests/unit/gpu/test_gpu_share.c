@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "transport/gpu/gpu_lines.h"
 #include "transport/gpu/gpu_share.h"
 
 enum { USERS = 4, GPUS = 3, FLYING = 64, RATE = 1 << 20 };
@@ -378,6 +379,47 @@ static void a_huge_one_is_paid_for(void **state)
     (void)state;
 }
 
+/* ---- the log ----------------------------------------------------------------------------- */
+
+static unsigned lines_of(struct gpu_lines *lines, uint32_t uid, uint64_t now_ms, unsigned wanted)
+{
+    unsigned n = 0;
+    uint64_t left_out;
+
+    while (wanted--)
+        n += gpu_lines_pass(lines, uid, now_ms, &left_out);
+    return n;
+}
+
+/* One user who floods the log has a dozen lines, another its own, and what was left out is told. */
+static void lines_of_a_user_are_bounded(void **state)
+{
+    struct gpu_lines lines = {0};
+    uint64_t left_out = 0;
+
+    (void)state;
+    assert_int_equal(lines_of(&lines, 1000, 50000, 80000), GPU_LINES_BURST);
+    assert_int_equal(lines_of(&lines, 1001, 50000, 3), 3);
+    assert_int_equal(lines_of(&lines, 1000, 50000 + GPU_LINES_EVERY_MS - 1, 9), 0);
+    assert_true(gpu_lines_pass(&lines, 1000, 50000 + GPU_LINES_EVERY_MS, &left_out));
+    assert_int_equal(left_out, 9); /* those before were told with user 1001's lines */
+    assert_false(gpu_lines_pass(&lines, 1000, 50000 + GPU_LINES_EVERY_MS, &left_out));
+}
+
+/* More users than there are places, each with few lines. */
+static void lines_of_all_users_are_bounded(void **state)
+{
+    struct gpu_lines lines = {0};
+    unsigned n = 0;
+
+    (void)state;
+    for (uint32_t uid = 0; uid < 10000; uid++)
+        n += lines_of(&lines, uid, 50000, 2);
+    assert_int_equal(n, GPU_LINES_ALL);
+    for (uint32_t uid = 0; uid < GPU_LINES_USERS; uid++) /* others have their places by now */
+        assert_int_equal(lines_of(&lines, 20000 + uid, 500000 + 200 * uid, 2), 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -390,6 +432,8 @@ int main(void)
         cmocka_unit_test(other_gpus_are_nobody_s_affair),
         cmocka_unit_test(others_are_remembered_for_a_while),
         cmocka_unit_test(a_huge_one_is_paid_for),
+        cmocka_unit_test(lines_of_a_user_are_bounded),
+        cmocka_unit_test(lines_of_all_users_are_bounded),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
