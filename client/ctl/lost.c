@@ -28,13 +28,12 @@ static void find_engine_lost(struct finding *f, const char *text)
 
     if (rest && take_name(rest - 1, " ", " lost each other", other)) {
         f->verdict = VERDICT_LINK_DEAD;
-        tell(
-            f->remedy,
-            "does anything come through between these nodes: ping, ip -s link? If so, and commctl "
-            "nodes says that they are up: does a firewall on node %s or %s let the ports of the "
-            "engines through (transport.port_range of commd.yaml; nft list ruleset)? Can large "
-            "packets pass: ping -M do -s 8972",
-            f->lost_node, other);
+        tell(f->remedy,
+             "does anything come through between these nodes: ping, ip -s link? If so, and commctl "
+             "nodes says that they are up: does a firewall on node %s or %s let the ports of the "
+             "engines through (transport.port_range of commd.yaml; nft list ruleset)? Can large "
+             "packets pass: ping -M do -s 8972",
+             f->lost_node, other);
         return;
     }
     f->verdict = VERDICT_ENGINE_DEAD;

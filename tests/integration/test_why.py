@@ -608,8 +608,8 @@ def test_a_node_that_stands_still():
 
 
 def test_a_commd_that_is_stopped():
-    """Its own node says so at once; from another one it is the node that does not answer, also while
-    the group gets on."""
+    """Its own node says so at once; from another one it is the node that does not answer, also
+    while the group gets on."""
     with Cluster(2, {"timeouts": {"node": "60s"}}) as cluster:
         cluster.ranks("g", [0, 1])
         pid = cluster.nodes[1].pid

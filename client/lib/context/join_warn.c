@@ -29,7 +29,7 @@ static bool question_answered(int sock, const struct msg *question, enum msg_typ
 }
 
 /* "" if there is no such cell. */
-static const char *cell(const struct msg_table *t, uint32_t row, const char *column)
+static const char *join_cell(const struct msg_table *t, uint32_t row, const char *column)
 {
     for (uint32_t c = 0; c < t->ncolumns; c++)
         if (!strcmp(t->columns[c].key, column))
@@ -45,10 +45,11 @@ static void missing_of(const struct msg_tables *tables, const char *name, unsign
         const struct msg_table *t = &tables->tables[i];
 
         for (uint32_t row = 0; row < t->nrows; row++)
-            if (!strcmp(cell(t, row, "name"), name) && !strcmp(cell(t, row, "state"), "joining") &&
-                strtoul(cell(t, row, "uid"), NULL, 10) == geteuid() &&
-                strtoul(cell(t, row, "size"), NULL, 10) == size)
-                snprintf(text, len, "%s", cell(t, row, "missing"));
+            if (!strcmp(join_cell(t, row, "name"), name) &&
+                !strcmp(join_cell(t, row, "state"), "joining") &&
+                strtoul(join_cell(t, row, "uid"), NULL, 10) == geteuid() &&
+                strtoul(join_cell(t, row, "size"), NULL, 10) == size)
+                snprintf(text, len, "%s", join_cell(t, row, "missing"));
     }
 }
 

@@ -42,8 +42,8 @@ def own_stream():
 
 
 def used_once(*calls):
-    """The driver loads a kernel when it is first used, and may wait for the whole GPU then. A program
-    whose host has to go on behind a wait for other ranks has used its kernels before."""
+    """The driver loads a kernel when it is first used, and may wait for the whole GPU then. A
+    program whose host has to go on behind a wait for other ranks has used its kernels before."""
     if DEVICE != "cpu":
         for call in calls:
             call()
