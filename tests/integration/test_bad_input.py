@@ -149,7 +149,8 @@ def test_socket_in_use():
 
 def test_unknown_network_device():
     with Cluster(1, start=False) as cluster:
-        code, text = commd(cluster, two_nodes(c.free_port_blocks(1)[0], device="nosuch0"))
+        block = c.free_port_blocks(1)[0]
+        code, text = commd(cluster, two_nodes(block, device="nosuch0", trusted_network="true"))
         equal(code, 78)
         check(
             text.startswith(
