@@ -70,6 +70,7 @@ libcommd_link_la_SOURCES = daemon/link/client_link.c daemon/link/client_link.h \
 	daemon/link/peer_hello.c \
 	daemon/link/peer_hello.h daemon/link/peer_link.c daemon/link/peer_link.h \
 	daemon/link/peer_link_priv.h daemon/link/peer_links.c daemon/process/log_limit.c \
+	daemon/process/notify.c daemon/process/notify.h \
 	daemon/process/log_limit.h daemon/link/sock.c daemon/link/sock.h daemon/link/stream.c \
 	daemon/link/stream.h daemon/link/tls.c daemon/link/tls.h
 libcommd_link_la_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)

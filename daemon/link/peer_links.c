@@ -1,10 +1,12 @@
 /* peer_links.c - all nodes: whom we connect to, whom we let in, and how it ends. The model is
  * in peer_link.c. */
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <stdarg.h>
 #include <stdio.h>
 
 #include "daemon/link/peer_link_priv.h"
+#include "daemon/process/notify.h"
 
 /* ---- connecting ------------------------------------------------------------------------- */
 
@@ -224,24 +226,51 @@ static void links_accept(evutil_socket_t fd, short what, void *arg)
     }
 }
 
+/* The socket that listens at @addr already, from the commd before us or from a socket unit; -1. The
+ * others that the service manager gave to us are not ours. */
+static int inherited(const struct sock_addr *addr)
+{
+    int found = -1;
+
+    for (int fd = NOTIFY_FIRST_FD, end = fd + (int)notify_inherited(); fd < end; fd++) {
+        struct sock_addr own = {.len = sizeof(own.sa)};
+        socklen_t len = sizeof(int);
+        int listens = 0;
+
+        if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) || !listens ||
+            getsockname(fd, (struct sockaddr *)&own.sa, &own.len) || own.len != addr->len ||
+            memcmp(&own.sa, &addr->sa, addr->len) || found >= 0)
+            continue;
+        fcntl(fd, F_SETFD, FD_CLOEXEC);
+        fcntl(fd, F_SETFL, O_NONBLOCK);
+        found = fd;
+    }
+    return found;
+}
+
 static int links_listen(struct peer_links *links, const struct conf *conf, char **ret_error)
 {
     const struct conf_node *node = &conf->nodes[links->self];
     const struct sock_addr *addr = &links->peers[links->self].addr;
     int one = 1, r;
 
+    links->listen_fd = inherited(addr);
+    if (links->listen_fd >= 0)
+        return 0;
     links->listen_fd = socket(addr->sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (links->listen_fd < 0)
         return -errno;
     setsockopt(links->listen_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
     if (bind(links->listen_fd, (const struct sockaddr *)&addr->sa, addr->len) == 0 &&
-        listen(links->listen_fd, 128) == 0)
+        listen(links->listen_fd, 128) == 0) {
+        notify_store(links->listen_fd); /* no matter if not: another may take the port then */
         return 0;
+    }
     r = -errno;
     if (r == -EADDRINUSE &&
         asprintf(ret_error,
                  "%s port %u is in use: another commd of this node, or another program; stop it "
-                 "(ss -ltnp shows it), or give node \"%s\" another port in cluster.nodes",
+                 "(ss -ltnp, as root, shows it), or give node \"%s\" another port in cluster.nodes",
                  node->address, node->port, node->name) < 0)
         return -ENOMEM;
     if (r == -EADDRNOTAVAIL &&

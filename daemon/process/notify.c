@@ -33,8 +33,12 @@ static int manager_address(const char *name, struct sockaddr_un *ret_addr, sockl
     return 0;
 }
 
-static int send_text(const char *name, const char *text, size_t len)
+/* @store goes along if it is not -1. */
+static int send_text(const char *name, const char *text, size_t len, int store)
 {
+    char control[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8))) = {0};
+    struct iovec iov = {.iov_base = (void *)text, .iov_len = len};
+    struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1};
     static const struct timeval limit = {.tv_sec = SEND_LIMIT_S};
     _cleanup_(close_fdp) int fd = -1;
     struct sockaddr_un addr;
@@ -50,8 +54,19 @@ static int send_text(const char *name, const char *text, size_t len)
         return -errno;
     if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) < 0)
         return -errno;
+    mh.msg_name = &addr;
+    mh.msg_namelen = addr_len;
+    if (store >= 0) {
+        struct cmsghdr *cmsg = (struct cmsghdr *)control;
+
+        *cmsg = (struct cmsghdr){
+            .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
+        memcpy(CMSG_DATA(cmsg), &store, sizeof(int));
+        mh.msg_control = control;
+        mh.msg_controllen = sizeof(control);
+    }
     do {
-        n = sendto(fd, text, len, MSG_NOSIGNAL, (struct sockaddr *)&addr, addr_len);
+        n = sendmsg(fd, &mh, MSG_NOSIGNAL);
     } while (n < 0 && errno == EINTR);
     return n < 0 ? -errno : 0;
 }
@@ -72,7 +87,15 @@ int notify_send(const char *fmt, ...)
         text = NULL; /* undefined after a failure */
         return -ENOMEM;
     }
-    return send_text(name, text, (size_t)len);
+    return send_text(name, text, (size_t)len, -1);
+}
+
+int notify_store(int fd)
+{
+    static const char text[] = "FDSTORE=1\nFDNAME=nodes";
+    const char *name = getenv("NOTIFY_SOCKET");
+
+    return name && name[0] ? send_text(name, text, sizeof(text) - 1, fd) : 0;
 }
 
 static bool parse_u64(const char *text, uint64_t *ret_value)
@@ -88,6 +111,16 @@ static bool parse_u64(const char *text, uint64_t *ret_value)
         return false;
     *ret_value = v;
     return true;
+}
+
+unsigned notify_inherited(void)
+{
+    uint64_t n, pid;
+
+    if (!parse_u64(getenv("LISTEN_PID"), &pid) || pid != (uint64_t)getpid() ||
+        !parse_u64(getenv("LISTEN_FDS"), &n))
+        return 0;
+    return (unsigned)MIN(n, (uint64_t)64);
 }
 
 uint64_t notify_watchdog_ms(void)

@@ -130,7 +130,7 @@ def test_port_in_use():
         equal(
             (code, text),
             (1, f"commd: 127.0.0.1 port {port} is in use: another commd of this node, or another "
-             'program; stop it (ss -ltnp shows it), or give node "a" another port in '
+             'program; stop it (ss -ltnp, as root, shows it), or give node "a" another port in '
              "cluster.nodes"),
         )  # fmt: skip
         check(not os.path.exists(os.path.join(cluster.folder, "bad.sock")), "no socket is left")

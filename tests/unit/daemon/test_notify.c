@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 struct manager {
@@ -67,6 +68,44 @@ static void expect_message(struct manager *m, const char *expected)
     assert_true(n >= 0);
     buf[n] = '\0';
     assert_string_equal(buf, expected);
+}
+
+/* A descriptor is left with the manager, by a name. */
+static void a_descriptor_is_kept(void **state)
+{
+    struct manager *m = *state;
+    char buf[64], control[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8)));
+    struct iovec iov = {.iov_base = buf, .iov_len = sizeof(buf)};
+    struct msghdr mh = {.msg_iov = &iov,
+                        .msg_iovlen = 1,
+                        .msg_control = control,
+                        .msg_controllen = sizeof(control)};
+    struct stat kept, ours;
+    ssize_t n;
+    int fd;
+
+    assert_int_equal(notify_store(0), 0); /* nobody is there */
+    manager_bind(m, m->path, strlen(m->path) + 1);
+    setenv("NOTIFY_SOCKET", m->path, 1);
+    assert_int_equal(notify_store(m->fd), 0);
+    n = recvmsg(m->fd, &mh, 0);
+    assert_int_equal(n, strlen("FDSTORE=1\nFDNAME=nodes"));
+    assert_memory_equal(buf, "FDSTORE=1\nFDNAME=nodes", (size_t)n);
+    assert_non_null(CMSG_FIRSTHDR(&mh));
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&mh)), sizeof(fd));
+    assert_return_code(fstat(fd, &kept) | fstat(m->fd, &ours), errno);
+    assert_int_equal(kept.st_ino, ours.st_ino);
+    close(fd);
+}
+
+static void what_is_inherited_is_for_one_process(void **state)
+{
+    setenv("LISTEN_FDS", "2", 1);
+    setenv("LISTEN_PID", "1", 1);
+    assert_int_equal(notify_inherited(), 0);
+    unsetenv("LISTEN_PID");
+    assert_int_equal(notify_inherited(), 0);
+    unsetenv("LISTEN_FDS");
 }
 
 static void does_nothing_without_a_manager(void **state)
@@ -222,11 +261,18 @@ int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     static const struct CMUnitTest tests[] = {
-        TEST(does_nothing_without_a_manager),    TEST(sends_one_datagram_to_a_path),
-        TEST(sends_to_an_abstract_name),         TEST(long_messages_are_not_cut),
-        TEST(refuses_what_is_no_address),        TEST(reports_a_manager_that_is_gone),
-        TEST(gives_up_on_a_full_queue),          TEST(leaves_no_descriptor_behind),
-        TEST(watchdog_is_for_this_process_only), TEST(watchdog_ignores_what_is_no_number),
+        TEST(does_nothing_without_a_manager),
+        TEST(sends_one_datagram_to_a_path),
+        TEST(a_descriptor_is_kept),
+        TEST(what_is_inherited_is_for_one_process),
+        TEST(sends_to_an_abstract_name),
+        TEST(long_messages_are_not_cut),
+        TEST(refuses_what_is_no_address),
+        TEST(reports_a_manager_that_is_gone),
+        TEST(gives_up_on_a_full_queue),
+        TEST(leaves_no_descriptor_behind),
+        TEST(watchdog_is_for_this_process_only),
+        TEST(watchdog_ignores_what_is_no_number),
     };
 
     unsetenv("NOTIFY_SOCKET"); /* the tests may themselves run in a service */

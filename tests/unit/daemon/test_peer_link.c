@@ -358,6 +358,30 @@ static void who_does_not_read_is_given_up(void **state)
     assert_string_equal(a->down_text, "it does not read what we send");
 }
 
+/* The socket that a commd before us, or a socket unit, has left with the service manager. */
+static void the_port_may_be_open_already(void **state)
+{
+    struct world *w = *state;
+    struct sockaddr_in sin = {.sin_family = AF_INET,
+                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                              .sin_port = htons(w->port[1])};
+    int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1;
+    struct node *a, *b;
+    char pid[16];
+
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    assert_return_code(bind(fd, (struct sockaddr *)&sin, sizeof(sin)), errno);
+    assert_return_code(listen(fd, 8), errno);
+    snprintf(pid, sizeof(pid), "%d", getpid());
+    setenv("LISTEN_PID", pid, 1);
+    setenv("LISTEN_FDS", "60", 1); /* those that are not it, or nothing at all, are left alone */
+    b = node_up(w, 1, "ab", 'b');
+    unsetenv("LISTEN_FDS");
+    a = node_up(w, 0, "ab", 'a');
+    run_until(w, a->ups && b->ups);
+    assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+}
+
 static void a_stopping_node_sends_what_it_has(void **state)
 {
     struct world *w = *state;
@@ -811,7 +835,7 @@ static void port_in_use(void **state)
     assert_int_equal(node_start(w, second), -EADDRINUSE);
     snprintf(want, sizeof(want),
              "127.0.0.1 port %u is in use: another commd of this node, or another program; stop "
-             "it (ss -ltnp shows it), or give node \"a\" another port in cluster.nodes",
+             "it (ss -ltnp, as root, shows it), or give node \"a\" another port in cluster.nodes",
              w->port[0]);
     assert_string_equal(second->error, want);
 }
@@ -845,6 +869,7 @@ int main(void)
         T(small_messages_share_records),
         T(a_turn_takes_more_than_one_record),
         T(who_does_not_read_is_given_up),
+        T(the_port_may_be_open_already),
         T(a_stopping_node_sends_what_it_has),
         T(a_dropped_link_comes_again),
         T(wrong_key_is_refused_and_logged_once),
