@@ -73,19 +73,66 @@ static int check_insecure(const struct daemon *d)
     return 0;
 }
 
+/* 0 where it is not known. */
+static unsigned first_free_port(void)
+{
+    unsigned port = 0;
+    FILE *file = fopen("/proc/sys/net/ipv4/ip_unprivileged_port_start", "re");
+
+    if (!file)
+        return 0;
+    if (fscanf(file, "%u", &port) != 1)
+        port = 0;
+    fclose(file);
+    return port;
+}
+
+/* The unit gives commd no privilege, also not to open a port that the kernel keeps for root. */
+static int check_port(const struct conf *conf, const char *key, unsigned port)
+{
+    struct conf_row row;
+
+    if (!port || port >= first_free_port())
+        return 0;
+    conf_row_of(conf, key, &row);
+    fprintf(
+        stderr,
+        "%s: %s: port %u is for privileged programs, which commd is not; take one from %u on, or "
+        "lower net.ipv4.ip_unprivileged_port_start\n",
+        row.source, key, port, first_free_port());
+    return EXIT_CONFIG;
+}
+
+static int check_ports(const struct conf *conf)
+{
+    char address[CONF_ADDR_MAX];
+    uint16_t http = 0;
+    int r;
+
+    if (!conf_http(conf, address, &http))
+        http = 0;
+    r = check_port(conf, "listen.http", http);
+    return r || conf->nnodes == 1 ? r
+                                  : check_port(conf, "cluster.nodes", conf->nodes[conf->self].port);
+}
+
 int daemon_prepare(struct daemon *d)
 {
     const struct conf *conf = d->conf;
+    struct conf_row row;
     char *error = NULL;
     int r;
 
     r = resolve_nodes(d);
+    if (!r)
+        r = check_ports(conf);
     if (r)
         return r;
     if (conf->nnodes > 1 || conf->device[0]) {
         r = sock_device(conf, &d->addrs[conf->self], d->device, &error);
         if (r) {
-            fprintf(stderr, "%s\n", error ? error : strerror(-r));
+            conf_row_of(conf, conf->device[0] ? "transport.device" : "cluster.nodes", &row);
+            fprintf(stderr, "%s: %s\n", row.source, error ? error : strerror(-r));
             free(error);
             return r == -EINVAL ? EXIT_CONFIG : EXIT_INTERNAL;
         }

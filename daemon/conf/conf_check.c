@@ -200,14 +200,16 @@ static void check_trusted_network(struct check *c)
         pos_or(c, trusted,
                i < conf->nnodes ? c->src->nodes[i].value[CONF_NODE_ADDRESS]
                                 : c->src->value[device]),
-        "transport.ucx_tls is \"%s\", %s, which is not loopback, and "
-        "transport.trusted_network is false: %s ports %s of a node %s; allowed: "
-        "trusted_network: true once a firewall admits only the nodes to these ports (see "
-        "commd.nft), transports without tcp such as rc,ud, or loopback addresses",
-        conf->ucx_tls, where,
-        ucx ? "UCX's tcp transport has no authentication, whoever reaches"
-            : "data go in the clear, whoever reads the traffic of",
-        conf->port_range, ucx ? "can crash or overwrite its engine" : "can read and forge them");
+        "transport.trusted_network is false, and %s, which is not loopback: %s%s%s ports %s of a "
+        "node "
+        "%s; allowed: trusted_network: true once a firewall admits only the nodes to these ports "
+        "(see "
+        "commd.nft), transports without tcp such as ucx_tls: 'rc,ud', or loopback addresses",
+        where,
+        ucx ? "with transport.ucx_tls \"" : "data go in the clear, whoever reads the traffic of",
+        ucx ? conf->ucx_tls : "",
+        ucx ? "\" UCX has no authentication over tcp, whoever reaches" : "", conf->port_range,
+        ucx ? "can crash or overwrite its engine" : "can read and forge them");
 }
 
 /* What only the engine's own fabric can do, or cannot. */

@@ -476,7 +476,9 @@ static void link_read(struct bufferevent *bev, void *arg)
 
 _Static_assert((int)PEER_HANDSHAKE_SLOW == (int)TLS_FAILURES, "the same, and one more");
 
-static const char another_key[] = "another cluster key: all nodes need the same cluster.key_file";
+static const char another_key[] =
+    "another cluster key: all nodes need the same cluster.key_file; give "
+    "it to the one that is wrong, and commctl reload there";
 
 static void handshake_failed(struct link *link, unsigned long code)
 {

@@ -196,13 +196,13 @@ int sock_device(const struct conf *conf, const struct sock_addr *self,
         snprintf(ret_device, CONF_NAME_MAX, "%s", found);
     } else if (conf->device[0]) {
         r = asprintf(ret_error,
-                     "%s: transport.device: no network device \"%s\" on this node (there are: %s)",
-                     conf->file, conf->device, names);
+                     "transport.device: no network device \"%s\" on this node (there are: %s)",
+                     conf->device, names);
     } else {
         r = asprintf(ret_error,
-                     "%s: cluster.nodes: no network device of this node has the address %s of "
+                     "cluster.nodes: no network device of this node has the address %s of "
                      "node \"%s\" (there are: %s); correct the address or set transport.device",
-                     conf->file, conf->nodes[conf->self].address, conf->node, names);
+                     conf->nodes[conf->self].address, conf->node, names);
     }
     freeifaddrs(list);
     return found ? 0 : r < 0 ? -ENOMEM : -EINVAL;

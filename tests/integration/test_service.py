@@ -2,6 +2,7 @@
 """commd as a service: command line, exit codes, READY=1, reload, drain, stale files."""
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -44,6 +45,25 @@ def test_check_config():
         code, out, error = run("--config", file, "--check-config")
         equal((code, out), (78, ""))
         check(': unknown section "colour"' in error or ': unknown key "colour"' in error, error)
+
+
+def test_check_config_looks_at_the_machine():
+    """What is right as text, and not here, has its line, too."""
+    with open("/proc/sys/net/ipv4/ip_unprivileged_port_start") as limit:
+        first = int(limit.read())
+    with Cluster(2, start=False) as cluster:
+        node = cluster.nodes[0]
+        node.write_config(transport={"device": "nowhere7", "trusted_network": "true"})
+        code, _, error = run("--config", node.config, "--check-config")
+        equal(code, 78)
+        check(re.match(rf'{node.config}:\d+: transport.device: no network device "nowhere7"', error),
+              error)  # fmt: skip
+        if first <= 80:
+            return
+        node.write_config(listen={"http": '"127.0.0.1:80"'})
+        code, _, error = run("--config", node.config, "--check-config")
+        equal(code, 78)
+        check(re.match(rf"{node.config}:\d+: listen.http: port 80 is for privileged", error), error)
 
 
 def test_shipped_configuration_is_valid():

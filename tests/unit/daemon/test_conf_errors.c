@@ -487,14 +487,16 @@ static void heartbeat_must_fit_twice(void **state)
 
 #define REMEDY                                                                                     \
     "allowed: trusted_network: true once a firewall admits only the nodes to these "               \
-    "ports (see commd.nft), transports without tcp such as rc,ud, or loopback addresses"
-#define WHY                                                                                        \
-    "which is not loopback, and transport.trusted_network is false: UCX's tcp transport has "      \
-    "no authentication, whoever reaches ports 18500-18599 of a node can crash or overwrite "       \
-    "its engine; " REMEDY
+    "ports (see commd.nft), transports without tcp such as ucx_tls: 'rc,ud', or loopback "         \
+    "addresses"
+#define UNTRUSTED(where)                                                                           \
+    "transport.trusted_network is false, and " where ", which is not loopback: "
+#define WHY(tls)                                                                                   \
+    "with transport.ucx_tls \"" tls "\" UCX has no authentication over tcp, whoever reaches "      \
+    "ports 18500-18599 of a node can crash or overwrite its engine; " REMEDY
 #define WHY_TCP                                                                                    \
-    "which is not loopback, and transport.trusted_network is false: data go in the clear, "        \
-    "whoever reads the traffic of ports 18500-18599 of a node can read and forge them; " REMEDY
+    "data go in the clear, whoever reads the traffic of ports 18500-18599 of a node can read "     \
+    "and forge them; " REMEDY
 
 static void fabrics_and_what_they_need(void **state)
 {
@@ -522,18 +524,13 @@ static void tcp_needs_a_trusted_network(void **state)
                                        "transport: {ucx_tls: 'tcpx,xtcp'}\n"};
     char text[512];
 
-    check_error(
-        nodes,
-        F ":5:24: transport.ucx_tls is \"tcp\", node \"b\" has the address 10.0.0.2, " WHY_TCP);
+    check_error(nodes, F ":5:24: " UNTRUSTED("node \"b\" has the address 10.0.0.2") WHY_TCP);
     sprintf(text, "%stransport: {fabric: ucx}\n", nodes);
-    check_error(text,
-                F ":5:24: transport.ucx_tls is \"tcp\", node \"b\" has the address 10.0.0.2, " WHY);
+    check_error(text, F ":5:24: " UNTRUSTED("node \"b\" has the address 10.0.0.2") WHY("tcp"));
     sprintf(text, "%stransport:\n  ucx_tls: rc,tcp\n  trusted_network: false\n", nodes);
-    check_error(text, F ":8:20: transport.ucx_tls is \"rc,tcp\", node \"b\" has the address "
-                        "10.0.0.2, " WHY);
+    check_error(text, F ":8:20: " UNTRUSTED("node \"b\" has the address 10.0.0.2") WHY("rc,tcp"));
     sprintf(text, "%stransport: {ucx_tls: all}\n", nodes);
-    check_error(text,
-                F ":5:24: transport.ucx_tls is \"all\", node \"b\" has the address 10.0.0.2, " WHY);
+    check_error(text, F ":5:24: " UNTRUSTED("node \"b\" has the address 10.0.0.2") WHY("all"));
     for (unsigned i = 0; i < ARRAY_LEN(fine); i++) {
         sprintf(text, "%s%s", nodes, fine[i]);
         conf_free(load_ok(text));
@@ -541,7 +538,7 @@ static void tcp_needs_a_trusted_network(void **state)
     /* the engine listens on the device, whatever addresses the nodes have */
     check_error("cluster: {node: a, nodes: [{name: a, address: 127.0.0.1}, {name: b, address: "
                 "127.0.0.2}]}\ntransport: {device: eth0}\n",
-                F ":2:21: transport.ucx_tls is \"tcp\", transport.device is \"eth0\", " WHY_TCP);
+                F ":2:21: " UNTRUSTED("transport.device is \"eth0\"") WHY_TCP);
     conf_free(
         load_ok("cluster: {node: a, nodes: [{name: a, address: 127.0.0.1}, {name: b, address: "
                 "127.0.0.2}]}\ntransport: {device: lo}\n"));
@@ -692,26 +689,26 @@ static void errors_are_bounded(void **state)
 
 static void all_errors_are_reported_in_order(void **state)
 {
-    check_error(
-        "cluster:\n"
-        "  nodes:\n"
-        "  - {name: a, address: 10.0.0.1}\n"
-        "  - {name: a, address: 10.0.0.2}\n"
-        "  node: a\n"
-        "colour: red\n"
-        "timeouts:\n"
-        "  node: 0s\n"
-        "  node: 1s\n"
-        "limits: {max_groups: none}\n",
-        F ":3:24: transport.ucx_tls is \"tcp\", node \"a\" has the address 10.0.0.1, " WHY_TCP
-          "\n" F ":4:12: two nodes have the name \"a\", the first on line 3; allowed: each name "
-          "once\n" F ":6:1: unknown key \"colour\" at the top; allowed: cluster, listen, "
-          "transport, gpu, timeouts, limits, log\n" F
-          ":8:9: timeouts.node is \"0s\", out of range; allowed: 20ms to 10m, a whole "
-          "number and its unit (ms, s, m, h)\n" F
-          ":9:3: duplicate key timeouts.node, first on line 8; allowed: each key once\n" F
-          ":10:22: limits.max_groups is \"none\", not a whole number; allowed: 1 to "
-          "65536");
+    check_error("cluster:\n"
+                "  nodes:\n"
+                "  - {name: a, address: 10.0.0.1}\n"
+                "  - {name: a, address: 10.0.0.2}\n"
+                "  node: a\n"
+                "colour: red\n"
+                "timeouts:\n"
+                "  node: 0s\n"
+                "  node: 1s\n"
+                "limits: {max_groups: none}\n",
+                F ":3:24: " UNTRUSTED("node \"a\" has the address 10.0.0.1") WHY_TCP
+                "\n" F
+                ":4:12: two nodes have the name \"a\", the first on line 3; allowed: each name "
+                "once\n" F ":6:1: unknown key \"colour\" at the top; allowed: cluster, listen, "
+                "transport, gpu, timeouts, limits, log\n" F
+                ":8:9: timeouts.node is \"0s\", out of range; allowed: 20ms to 10m, a whole "
+                "number and its unit (ms, s, m, h)\n" F
+                ":9:3: duplicate key timeouts.node, first on line 8; allowed: each key once\n" F
+                ":10:22: limits.max_groups is \"none\", not a whole number; allowed: 1 to "
+                "65536");
 }
 
 int main(void)

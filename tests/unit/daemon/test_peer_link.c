@@ -457,10 +457,12 @@ static void wrong_key_is_refused_and_logged_once(void **state)
                              1);
     }
     assert_string_equal(log_text, "node \"b\": another cluster key: all nodes need the same "
-                                  "cluster.key_file -> trying again\n");
+                                  "cluster.key_file; give it to the one that is wrong, and "
+                                  "commctl reload there -> trying again\n");
     assert_int_equal(a->ups + b->ups, 0);
     assert_string_equal(peer_links_error(b->links, 0),
-                        "another cluster key: all nodes need the same cluster.key_file");
+                        "another cluster key: all nodes need the same cluster.key_file; give it to "
+                        "the one that is wrong, and commctl reload there");
     counts = peer_links_counts(b->links);
     assert_true(counts->handshakes_failed[PEER_HANDSHAKE_WRONG_KEY] >= 5);
     assert_int_equal(counts->refused, counts->handshakes_failed[PEER_HANDSHAKE_WRONG_KEY] +
