@@ -240,7 +240,7 @@ bool copies_begin(size_t bytes)
 {
     struct gpu_move m = {.count = bytes / 4, .dtype = DTYPE_F32, .nsrc = 1, .ndst = 1};
 
-    if (!gpu_image_len || load())
+    if (gpu_images[0].kind == GPU_IMAGE_NONE || load())
         return false;
     m.src[0] = device_new(2 * bytes);
     m.dst[0] = m.src[0] + bytes;

@@ -21,6 +21,7 @@
 
 #include "tests/gpu/gpu_check.h"
 #include "tests/gpu/gpu_exporter.h"
+#include "transport/gpu/kernel/image.h"
 #include "transport/gpu/move.h"
 #include "transport/process/confine.h"
 
@@ -128,11 +129,15 @@ static cu_result kernel_loads(void)
 {
     cu_function f;
     cu_module module;
+    cu_device dev;
+    char text[512];
     cu_result r;
 
-    if (!gpu_image_len)
+    if (gpu_images[0].kind == GPU_IMAGE_NONE)
         return CU_SUCCESS;
-    r = cu.module_load(&module, gpu_image);
+    r = cu.ctx_device(&dev);
+    if (!r)
+        r = gpu_image_load(&cu, dev, gpu_images, &module, text, sizeof text);
     return r ? r : cu.module_function(&f, module, gpu_kernel_name(0));
 }
 
