@@ -53,6 +53,7 @@ def _with_end(c10d, original):
 
 
 def install():
+    import torch.distributed
     from torch.distributed import distributed_c10d as c10d
 
     for name, wrap in (("_set_pg_timeout", _with_timeout), ("_coalescing_manager", _with_end)):
@@ -61,3 +62,6 @@ def install():
             wrapper = wrap(c10d, original)
             wrapper.__commd__ = True
             setattr(c10d, name, wrapper)
+            # programs call it by either name
+            if getattr(torch.distributed, name, None) is original:
+                setattr(torch.distributed, name, wrapper)

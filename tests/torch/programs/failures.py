@@ -130,10 +130,11 @@ def another_limit(rank, size):
 def an_unfinished_section(rank, size):
     """An exception in it is not the end of later calls, which torch would collect for ever."""
     cpu = torch.device("cpu")
-    for device in (None, cpu):
+    names = dist.distributed_c10d._coalescing_manager, dist._coalescing_manager
+    for device, manager in ((None, names[0]), (cpu, names[0]), (cpu, names[1])):
         lost = torch.ones(2)
         try:
-            with dist.distributed_c10d._coalescing_manager(device=device, async_ops=True):
+            with manager(device=device, async_ops=True):
                 dist.all_reduce(lost)
                 raise KeyError("the program's own")
         except KeyError:
