@@ -40,7 +40,7 @@ int sock_accept(int listen_fd, struct sock_reserve *reserve, struct sock_addr *r
                 int *ret_fd);
 
 /* The device for the engines: the configured one (network or RDMA) if it exists, else the one
- * that holds this node's address. -EINVAL with *ret_error "FILE: ...", malloc'ed. */
+ * that holds this node's address. -EINVAL with *ret_error "KEY: ...", malloc'ed. */
 int sock_device(const struct conf *conf, const struct sock_addr *self,
                 char ret_device[CONF_NAME_MAX], char **ret_error);
 
