@@ -12,7 +12,7 @@ import unittest
 
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
+sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "integration/lib")]
 import bounded  # noqa: E402
 from mps import Mps, NoMps  # noqa: E402
 
