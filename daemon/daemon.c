@@ -103,7 +103,7 @@ static int check_port(const struct conf *conf, const char *key, unsigned port)
     return EXIT_CONFIG;
 }
 
-static int check_ports(const struct conf *conf)
+static int check_ports_are_open_to_us(const struct conf *conf)
 {
     char address[CONF_ADDR_MAX];
     uint16_t http = 0;
@@ -125,7 +125,7 @@ int daemon_prepare(struct daemon *d)
 
     r = resolve_nodes(d);
     if (!r)
-        r = check_ports(conf);
+        r = check_ports_are_open_to_us(conf);
     if (r)
         return r;
     if (conf->nnodes > 1 || conf->device[0]) {
