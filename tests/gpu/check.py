@@ -30,7 +30,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [HERE, os.path.join(TOP, "tests/bench"), os.path.join(TOP, "tests/integration/lib")]
 import bounded  # noqa: E402
-from gpu_machine import FAKE_MACHINE, LOAD, Fail, Machine, Skip, surroundings  # noqa: E402
+from gpu_machine import (  # noqa: E402
+    FAKE_MACHINE, LOAD, NO_BUDGET, Fail, Machine, Skip, surroundings,
+)  # fmt: skip
 from mps import Mps, NoMps  # noqa: E402
 
 GROUPS = ["driver", "commd", "torch", "sanitizer", "speed"]
@@ -421,7 +423,7 @@ def arguments():
     p.add_argument("names", nargs="*", metavar="NAME", help="only these checks")
     p.add_argument("--group", help=f"only these, with commas: {','.join(GROUPS)}")
     p.add_argument("--round", choices=ROUNDS, help="those of one command on a machine, in order")
-    p.add_argument("--budget", type=int, default=3600, metavar="S", help="then no more begin")
+    p.add_argument("--budget", type=int, default=NO_BUDGET, metavar="S", help="then no more begin")
     p.add_argument("--json", metavar="FILE", help="all that was found, also if it is cut off")
     p.add_argument("--fake", action="store_true", help="over tests/fakecuda: tests the checks")
     p.add_argument("--list", action="store_true", help="the names, and each one's limit")
