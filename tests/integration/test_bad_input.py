@@ -155,7 +155,8 @@ def test_unknown_network_device():
         equal(code, 78)
         check(
             re.match(
-                r'FILE:\d+: transport.device: no network device "nosuch0" on this node \(there are: lo',
+                r'FILE:\d+: transport.device: no network device "nosuch0" on this node '
+                r"\(there are: lo",
                 text,
             ),
             text,
@@ -674,7 +675,7 @@ def test_wrong_cluster_key():
         b.write_config(cluster={"key_file": other})
         a.start()
         b.start()
-        a.wait_log('node "node1": another cluster key: all nodes need the same cluster.key_file; give ')
+        a.wait_log('node "node1": another cluster key: all nodes need the same cluster.key_file')
         b.wait_log("connection from 127.0.0.1: wrong cluster key -> refused")
         equal(a.sees(["node1"]), False)
         still_serves(a)
