@@ -86,14 +86,38 @@ static void find_cause(struct finding *f, const struct seats *seats, const struc
     find_lost(f, of);
 }
 
+static bool waits_in_join(const struct seat *s, const struct seat *of)
+{
+    (void)of;
+    return s->joining;
+}
+
+/* Each rank that waits has a row of its own; which are missing the group's home says. */
 static void find_joining(struct finding *f, const struct seats *seats, const struct seat *of)
 {
+    const struct seat *first = NULL;
     const char *missing = "";
+    char name[SEAT_NAME], list[RANKS_NAME];
+    unsigned n;
 
-    for (unsigned i = 0; i < seats->n; i++)
-        if (same_group(&seats->at[i], of) && *seats->at[i].missing)
-            missing = seats->at[i].missing;
+    for (unsigned i = 0; i < seats->n; i++) {
+        const struct seat *s = &seats->at[i];
+
+        if (!same_group(s, of))
+            continue;
+        if (*s->missing)
+            missing = s->missing;
+        if (s->joining && (!first || s->joining_ms > first->joining_ms))
+            first = s;
+    }
     f->verdict = VERDICT_NOT_JOINED;
+    if (first) {
+        f->waiting_ms = first->joining_ms;
+        n = name_ranks(seats, of, waits_in_join, list);
+        tell(f->evidence, "of %llu ranks %s wait%s in the join, %s for %.1f s",
+             (unsigned long long)of->size, list, n == 1 ? "s" : "", seat_name(first, name),
+             (double)first->joining_ms / 1000);
+    }
     if (*missing)
         tell(f->evidence, "rank %s of %llu has not joined the group", missing,
              (unsigned long long)of->size);

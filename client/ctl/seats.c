@@ -15,6 +15,7 @@ static void read_row(const struct msg_table *t, uint32_t row, struct seat *s, co
     const char *watched = cells_by_key(t, row, "watched_ms", missing);
     const char *cause = cells_by_key(t, row, "cause_rank", missing);
     const char *gone = cells_by_key(t, row, "gone_rank", missing);
+    const char *joining = cells_by_key(t, row, "joining_ms", missing);
     const char *unready = cells_by_key(t, row, "unready_ms", missing);
 
     *s = (struct seat){
@@ -54,6 +55,8 @@ static void read_row(const struct msg_table *t, uint32_t row, struct seat *s, co
         .lately_ms = cells_number(cells_by_key(t, row, "lately_ms", missing)),
         .lately_in_ms = cells_number(cells_by_key(t, row, "lately_in_ms", missing)),
         .starved_pct = cells_number(cells_by_key(t, row, "starved_pct", missing)),
+        .joining = *joining != 0,
+        .joining_ms = cells_number(joining),
         .moved = cells_number(cells_by_key(t, row, "moved", missing)),
         .usual_ms = cells_number(cells_by_key(t, row, "usual_ms", missing)),
         .busy_pct = cells_number(cells_by_key(t, row, "busy_pct", missing)),

@@ -20,6 +20,8 @@ struct seat {
         starved_pct, messages_done, throttled_pct, engine_throttled_pct;
     uint32_t ops, started, gpu_begun, gpu_ended, gone_ops;
     int64_t rank, cause_rank, gone_rank, message_peer, message_tag; /* -1: none, any */
+    uint64_t joining_ms; /* for which it waits in its join, if it does */
+    bool joining;
     bool asleep, watched;
     bool unready;      /* the operation after `started` was called; its stream has not come to it */
     bool gpu_ready;    /* of the oldest by commd-gpu that is pending: its stream has come to it */

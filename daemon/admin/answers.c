@@ -20,6 +20,9 @@
 #include "daemon/process/clock.h"
 #include "daemon/process/log.h"
 #include "shm/proto/codec.h"
+#include "shm/util/ranks.h"
+
+enum { JOINERS_SHOWN = 256 }; /* of this node, for one group */
 
 static bool may_see(const struct answer *a, uint32_t uid)
 {
@@ -330,6 +333,36 @@ static void group_ops(struct answer *a, const struct core_group_view *view)
         table_text(&a->table, "");
 }
 
+static int joiners_by_rank(const void *a, const void *b)
+{
+    const struct core_joiner *x = a, *y = b;
+
+    return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+/* Of a group that is joining: which ranks of this node wait, and for how long the first does. */
+static void group_joiners(struct answer *a, const struct core_group_view *view)
+{
+    struct core_joiner joiners[JOINERS_SHOWN];
+    uint64_t since_ms = UINT64_MAX;
+    struct rank_list list;
+    char text[128];
+    unsigned n = 0;
+
+    if (view->state == CORE_GROUP_JOINING)
+        n = core_joiners(a->d->core, view->uid, view->name, joiners, JOINERS_SHOWN);
+    qsort(joiners, n, sizeof(joiners[0]), joiners_by_rank);
+    rank_list_init(&list, text, sizeof(text));
+    for (unsigned i = 0; i < n; i++) {
+        if (!i || joiners[i].rank != joiners[i - 1].rank)
+            rank_list_add(&list, joiners[i].rank);
+        since_ms = MIN(since_ms, joiners[i].since_ms);
+    }
+    rank_list_end(&list);
+    table_text(&a->table, text);
+    table_number_if(&a->table, n != 0, (clock_ms() - since_ms) / 1000);
+}
+
 static void group_row(struct answer *a, const struct core_group_view *view)
 {
     struct table *t = &a->table;
@@ -348,6 +381,7 @@ static void group_row(struct answer *a, const struct core_group_view *view)
     table_number(t, view->nlocal);
     table_text(t, answer_group_word(view->state));
     table_text(t, view->missing);
+    group_joiners(a, view);
     group_ops(a, view);
     if (view->state == CORE_GROUP_BROKEN)
         table_format(t, "%s: %s", cause_name(view->cause), view->cause_text);
@@ -362,11 +396,12 @@ static void group_row(struct answer *a, const struct core_group_view *view)
 static bool fill_groups(struct answer *a)
 {
     static const struct table_column columns[] = {
-        {"group", "GROUP", MSG_CELL_STRING}, {"name", "NAME", MSG_CELL_STRING},
-        {"uid", "UID", MSG_CELL_NUMBER},     {"size", "SIZE", MSG_CELL_NUMBER},
-        {"nodes", "NODES", MSG_CELL_NUMBER}, {"local_ranks", "LOCAL RANKS", MSG_CELL_NUMBER},
-        {"state", "STATE", MSG_CELL_STRING}, {"missing", "MISSING", MSG_CELL_STRING},
-        {"ops", "OPS", MSG_CELL_NUMBER},     {"cause", "CAUSE", MSG_CELL_STRING},
+        {"group", "GROUP", MSG_CELL_STRING},     {"name", "NAME", MSG_CELL_STRING},
+        {"uid", "UID", MSG_CELL_NUMBER},         {"size", "SIZE", MSG_CELL_NUMBER},
+        {"nodes", "NODES", MSG_CELL_NUMBER},     {"local_ranks", "LOCAL RANKS", MSG_CELL_NUMBER},
+        {"state", "STATE", MSG_CELL_STRING},     {"missing", "MISSING", MSG_CELL_STRING},
+        {"joining", "JOINING", MSG_CELL_STRING}, {"joining_s", "FOR [s]", MSG_CELL_NUMBER},
+        {"ops", "OPS", MSG_CELL_NUMBER},         {"cause", "CAUSE", MSG_CELL_STRING},
         {"gpu", "GPU", MSG_CELL_BOOL},
     };
 

@@ -14,6 +14,8 @@
 #include "shm/proto/codec.h"
 #include "shm/util/wait.h"
 
+enum { JOINERS_SHOWN = 256 }; /* of a node, for one group */
+
 void ranks_init(struct ranks *ranks, const struct ranks_wish *wish)
 {
     *ranks = (struct ranks){.wish = *wish, .begun_ms = clock_ms()};
@@ -107,13 +109,32 @@ static void take_rows(struct ranks *ranks, const struct daemon *d,
     }
 }
 
+/* Of a group that nobody is in yet: its ranks that wait here. */
+static void take_joiners(struct ranks *ranks, const struct daemon *d,
+                         const struct core_joiner *joiners, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        struct rank_row *row = &ranks->rows[ranks->nrows++];
+        unsigned slot = joiners[i].client;
+
+        *row = (struct rank_row){.rank = joiners[i].rank,
+                                 .pid = joiners[i].pid,
+                                 .joining_ms = MAX(joiners[i].since_ms, (uint64_t)1)};
+        if (slot < d->nslots && d->commands[slot].pid == row->pid)
+            snprintf(row->command, sizeof(row->command), "%s", d->commands[slot].text);
+    }
+}
+
 bool ranks_add(struct ranks *ranks, struct daemon *d, const struct core_group_view *view)
 {
+    struct core_joiner joiners[JOINERS_SHOWN];
     struct rank_group *group;
     unsigned nrows = 0;
 
     for (unsigned rank = 0; rank < view->size && view->members; rank++)
         nrows += view->members[rank].node == view->me;
+    if (view->state == CORE_GROUP_JOINING)
+        nrows = core_joiners(d->core, view->uid, view->name, joiners, JOINERS_SHOWN);
     if (!ranks_room(ranks, nrows))
         return false;
     group = &ranks->groups[ranks->ngroups++];
@@ -132,6 +153,8 @@ bool ranks_add(struct ranks *ranks, struct daemon *d, const struct core_group_vi
     snprintf(group->text, sizeof(group->text), "%s",
              view->state == CORE_GROUP_BROKEN ? view->cause_text : view->missing);
     take_rows(ranks, d, view);
+    if (view->state == CORE_GROUP_JOINING)
+        take_joiners(ranks, d, joiners, nrows);
     return true;
 }
 
@@ -348,6 +371,7 @@ void ranks_table(struct table *table)
         {"busy_pct", "IN OPERATIONS [%]", MSG_CELL_NUMBER},
         {"watched_ms", "WATCHED [ms]", MSG_CELL_NUMBER},
         {"starved_pct", "STARVED [%]", MSG_CELL_NUMBER},
+        {"joining_ms", "JOINS FOR [ms]", MSG_CELL_NUMBER},
         {"lately", "LATELY", MSG_CELL_NUMBER},
         {"lately_ms", "LATELY [ms]", MSG_CELL_NUMBER},
         {"lately_in_ms", "LATELY IN [ms]", MSG_CELL_NUMBER},
@@ -555,6 +579,7 @@ static void row_cells(struct table *t, const struct daemon *d, const struct rank
     table_number_if(t, !ended && row->looks, row->looks ? 100ull * row->looks_in / row->looks : 0);
     table_number_if(t, !ended, watched_ms);
     table_number_if(t, !ended && row->fate == RANK_HERE, starved_pct(row));
+    table_number_if(t, row->joining_ms != 0, clock_ms() - row->joining_ms);
     table_number_if(t, !ended, row->lately.n);
     table_number_if(t, !ended, row->lately.since_ms);
     table_number_if(t, !ended, row->lately.in_ms);

@@ -21,6 +21,7 @@ struct rank_row {
     unsigned local; /* its place on the board */
     enum rank_fate fate;
     uint64_t gone_ms;        /* when it was gone, now_ms(); 0: it is here */
+    uint64_t joining_ms;     /* since when it waits in its join, clock_ms(); 0: it does not */
     struct board_seat seat;  /* the last look */
     uint32_t first_ops;      /* the first look: ops */
     uint32_t first_gpu;      /* likewise: operations by commd-gpu that had ended */

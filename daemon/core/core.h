@@ -202,6 +202,15 @@ struct core_group_view {
     const char *missing; /* JOINING at its home: ranks that have not come, "3,5-7" */
     unsigned nmissing;   /* how many they are */
 };
+/* A rank of this node that waits in a join. */
+struct core_joiner {
+    uint32_t rank, pid;
+    unsigned client;
+    uint64_t since_ms;
+};
+/* Those of user @uid that wait for the group @name, the first @most; how many they are. */
+unsigned core_joiners(const struct core *core, uint32_t uid, const char *name,
+                      struct core_joiner *ret_joiners, unsigned most);
 /* By id (OPEN, BROKEN, COMMITTED, and closed ones as long as actions about them are queued);
  * false if unknown. */
 bool core_group(const struct core *core, uint64_t id, struct core_group_view *ret_view);

@@ -183,6 +183,7 @@ struct member {
     uint32_t req, rank, size, uid, pid;
     uint64_t join;        /* number of the current request to the home: new each time */
     uint64_t key;         /* hash of (uid, name) */
+    uint64_t begun_ms;    /* when it asked to join */
     uint64_t deadline_ms; /* CORE_NEVER: none */
     uint64_t limit_ms;    /* for its text */
     int home;             /* node asked, -1: none yet */

@@ -212,6 +212,7 @@ void join_request(struct core *core, unsigned slot, const struct msg_client_join
     member->uid = client->uid;
     member->pid = client->pid;
     member->limit_ms = limit;
+    member->begun_ms = core->now;
     member->deadline_ms = limit && limit < CORE_NEVER - core->now ? core->now + limit : CORE_NEVER;
     member->home = -1;
     text_copy(member->name, sizeof(member->name), msg->name);

@@ -99,6 +99,28 @@ static bool shown(const struct core *core, const struct member *member, unsigned
     return !first;
 }
 
+unsigned core_joiners(const struct core *core, uint32_t uid, const char *name,
+                      struct core_joiner *ret_joiners, unsigned most)
+{
+    const struct list *bucket = &core->by_name[text_hash(uid, name) % HASH_GROUPS];
+    const struct member *member;
+    unsigned looked = 0, n = 0;
+
+    list_each(member, bucket, by_name) {
+        if (looked++ == SHOWN_MAX)
+            break;
+        if (member->uid != uid || strcmp(member->name, name))
+            continue;
+        if (n < most)
+            ret_joiners[n] = (struct core_joiner){.rank = member->rank,
+                                                  .pid = member->pid,
+                                                  .client = member->client,
+                                                  .since_ms = member->begun_ms};
+        n++;
+    }
+    return MIN(n, most);
+}
+
 /* Linked, and not just unlinked: that is, alive. */
 static bool is_listed(const struct list *item)
 {

@@ -223,6 +223,16 @@ def test_a_rank_that_does_not_join():
             until(lambda: said in until_why(node, "NOT_JOINED", "g")["evidence"], said)
 
         at_once(*((known, node) for node in cluster.nodes))
+        row = why(cluster.nodes[0])
+        said = r"of 3 ranks 0,2 wait in the join, rank [02] \(pid \d+ on node node[01]\) for \d"
+        check(re.search(said, row["evidence"]), row)
+        check(row["waiting_s"] > 0, row)
+        rows = [row for node in cluster.nodes for row in node.groups()]
+        equal([row["joining"] for row in rows], ["0", "2"], rows)
+        until(lambda: cluster.nodes[1].groups()[0]["joining_s"] >= 1, "it is counted")
+        rows = cluster.nodes[0].ctl("ranks")["ranks"]
+        equal(sorted((row["rank"], row["node"], row["pid"]) for row in rows if row["rank"] is not None),
+              [(0, "node0", ranks[0].pid), (2, "node1", ranks[1].pid)])  # fmt: skip
         late = cluster.rank(1)
         late.call("join", name="g", rank=1, size=3)
         for rank in ranks:

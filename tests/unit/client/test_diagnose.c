@@ -22,6 +22,7 @@ static const char *const keys[] = {
     "lately",        "lately_ms",     "lately_in_ms",  "usual_ms",
     "moved",         "starved_pct",   "messages_done", "exit",
     "throttled_pct", "job",           "engine",        "engine_throttled_pct",
+    "joining_ms",
 };
 enum { NKEYS = ARRAY_LEN(keys), ROWS_MOST = 4200 };
 
