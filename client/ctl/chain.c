@@ -4,9 +4,9 @@
  * rank that sleeps for a message waits for the other side. Each step asks what the one who is
  * waited for does instead: it is dead, or stopped: that is the culprit. It sleeps somewhere else,
  * perhaps in another group: follow it there. It comes back to who was met before: nobody can go on,
- * the order is inverted. That circle need not hold who was first, and from wherever it is entered
- * the same one of it is named. It sleeps nowhere: it has not arrived, and its process is what to
- * look at.
+ * a message matches nothing (unmatched.c), or the order is inverted. That circle need not hold who
+ * was first, and from wherever it is entered the same one of it is named. It sleeps nowhere: it has
+ * not arrived, and its process is what to look at.
  *
  * Who began to wait for a message less than STUCK_MS ago is followed as well, to who is dead or
  * stopped. If the end of the chain has moved just now, nobody is accused for WAIT_LONG_MS: a
@@ -137,6 +137,8 @@ static void find_absent(struct finding *f, const struct seats *seats, const stru
         tell(f->evidence, "%s had not %s", seat_name(s, name), did);
     else
         tell(f->evidence, "%s has not %s; %s", seat_name(s, name), did, process_name(s, process));
+    if (!operation)
+        say_unasked(f, waiter);
     if (gpu && on_gpu(s))
         tell(f->evidence, "its GPU is in operation %u (%s)", s->gpu_ended + 1,
              or_unknown(s->gpu_operation));
@@ -290,16 +292,6 @@ static bool exchanges_messages(const struct seats *seats, const struct seat *s)
     return false;
 }
 
-/* One of them sends what the other one receives: neither keeps the other waiting. */
-static bool is_under_way(const struct seat *a, const struct seat *b)
-{
-    const struct seat *from = is(a->message, "send") ? a : b, *to = from == a ? b : a;
-
-    return same_group(from, to) && is(from->message, "send") && is(to->message, "recv") &&
-           from->message_peer == to->rank && to->message_peer == from->rank &&
-           (to->message_tag == from->message_tag || to->message_tag == -1);
-}
-
 /* One step of a chain. */
 enum step_kind {
     STEP_ON,        /* to where the one that is waited for waits itself: in */
@@ -385,6 +377,22 @@ static bool stands_before(const struct seat *a, const struct seat *b)
     return strcmp(a->group, b->group) < 0;
 }
 
+/* Does @s wait for a message that nothing matches? */
+static bool find_unmatched_at(struct finding *f, const struct seats *seats, const struct seat *s)
+{
+    return !waits_in_operation(s) && !waits_on_gpu(s) && *s->message && find_unmatched(f, seats, s);
+}
+
+/* Does one of the @n in the circle with @first? */
+static bool find_unmatched_in(struct finding *f, const struct seats *seats,
+                              const struct seat *first, unsigned n)
+{
+    for (const struct seat *s = first; n; n--, s = step_from(seats, s).in)
+        if (find_unmatched_at(f, seats, s))
+            return true;
+    return false;
+}
+
 /* The chain from @begin goes round, by way of @in: each waits for another of them. */
 static void find_circle(struct finding *f, const struct seats *seats, const struct seat *begin,
                         const struct seat *in, struct chain_end *ret_end)
@@ -403,6 +411,8 @@ static void find_circle(struct finding *f, const struct seats *seats, const stru
         n++;
         s = step_from(seats, s).in;
     } while (s != in);
+    if (find_unmatched_in(f, seats, first, n))
+        return;
     if (!in_circle)
         say_waiting(f, seats, begin, named);
     s = first;
@@ -455,6 +465,7 @@ static void find_nobody(struct finding *f, const struct seats *seats, const stru
     f->verdict = VERDICT_NOT_ARRIVED;
     ret_end->moves = briefly_in_message(waiter);
     tell(f->evidence, "nobody has sent it");
+    say_unasked(f, waiter);
     tell(f->remedy, "look for the rank that should send it, and its tag");
 }
 
@@ -508,6 +519,8 @@ static void follow_chain(struct finding *f, const struct seats *seats, const str
         n++;
         step = step_from(seats, waiter);
     }
+    if (step.kind == STEP_NOBODY && find_unmatched_at(f, seats, waiter))
+        return;
     for (unsigned i = 0; i < MIN(n, (unsigned)SAID_MOST); i++)
         say_waiting(f, seats, path[i], named);
     find_end(f, seats, waiter, &step, ret_end);
@@ -544,7 +557,8 @@ void follow(struct finding *f, const struct seats *seats, const struct seat *wai
     struct chain_end end;
 
     follow_chain(f, seats, waiter, &end);
-    if (f->verdict != VERDICT_NOT_ARRIVED && f->verdict != VERDICT_ORDER_INVERSION)
+    if (f->verdict != VERDICT_NOT_ARRIVED && f->verdict != VERDICT_ORDER_INVERSION &&
+        f->verdict != VERDICT_UNMATCHED)
         return;
     if (end.moves && f->waiting_ms < WAIT_LONG_MS) {
         find_excused(f);

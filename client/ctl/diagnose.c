@@ -438,6 +438,7 @@ const char *verdict_name(enum verdict verdict)
         [VERDICT_RANK_STOPPED] = "RANK_STOPPED",
         [VERDICT_ORDER_INVERSION] = "ORDER_INVERSION",
         [VERDICT_MISMATCH] = "MISMATCH",
+        [VERDICT_UNMATCHED] = "UNMATCHED",
         [VERDICT_NOT_ARRIVED] = "NOT_ARRIVED",
         [VERDICT_RANK_LEFT] = "RANK_LEFT",
         [VERDICT_NOT_JOINED] = "NOT_JOINED",

@@ -50,6 +50,13 @@ void follow_strictly(struct finding *f, const struct seats *seats, const struct 
 /* Somebody has stopped the only ones that wait: one of them, if others have not come; or NULL. */
 const struct seat *held_waiter(const struct seats *seats, const struct seat *of);
 
+/* unmatched.c: do @a and @b send and receive the same message? */
+bool is_under_way(const struct seat *a, const struct seat *b);
+/* Does the other side of the message that @s waits for want another one, for good? */
+bool find_unmatched(struct finding *f, const struct seats *seats, const struct seat *s);
+/* A message that @s has and does not ask for. */
+void say_unasked(struct finding *f, const struct seat *s);
+
 /* gpu_chain.c: for whom @waiter's GPU waits; NULL: all have come to its operation. */
 const struct seat *gpu_waited_for(const struct seats *seats, const struct seat *waiter);
 void find_behind(struct finding *f, const struct seat *waiter, const struct seat *s);

@@ -12,6 +12,7 @@ static void read_row(const struct msg_table *t, uint32_t row, struct seat *s, co
                *peer = cells_by_key(t, row, "message_peer", missing);
     const char *asleep = cells_by_key(t, row, "asleep_ms", missing);
     const char *tag = cells_by_key(t, row, "message_tag", missing);
+    const char *unasked = cells_by_key(t, row, "unasked_from", missing);
     const char *watched = cells_by_key(t, row, "watched_ms", missing);
     const char *cause = cells_by_key(t, row, "cause_rank", missing);
     const char *gone = cells_by_key(t, row, "gone_rank", missing);
@@ -66,6 +67,8 @@ static void read_row(const struct msg_table *t, uint32_t row, struct seat *s, co
         .cause_rank = *cause ? (int64_t)cells_number(cause) : -1,
         .message_peer = *peer ? (int64_t)cells_number(peer) : -1,
         .message_tag = *tag ? (int64_t)cells_number(tag) : -1,
+        .unasked_from = *unasked ? (int64_t)cells_number(unasked) : -1,
+        .unasked_tag = cells_number(cells_by_key(t, row, "unasked_tag", missing)),
         .gpu_operation = cells_by_key(t, row, "gpu_operation", missing),
         .gpu_last = cells_by_key(t, row, "gpu_last", missing),
         .gpu_error = cells_by_key(t, row, "gpu_error", missing),

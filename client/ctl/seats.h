@@ -20,6 +20,8 @@ struct seat {
         starved_pct, messages_done, throttled_pct, engine_throttled_pct;
     uint32_t ops, started, gpu_begun, gpu_ended, gone_ops;
     int64_t rank, cause_rank, gone_rank, message_peer, message_tag; /* -1: none, any */
+    int64_t unasked_from; /* of a message that it has and did not ask for; -1: none */
+    uint64_t unasked_tag;
     uint64_t joining_ms; /* for which it waits in its join, if it does */
     bool joining;
     bool asleep, watched;

@@ -365,6 +365,8 @@ void ranks_table(struct table *table)
         {"message_peer", "PEER", MSG_CELL_NUMBER},
         {"message_tag", "TAG", MSG_CELL_NUMBER},
         {"message_ms", "FOR [ms]", MSG_CELL_NUMBER},
+        {"unasked_from", "UNASKED FROM", MSG_CELL_NUMBER},
+        {"unasked_tag", "UNASKED TAG", MSG_CELL_NUMBER},
         {"messages_done", "MESSAGES DONE", MSG_CELL_NUMBER},
         {"done", "DONE", MSG_CELL_NUMBER},
         {"moved", "MOVED", MSG_CELL_NUMBER},
@@ -487,11 +489,14 @@ static void process_cells(struct table *t, const struct rank_row *row, bool ende
 static void message_cells(struct table *t, const struct board_seat *seat)
 {
     if (!seat->message)
-        return empty_cells(t, 4);
+        return empty_cells(t, 6);
     table_text(t, seat->message_send ? "send" : "recv");
     table_number_if(t, seat->message_peer >= 0, (uint64_t)seat->message_peer);
     table_number_if(t, seat->message_tag >= 0, (uint64_t)seat->message_tag);
     table_number(t, seat->message_ms);
+    table_number_if(t, seat->unasked_from >= 0, (uint64_t)seat->unasked_from);
+    table_number_if(t, seat->unasked_from >= 0 && seat->unasked_tag >= 0,
+                    (uint64_t)seat->unasked_tag);
 }
 
 /* How its last operation by commd-gpu ended. */

@@ -413,6 +413,9 @@ void board_seat(const struct board_ctl *ctl, unsigned local, uint64_t now_ms,
     ret_seat->message_peer = atomic_load_explicit(&m->message_peer, memory_order_relaxed);
     ret_seat->message_tag = atomic_load_explicit(&m->message_tag, memory_order_relaxed);
     ret_seat->message_send = atomic_load_explicit(&m->message_send, memory_order_relaxed) != 0;
+    ret_seat->unasked_from =
+        (int64_t)atomic_load_explicit(&m->unasked_from, memory_order_relaxed) - 1;
+    ret_seat->unasked_tag = atomic_load_explicit(&m->unasked_tag, memory_order_relaxed);
     ret_seat->unready =
         !ret_seat->pending &&
         atomic_load_explicit(&m->unready_op, memory_order_acquire) == ret_seat->started + 1;

@@ -109,7 +109,11 @@ struct board_member {
     _Atomic uint32_t unready_op, unready_ms;
     _Atomic uint32_t messages;  /* that were sent or received to their end, for people */
     _Atomic uint64_t gpu_bytes; /* given to operations by commd-gpu */
-    uint8_t pad0[24];
+    /* While it waits for a message (message_ms): one that lies here and that it has not asked for;
+     * its sender's rank + 1, 0: none. */
+    _Atomic uint32_t unasked_from;
+    _Atomic int32_t unasked_tag;
+    uint8_t pad0[16];
     _Atomic uint32_t consumed; /* steps this member will not look at again */
     _Atomic uint32_t ops;      /* operations completed; read by commd when the member is gone */
     _Atomic uint32_t started;  /* operations begun */
@@ -254,6 +258,8 @@ struct board_seat {
     bool message_send;
     uint32_t message_ms;
     int32_t message_peer, message_tag; /* as in commd_send(), commd_recv() */
+    int64_t unasked_from; /* of a message that has come and that it does not ask for; -1: none */
+    int32_t unasked_tag;
     struct op_desc now, last; /* of `started`, if pending, and of `ops`; seq 0: not known */
     bool unready;             /* the operation after `started` was called: it waits for its input */
     uint32_t unready_ms;

@@ -129,6 +129,11 @@ static bool is_on_gpu(const struct commd_work *work)
     return work->gate || work->ngates || work->mixed;
 }
 
+static bool is_batch(const struct commd_work *work)
+{
+    return atomic_load(&work->left) != 0;
+}
+
 /* Until it is told: by this thread, if no other does what the progress thread does. */
 static int wait_done(struct commd_work *work, int64_t timeout_ms, int64_t deadline)
 {
@@ -168,6 +173,8 @@ static int wait_done(struct commd_work *work, int64_t timeout_ms, int64_t deadli
         }
         if (!since)
             since = now_ms();
+        else if (is_batch(work))
+            p2p_batch_waited(work, true);
         if (!warned && now_ms() - since >= (uint64_t)ctx->warn_ms && !atomic_load(&work->done)) {
             warned = true;
             warn_of_gpu(work, (double)(now_ms() - since) / 1000);
@@ -175,6 +182,8 @@ static int wait_done(struct commd_work *work, int64_t timeout_ms, int64_t deadli
     }
     if (stands_in)
         progress_stand_down(ctx);
+    if (r && is_batch(work))
+        p2p_batch_waited(work, false);
     atomic_fetch_sub(&work->waiters, 1);
     return r;
 }

@@ -132,6 +132,7 @@ void p2p_end(struct p2p *p, struct p2p_op *op)
     if (op->send && op->peer == (int)p->group->rank)
         match_forget(p, op);
     op->state = P2P_DONE;
+    p2p_untell(p, op);
     note_message(p, op);
     TAILQ_REMOVE(&p->ops, op, all);
     op_move(op, op->work ? &p->finished : NULL);

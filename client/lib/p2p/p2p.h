@@ -57,7 +57,11 @@ struct p2p_op {
     int64_t limit_ms, deadline_ms;
     struct commd_status status;
     struct commd_work *work; /* borrowed; NULL: a caller waits */
-    struct commd_error err;  /* DONE; long, so nothing but err.code is there unless it is set */
+    uint64_t waited_ms;      /* since when it is slept for, in slices too; 0: it was not */
+    uint64_t left_ms;        /* when that was seen last */
+    unsigned sleepers;       /* threads that do */
+    bool warned;
+    struct commd_error err; /* DONE; long, so nothing but err.code is there unless it is set */
 };
 
 /* A message that no receive has been posted for. */
@@ -120,9 +124,10 @@ struct p2p {
     _Atomic unsigned users; /* threads inside; written with the lock */
     _Atomic unsigned away;  /* of these, who asks the application whether to stop: the same */
     struct crowd crowd;
-    int64_t looked_ms; /* when all operations were looked at for reasons to give up */
-    bool closed;       /* the group is being left */
-    int bad;           /* COMMD_E_PROTOCOL, COMMD_E_NOMEM: we cannot go on */
+    int64_t looked_ms;   /* when all operations were looked at for reasons to give up */
+    struct p2p_op *told; /* of those that are slept for, the one that the board tells; NULL: none */
+    bool closed;         /* the group is being left */
+    int bad;             /* COMMD_E_PROTOCOL, COMMD_E_NOMEM: we cannot go on */
     char bad_text[128];
 };
 
@@ -177,6 +182,10 @@ bool p2p_look_after(struct p2p *p, const struct p2p_op *but);
 /* Unlocks while it waits, until @op is done, or until @until_ms (-1: none), or until the
  * application's hook asks to stop. */
 enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms);
+/* @op has ended: the board does not tell it any more. */
+void p2p_untell(struct p2p *p, const struct p2p_op *op);
+/* Somebody sleeps for the batch that @op is a part of, still. */
+void p2p_slept(struct p2p *p, struct p2p_op *op);
 /* Who has to run before @op moves on. */
 enum wait_for p2p_waits_for(const struct p2p *p, const struct p2p_op *op);
 /* Ends @op because the application asked to. */

@@ -204,6 +204,30 @@ enum p2p_waited p2p_wait_work(struct commd_work *w, int64_t until_ms)
     return r;
 }
 
+void p2p_batch_waited(struct commd_work *batch, bool sleeps)
+{
+    struct commd_context *ctx = batch->ctx;
+    struct p2p_op *op;
+
+    pthread_mutex_lock(&ctx->plock);
+    for (struct commd_group *g = ctx->active; g; g = g->active_next) {
+        struct p2p *p = atomic_load(&g->p2p_pending) ? atomic_load(&g->p2p) : NULL;
+
+        if (!p)
+            continue;
+        pthread_mutex_lock(&p->lock);
+        TAILQ_FOREACH(op, &p->ops, all)
+            if (op->work && op->work->part && op->work->arg == batch) {
+                if (sleeps)
+                    p2p_slept(p, op);
+                else
+                    p2p_untell(p, op);
+            }
+        pthread_mutex_unlock(&p->lock);
+    }
+    pthread_mutex_unlock(&ctx->plock);
+}
+
 bool p2p_progress(struct commd_group *g, bool slow)
 {
     struct p2p *p = atomic_load(&g->p2p);

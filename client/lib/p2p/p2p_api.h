@@ -16,6 +16,8 @@ int p2p_hold(struct commd_group *g, struct commd_work *w);
 bool p2p_begin_held(struct commd_work *w);
 /* On the waiting thread; P2P_ENDED: the work is done or about to be. */
 enum p2p_waited p2p_wait_work(struct commd_work *w, int64_t until_ms);
+/* For people: somebody sleeps for @batch, still, or has stopped that while it is pending. */
+void p2p_batch_waited(struct commd_work *batch, bool sleeps);
 /* By the progress thread, plock held; true if something moved. */
 bool p2p_progress(struct commd_group *g, bool slow);
 /* Messages are pending and no thread waits for any: the progress thread has to. */

@@ -18,6 +18,7 @@
 
 enum {
     CLOSE_LOOKS = 32, /* less than a microsecond */
+    SLICES_MS = 1000, /* who waits again within this time has not stopped waiting */
 };
 
 static const char *p2p_name(const struct p2p_op *op)
@@ -371,24 +372,88 @@ enum wait_for p2p_waits_for(const struct p2p *p, const struct p2p_op *op)
     return board_shares_core(b, p->group->local) ? WAIT_FOR_HERE : WAIT_FOR_OTHERS;
 }
 
-/* What this rank sleeps for, for people: board_seat(). Of several threads the last one tells. */
-static void note_sleep(struct p2p *p, const struct p2p_op *op)
+/* ---- for people: board_seat() ----------------------------------------------------------------
+
+ * A wait belongs to the message: who waits for it in slices, and between them does nothing else
+ * that takes long, waits since the first one. Of several messages the board tells the one that is
+ * waited for the longest. */
+
+/* A message that lies here and that no receive takes: of whom @op waits for, else of anybody. */
+static void tell_unasked(struct p2p *p, const struct p2p_op *op, struct board_member *me)
+{
+    const struct p2p_msg *m = NULL;
+
+    if (op->peer != COMMD_ANY_SOURCE)
+        m = TAILQ_FIRST(&p->peers[op->peer].unexpected);
+    if (!m)
+        m = TAILQ_FIRST(&p->match.unexpected);
+    atomic_store_explicit(&me->unasked_from, m ? (uint32_t)m->src + 1 : 0, memory_order_relaxed);
+    atomic_store_explicit(&me->unasked_tag, m ? m->tag : 0, memory_order_relaxed);
+}
+
+static void tell_sleep(struct p2p *p)
 {
     struct board_member *me = &p->group->board.members[p->group->local];
-    uint32_t now = (uint32_t)now_ms();
+    const struct p2p_op *op = p->told;
+    uint32_t since = op ? (uint32_t)op->waited_ms : 0;
 
-    atomic_store_explicit(&me->message_peer, op->peer, memory_order_relaxed);
-    atomic_store_explicit(&me->message_tag, op->tag, memory_order_relaxed);
-    atomic_store_explicit(&me->message_send, op->send, memory_order_relaxed);
-    atomic_store_explicit(&me->message_ms, now ? now : 1, memory_order_release);
+    if (op) {
+        tell_unasked(p, op, me);
+        atomic_store_explicit(&me->message_peer, op->peer, memory_order_relaxed);
+        atomic_store_explicit(&me->message_tag, op->tag, memory_order_relaxed);
+        atomic_store_explicit(&me->message_send, op->send, memory_order_relaxed);
+        since = since ? since : 1;
+    }
+    atomic_store_explicit(&me->message_ms, since, memory_order_release);
+}
+
+/* Does who left its wait a moment ago come back? */
+static bool sleeps_on(const struct p2p_op *op)
+{
+    return op->waited_ms && now_ms() - op->left_ms < SLICES_MS;
+}
+
+static void sleep_begins(struct p2p *p, struct p2p_op *op)
+{
+    if (!op->sleepers++ && !sleeps_on(op)) {
+        op->waited_ms = now_ms();
+        op->warned = false;
+    }
+    if (!p->told || op->waited_ms < p->told->waited_ms)
+        p->told = op;
+    tell_sleep(p);
+}
+
+void p2p_untell(struct p2p *p, const struct p2p_op *op)
+{
+    struct p2p_op *other;
+
+    if (likely(p->told != op))
+        return;
+    p->told = NULL;
+    TAILQ_FOREACH(other, &p->ops, all)
+        if (other != op && other->sleepers && (!p->told || other->waited_ms < p->told->waited_ms))
+            p->told = other;
+    tell_sleep(p);
+}
+
+static void sleep_ends(struct p2p *p, struct p2p_op *op)
+{
+    op->left_ms = now_ms();
+    if (!--op->sleepers)
+        p2p_untell(p, op);
 }
 
 /* As warn_of_wait() of give_up.c. */
-static void warn_of_message(struct p2p *p, const struct p2p_op *op, uint64_t asleep_ms)
+static void warn_of_message(struct p2p *p, struct p2p_op *op)
 {
     const struct commd_group *g = p->group;
+    uint64_t asleep_ms = now_ms() - op->waited_ms;
     char what[80];
 
+    if (likely(!g->ctx->warn_ms || op->warned || asleep_ms < (uint64_t)g->ctx->warn_ms))
+        return;
+    op->warned = true;
     op_text_p2p(op, what, sizeof what);
     fprintf(
         stderr,
@@ -397,11 +462,14 @@ static void warn_of_message(struct p2p *p, const struct p2p_op *op, uint64_t asl
         g->rank, g->name, g->ctx->node, (double)asleep_ms / 1000, what);
 }
 
-static void note_awake(struct p2p *p)
+/* Nobody sleeps in the message itself, but for the batch that it is a part of. */
+void p2p_slept(struct p2p *p, struct p2p_op *op)
 {
-    struct board_member *me = &p->group->board.members[p->group->local];
-
-    atomic_store_explicit(&me->message_ms, 0, memory_order_release);
+    sleep_begins(p, op);
+    op->sleepers--;
+    op->left_ms = now_ms();
+    if (p->told == op)
+        warn_of_message(p, op);
 }
 
 /* Does the application want to stop? It may wait for a lock (as Python's) whose holder calls us: so
@@ -423,11 +491,9 @@ static bool p2p_interrupted(struct p2p *p, uint64_t *asked_ms)
     return stop;
 }
 
-/* *ret_slept_ms: since when it sleeps; 0: it did not. */
-static enum p2p_waited wait_out(struct p2p *p, struct p2p_op *op, int64_t until_ms,
-                                uint64_t *ret_slept_ms)
+/* @slept: sleep_begins() was called. */
+static enum p2p_waited wait_out(struct p2p *p, struct p2p_op *op, int64_t until_ms, bool *slept)
 {
-    uint64_t warn_ms = (uint64_t)p->group->ctx->warn_ms;
     uint64_t asked_ms = 0;
     enum wait_way way;
     unsigned idle = 0;
@@ -446,18 +512,16 @@ static enum p2p_waited wait_out(struct p2p *p, struct p2p_op *op, int64_t until_
             pause_unlocked(p, op, way == WAIT_SPIN, moved);
             continue;
         }
-        if (!*ret_slept_ms) {
-            *ret_slept_ms = now_ms();
-            note_sleep(p, op);
-        }
+        if (!*slept)
+            sleep_begins(p, op);
+        *slept = true;
         if (p2p_nap(p, op, until_ms))
             idle = 0;
         if (op->state == P2P_DONE)
             break;
-        if (unlikely(warn_ms && now_ms() - *ret_slept_ms >= warn_ms)) {
-            warn_of_message(p, op, now_ms() - *ret_slept_ms);
-            warn_ms = 0;
-        }
+        if (p->told == op)
+            tell_sleep(p); /* again: what lies here unasked for changes */
+        warn_of_message(p, op);
         if (until_ms >= 0 && (int64_t)now_ms() >= until_ms)
             return P2P_LATE;
         if (p2p_interrupted(p, &asked_ms) && op->state != P2P_DONE)
@@ -468,11 +532,14 @@ static enum p2p_waited wait_out(struct p2p *p, struct p2p_op *op, int64_t until_
 
 enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms)
 {
-    uint64_t slept_ms = 0;
-    enum p2p_waited waited = wait_out(p, op, until_ms, &slept_ms);
+    bool slept = op->state != P2P_DONE && sleeps_on(op);
+    enum p2p_waited waited;
 
-    if (slept_ms)
-        note_awake(p);
+    if (slept)
+        sleep_begins(p, op);
+    waited = wait_out(p, op, until_ms, &slept);
+    if (slept)
+        sleep_ends(p, op);
     return waited;
 }
 

@@ -22,7 +22,7 @@ static const char *const keys[] = {
     "lately",        "lately_ms",     "lately_in_ms",  "usual_ms",
     "moved",         "starved_pct",   "messages_done", "exit",
     "throttled_pct", "job",           "engine",        "engine_throttled_pct",
-    "joining_ms",
+    "unasked_from",  "unasked_tag",   "joining_ms",
 };
 enum { NKEYS = ARRAY_LEN(keys), ROWS_MOST = 4200 };
 
@@ -392,7 +392,7 @@ static void circles_are_seen(void **state)
     /* a circle to which the first waiter does not belong */
     row(f, 0, "message=recv message_peer=1 message_tag=0 message_ms=9000");
     row(f, 1, "message=recv message_peer=2 message_tag=0 message_ms=800");
-    row(f, 2, "message=send message_peer=1 message_tag=1 message_ms=800");
+    row(f, 2, "message=recv message_peer=1 message_tag=0 message_ms=800");
     assert_verdict(f, ORDER_INVERSION);
 }
 
@@ -1112,7 +1112,7 @@ static void a_message_on_its_way(void **state)
     set(f, "message_tag", "-1");
     assert_verdict(f, HEALTHY);
     set(f, "message_tag", "1");
-    assert_verdict(f, ORDER_INVERSION);
+    assert_verdict(f, UNMATCHED);
     clear(f);
     row(f, 0, SENDS(1, 30000));
     row(f, 1, "message=recv message_tag=0 message_peer=0 message_ms=30000");
@@ -1120,6 +1120,90 @@ static void a_message_on_its_way(void **state)
     set(f, "node", "b");
     assert_verdict(f, LINK_STALL);
     assert_evidence(f, "both ends of the message are there");
+}
+
+#define RECEIVES(from, tag)                                                                        \
+    "message=recv message_peer=" #from " message_tag=" #tag " message_ms=900"
+#define LIES(from, tag) " unasked_from=" #from " unasked_tag=" #tag
+
+/* Both sides wait, and want different messages. */
+static void a_message_that_nothing_matches(void **state)
+{
+    struct fix *f = *state;
+
+    /* another tag; others wait in an operation */
+    row(f, 0, SENDS(1, 800));
+    row(f, 1, RECEIVES(0, 8));
+    row(f, 2, WAITS);
+    row(f, 3, WAITS);
+    assert_verdict(f, UNMATCHED);
+    assert_int_equal(f->findings[0].rank, -1);
+    assert_evidence(f, "rank 0 (pid 100 on node a) of group \"g\" waits to send to rank 1 with "
+                       "tag 0, for 0.8 s");
+    assert_evidence(f, "rank 1 (pid 101 on node a) of group \"g\" waits to receive from rank 0 "
+                       "with tag 8, for 0.9 s");
+    clear(f);
+
+    /* a short one lies there, and its sender waits for an answer */
+    row(f, 0, RECEIVES(1, 3));
+    row(f, 1, RECEIVES(0, 8) LIES(0, 7));
+    assert_verdict(f, UNMATCHED);
+    assert_evidence(f, "a message of rank 0 with tag 7 has come to rank 1, which has not asked");
+    clear(f);
+
+    /* another rank, which waits for the sender in an operation; who wanted it says so */
+    row(f, 0, SENDS(1, 800));
+    row(f, 1, WAITS);
+    row(f, 2, RECEIVES(0, 0));
+    assert_verdict(f, UNMATCHED);
+    assert_evidence(f, "rank 1 (pid 101 on node a) waits in operation 6 (all_reduce)");
+    assert_evidence(f, "rank 2 (pid 102 on node a) of group \"g\" waits to receive from rank 0");
+    clear(f);
+
+    /* a short one to another rank */
+    row(f, 0, WAITS);
+    row(f, 1, RECEIVES(2, 9) LIES(0, 7));
+    row(f, 2, RECEIVES(0, 7));
+    assert_verdict(f, UNMATCHED);
+    assert_evidence(f, "a message of rank 0 with tag 7 has come to rank 1");
+    clear(f);
+
+    /* from any rank, with a tag that none sends */
+    row(f, 0, SENDS(1, 800));
+    row(f, 1, "message=recv message_tag=8 message_ms=900");
+    assert_verdict(f, UNMATCHED);
+    assert_evidence(f, "waits to receive from any rank with tag 8");
+}
+
+/* Who may still send is not accused of another tag: that it sent something else is said. */
+static void a_message_that_may_still_come(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, "");
+    row(f, 1, RECEIVES(0, 8) LIES(0, 7));
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 0);
+    assert_evidence(f, "a message of rank 0 with tag 7 has come to rank 1, which has not asked");
+    clear(f);
+    row(f, 0, "size=2 message=recv message_tag=8 message_ms=900" LIES(1, 7));
+    row(f, 1, "size=2");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_evidence(f, "a message of rank 1 with tag 7 has come to rank 0");
+    clear(f);
+
+    /* both send, both receive, or one receives later: an order */
+    row(f, 0, SENDS(1, 800));
+    row(f, 1, SENDS(0, 800));
+    assert_verdict(f, ORDER_INVERSION);
+    clear(f);
+    row(f, 0, RECEIVES(1, 0));
+    row(f, 1, RECEIVES(0, 0));
+    assert_verdict(f, ORDER_INVERSION);
+    clear(f);
+    row(f, 0, SENDS(1, 800));
+    row(f, 1, WAITS);
+    assert_verdict(f, ORDER_INVERSION);
 }
 
 /* The others have waited once for a rank, long, and go on: that is not its pace. */
@@ -1464,6 +1548,14 @@ static void a_job_that_was_ended_while_it_hung(void **state)
     assert_verdict(f, NOT_ARRIVED);
     assert_int_equal(f->findings[0].rank, 1);
     assert_evidence(f, "had not sent");
+    clear(f);
+
+    /* and one that nothing matched */
+    row(f, 0, "process=died state=ended message=recv message_peer=1 message_tag=8 message_ms=9000");
+    row(f, 1, "process=died state=ended message=send message_peer=0 message_tag=7 message_ms=9000");
+    assert_verdict(f, UNMATCHED);
+    assert_evidence(f, "its ranks were ended while it hung; until then:");
+    assert_evidence(f, "had waited to send to rank 0 with tag 7, for 9.0 s");
 }
 
 /* Who leaves while the others have more to do is to blame, also when they end because of it. */
@@ -1642,6 +1734,8 @@ int main(void)
         T(a_rank_that_computes),
         T(a_pipeline_that_moves),
         T(a_message_on_its_way),
+        T(a_message_that_nothing_matches),
+        T(a_message_that_may_still_come),
         T(one_long_wait),
         T(uneven_work),
         T(a_wait_that_is_long_and_usual),

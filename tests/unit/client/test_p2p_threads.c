@@ -311,12 +311,103 @@ static void hook_holds_no_lock(void **state)
     members_free(m, ctl);
 }
 
+/* ---- what people are told of a wait ---------------------------------------------------------- */
+
+struct seen { /* by a hook, in the last wait in which it was asked */
+    struct board_ctl *ctl;
+    unsigned times;
+    uint32_t since; /* as the board has it */
+    bool again;     /* a wait began longer after the one before than a wait in slices may */
+    uint64_t left_ms;
+    struct board_seat seat;
+    struct board_member *me;
+};
+
+static int look(void *arg)
+{
+    struct seen *seen = arg;
+
+    seen->times++;
+    seen->since = atomic_load(&seen->me->message_ms);
+    board_seat(seen->ctl, 0, now_ms(), &seen->seat);
+    return 0;
+}
+
+/* Waits for @w until the hook was asked, and that is not the end of it. */
+static void wait_slice(struct commd_work *w, struct seen *seen)
+{
+    seen->times = 0;
+    while (!seen->times) {
+        seen->again |= now_ms() - seen->left_ms > 500;
+        assert_int_equal(commd_work_wait(w, 200), COMMD_E_TIMEOUT);
+        seen->left_ms = now_ms();
+    }
+    assert_true(seen->seat.message);
+}
+
+/* Who waits in slices waits since the first: also when it is asked between them. */
+static void a_wait_in_slices_is_one_wait(void **state)
+{
+    struct member m[MEMBERS];
+    struct seen seen = {.ctl = members_new(m)};
+    struct commd_op ops[2];
+    struct commd_work *w;
+    uint8_t buf[2][8];
+    uint32_t since;
+
+    (void)state;
+    seen.me = &m[0].group->board.members[0];
+    commd_set_interrupt(m[0].ctx, look, &seen);
+    ops[0] = op_of(COMMD_RECV, buf[0], 8, 1, 8);
+    assert_int_equal(commd_start(m[0].group, &ops[0], NULL, NULL, &w), 0);
+    wait_slice(w, &seen);
+    since = seen.since;
+    seen.again = false;
+    assert_int_equal(seen.seat.message_peer, 1);
+    assert_int_equal(seen.seat.message_tag, 8);
+    assert_int_equal(seen.seat.unasked_from, -1);
+    assert_int_equal(commd_send(m[1].group, "another", 8, COMMD_U8, 0, 7), 0);
+    wait_slice(w, &seen);
+    assert_true(seen.since == since || seen.again);
+    while (seen.seat.unasked_from < 0)
+        wait_slice(w, &seen);
+    assert_int_equal(seen.seat.unasked_from, 1);
+    assert_int_equal(seen.seat.unasked_tag, 7);
+    board_seat(seen.ctl, 0, now_ms(), &seen.seat);
+    assert_false(seen.seat.message); /* nobody waits now */
+    assert_int_equal(commd_send(m[1].group, "this one", 8, COMMD_U8, 0, 8), 0);
+    assert_int_equal(commd_work_wait(w, -1), 0);
+    commd_work_free(w);
+    assert_int_equal(commd_recv(m[0].group, buf[0], 8, COMMD_U8, 1, 7, NULL), 0);
+
+    /* of a batch, the messages that are not there */
+    ops[1] = op_of(COMMD_RECV, buf[1], 8, 2, 9);
+    assert_int_equal(commd_start_batch(m[0].group, ops, 2, NULL, NULL, &w), 0);
+    wait_slice(w, &seen);
+    since = seen.since;
+    seen.again = false;
+    assert_int_equal(commd_send(m[1].group, "this one", 8, COMMD_U8, 0, 8), 0);
+    do
+        wait_slice(w, &seen);
+    while (seen.seat.message_peer != 2);
+    assert_true(seen.since == since || seen.again);
+    board_seat(seen.ctl, 0, now_ms(), &seen.seat);
+    assert_false(seen.seat.message);
+    assert_int_equal(commd_send(m[2].group, "this one", 8, COMMD_U8, 0, 9), 0);
+    assert_int_equal(commd_work_wait(w, -1), 0);
+    board_seat(seen.ctl, 0, now_ms(), &seen.seat);
+    assert_false(seen.seat.message);
+    commd_work_free(w);
+    members_free(m, seen.ctl);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_exchange_messages),
         cmocka_unit_test(leaving_ends_what_is_pending),
         cmocka_unit_test(hook_holds_no_lock),
+        cmocka_unit_test(a_wait_in_slices_is_one_wait),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -199,11 +199,10 @@ void Submission::wait_on_host(const std::string &who, milliseconds timeout)
     const auto deadline = Clock::now() + (limited ? timeout : milliseconds(0));
 
     while (handle_ && !commd_work_test(handle_, nullptr)) {
-        auto slice = kHostSlice;
+        int64_t ms = -1; /* the library asks for Ctrl-C, and knows for how long it is waited for */
         if (limited) {
-            slice =
-                std::min(slice, std::chrono::duration_cast<milliseconds>(deadline - Clock::now()));
-            if (slice.count() <= 0) {
+            ms = std::chrono::duration_cast<milliseconds>(deadline - Clock::now()).count();
+            if (ms <= 0) {
                 std::rethrow_exception(
                     backend_error(c10::str("commd: ", who, ": wait() timeout after ",
                                            timeout.count(), " ms; it is still pending")));
@@ -213,7 +212,7 @@ void Submission::wait_on_host(const std::string &who, milliseconds timeout)
             std::rethrow_exception(backend_error(
                 c10::str("commd: ", who, " was started by another process, before fork()")));
         }
-        if (commd_work_wait(handle_, slice.count()) == COMMD_E_INTERRUPTED)
+        if (commd_work_wait(handle_, ms) == COMMD_E_INTERRUPTED)
             raise_pending_any();
         if (check_signals(nullptr))
             raise_pending();

@@ -379,7 +379,8 @@ void WorkCommd::wait_failed(milliseconds timeout) const
 }
 
 /* Waits in the library, where this thread stands in for the one that would else be handed the
- * operation and hand back its end. What is left to wait for, or to say, is wait()'s. */
+ * operation and hand back its end. In one go: the library asks for Ctrl-C itself, and knows for how
+ * long it is waited for. What is left to wait for, or to say, is wait()'s. */
 void WorkCommd::wait_inside(bool limited, Clock::time_point deadline)
 {
     struct Hold { /* the connection stays until we are out of it */
@@ -394,21 +395,13 @@ void WorkCommd::wait_inside(bool limited, Clock::time_point deadline)
         }
     } hold(group_);
 
-    while (!done_.load(std::memory_order_acquire)) {
-        auto slice = Clock::duration(kSlice);
-        if (limited)
-            slice = std::min(slice, deadline - Clock::now());
-        if (slice.count() <= 0)
-            return;
-        auto ms = std::chrono::duration_cast<milliseconds>(slice) + milliseconds(1);
-        int r = commd_work_wait(handle_, ms.count());
-        if (r == COMMD_E_INTERRUPTED)
-            raise_pending_any();
-        if (r != COMMD_E_TIMEOUT || commd_work_test(handle_, nullptr)) /* or its own limit */
-            return;
-        if (check_signals(nullptr))
-            raise_pending();
+    int64_t ms = -1;
+    if (limited) {
+        auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
+        ms = std::max<int64_t>(left.count() + 1, 1);
     }
+    if (commd_work_wait(handle_, ms) == COMMD_E_INTERRUPTED)
+        raise_pending_any();
 }
 
 bool WorkCommd::wait(milliseconds timeout)
@@ -424,8 +417,12 @@ bool WorkCommd::wait(milliseconds timeout)
     std::optional<WaitRange> range;
     if (C10_UNLIKELY(profiled()))
         range.emplace(plan_.name);
-    if (handle_ && group_->ours())
-        wait_inside(limited, deadline);
+    if (group_->ours()) {
+        if (handle_)
+            wait_inside(limited, deadline);
+        else if (auto whole = batch_ ? batch_->whole() : nullptr) /* its end is ours */
+            whole->wait_inside(limited, deadline);
+    }
     for (int i = 0; i < kYields && !done_.load(std::memory_order_acquire); i++)
         sched_yield();
     std::unique_lock<std::mutex> lock(mutex_);
@@ -547,7 +544,18 @@ c10::intrusive_ptr<WorkCommd> Batch::submit(Works works)
             whole->complete(std::current_exception(), Outcome::COMM_ERROR);
         throw;
     }
+    if (whole->handle_) {
+        std::lock_guard<std::mutex> guard(lock_);
+        whole_.emplace(whole);
+    }
     return whole;
+}
+
+c10::intrusive_ptr<WorkCommd> Batch::whole()
+{
+    std::lock_guard<std::mutex> guard(lock_);
+
+    return whole_ ? whole_->lock() : c10::intrusive_ptr<WorkCommd>();
 }
 
 void Batch::abandon()

@@ -111,6 +111,9 @@ class Batch
     }
     /* For who waits for a part: if nobody has submitted it. */
     void submit_open();
+    /* What stands for it, by which a part can be waited for; null: it was not submitted, or is
+     * gone. */
+    c10::intrusive_ptr<WorkCommd> whole();
     /* Nobody will submit it: what was added fails. */
     void abandon();
 
@@ -126,6 +129,7 @@ class Batch
     std::mutex lock_;
     bool closed_ = false;
     Works works_;
+    std::optional<c10::weak_intrusive_ptr<WorkCommd>> whole_;
 };
 
 /* Frees what completions could not: see on_done(). */
