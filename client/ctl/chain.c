@@ -158,13 +158,15 @@ static void find_absent(struct finding *f, const struct seats *seats, const stru
     if (f->killed)
         return tell(f->remedy,
                     "look at the end of that rank's own output; and when it hangs again, before it "
-                    "is ended, at what it does: py-spy dump");
+                    "is ended, at what it does: py-spy dump --nonblocking");
     if (f->waiting_ms < WAIT_LONG_MS)
         tell(f->remedy,
              "does it load, evaluate or save something? Then wait: others have waited for only "
              "%.1f s",
              (double)f->waiting_ms / 1000);
-    tell(f->remedy, "see what it does instead: py-spy dump --pid %llu (or gdb -p %llu) on node %s",
+    tell(f->remedy,
+         "see what it does instead: py-spy dump --nonblocking --pid %llu (or gdb -p %llu) on node "
+         "%s",
          (unsigned long long)s->pid, (unsigned long long)s->pid, s->node);
 }
 

@@ -316,6 +316,7 @@ static int run_verb(const void *arg, struct options *o)
             return EXIT_NOT_ASKED;
     }
     sort_answer(&answer.tables);
+    o->show.from = &o->ask.welcome;
     if (verb->show_group)
         return show_group(verb, o, &answer.tables);
     if (verb->show)

@@ -29,8 +29,9 @@ bool ask_tables(struct ask *ask, const char *verb, struct msg *ret_tables);
 
 struct show {
     bool json;
-    bool vertical; /* one row per table: a list of its columns */
-    bool colours;  /* for a person at a terminal that shows them */
+    bool vertical;                  /* one row per table: a list of its columns */
+    bool colours;                   /* for a person at a terminal that shows them */
+    const struct msg_welcome *from; /* who answered; borrowed */
 };
 
 /* "red", "green" or "yellow" for a word in the column @key, or NULL. */

@@ -158,6 +158,16 @@ static int64_t monotonic_ms(void)
     return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
+static uint32_t pid_behind(int sock)
+{
+    struct ucred peer;
+    socklen_t size = sizeof(peer);
+
+    return getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &size) || peer.pid < 0
+               ? 0
+               : (uint32_t)peer.pid;
+}
+
 bool ask_tables(struct ask *ask, const char *verb, struct msg *ret_tables)
 {
     _cleanup_(close_fdp) int sock = -1;
@@ -180,6 +190,7 @@ bool ask_tables(struct ask *ask, const char *verb, struct msg *ret_tables)
     if (!exchange(ask, sock, &msg, MSG_WELCOME, deadline, &answer))
         return false;
     ask->welcome = answer.welcome;
+    ask->welcome.pid = pid_behind(sock); /* as it is called here, if at all */
     msg.type = MSG_ADMIN;
     msg.admin = (struct msg_admin){.watch_ms = ask->watch_ms, .records = ask->records};
     msg.admin.links = ask->links;

@@ -5,7 +5,9 @@
 
 #include "client/ctl/commctl.h"
 #include "client/ctl/diagnose.h"
+#include "client/ctl/stack.h"
 
+enum { LOOKS_MOST = 4 }; /* processes: each may take two seconds */
 enum { RECENT_S = 600 }; /* without a name, groups that ended longer ago are not spoken of */
 
 static bool cannot_read(int r, const char *key)
@@ -115,7 +117,68 @@ static void print_culprit(const struct finding *f)
            f->command);
 }
 
-static void print_finding(const struct show *show, const struct finding *f)
+static bool is_shown(const struct finding *f, const char *group)
+{
+    if (group)
+        return !strcmp(group, f->name) || !strcmp(group, f->group);
+    return !f->ended || f->ended_s <= RECENT_S;
+}
+
+/* What was seen of culprits on this node, beside what commd knows. */
+struct looks {
+    const struct finding *of[LOOKS_MOST];
+    struct process_look at[LOOKS_MOST];
+    unsigned n;
+};
+
+static const struct process_look *look_of(const struct looks *looks, const struct finding *f)
+{
+    for (unsigned i = 0; i < looks->n; i++)
+        if (f->pid > 0 && looks->of[i]->pid == f->pid && !strcmp(looks->of[i]->node, f->node))
+            return &looks->at[i];
+    return NULL;
+}
+
+static bool has_culprit(const struct finding *f)
+{
+    return f->rank >= 0 && f->pid > 0 && !f->ended && !f->killed && !verdict_is_well(f->verdict) &&
+           f->verdict != VERDICT_RANK_DEAD;
+}
+
+static void look_at_culprits(struct looks *looks, const struct show *show, const char *group,
+                             const struct finding **findings, unsigned n)
+{
+    bool same = show->from && stack_same_pids(show->from->pid);
+
+    looks->n = 0;
+    for (unsigned i = 0; i < n && same && looks->n < LOOKS_MOST; i++) {
+        const struct finding *f = findings[i];
+
+        if (!is_shown(f, group) || !has_culprit(f) || strcmp(f->node, show->from->node) ||
+            look_of(looks, f))
+            continue;
+        looks->of[looks->n] = f;
+        stack_look((uint32_t)f->pid, &looks->at[looks->n++]);
+    }
+}
+
+static void print_look(const struct show *show, const struct finding *f,
+                       const struct process_look *look)
+{
+    if (!look) {
+        if (has_culprit(f) && show->from && strcmp(f->node, show->from->node))
+            printf("  stack     commctl why on node %s shows it\n", f->node);
+        return;
+    }
+    print_lines("stack", *look->stack ? look->stack : look->no_stack);
+    if (*look->output)
+        print_lines("output", look->output);
+    if (*look->tracer)
+        printf("  traced by %s\n", look->tracer);
+}
+
+static void print_finding(const struct show *show, const struct looks *looks,
+                          const struct finding *f)
 {
     const char *verdict = verdict_name(f->verdict);
     const char *colour = show->colours ? colour_of("verdict", verdict) : NULL;
@@ -140,19 +203,13 @@ static void print_finding(const struct show *show, const struct finding *f)
     if (f->waiting_ms && !verdict_is_well(f->verdict))
         printf("  waiting   %.1f s, since %s\n", (double)f->waiting_ms / 1000,
                time_ago(since_ms(f), date));
+    print_look(show, f, look_of(looks, f));
     print_lines("evidence", f->evidence);
     print_lines("remedy", f->remedy);
 }
 
-static bool is_shown(const struct finding *f, const char *group)
-{
-    if (group)
-        return !strcmp(group, f->name) || !strcmp(group, f->group);
-    return !f->ended || f->ended_s <= RECENT_S;
-}
-
-static bool why_json(const struct show *show, const char *group, const struct finding **findings,
-                     unsigned n)
+static bool why_json(const struct show *show, const struct looks *looks, const char *group,
+                     const struct finding **findings, unsigned n)
 {
     struct msg_column columns[] = {
         {"group", "GROUP", MSG_CELL_STRING},
@@ -173,6 +230,9 @@ static bool why_json(const struct show *show, const char *group, const struct fi
         {"ended_at", "ENDED AT", MSG_CELL_STRING},
         {"cause", "CAUSE", MSG_CELL_NUMBER},
         {"job", "JOB", MSG_CELL_STRING},
+        {"stack", "STACK", MSG_CELL_STRING},
+        {"output", "OUTPUT", MSG_CELL_STRING},
+        {"tracer", "TRACER", MSG_CELL_STRING},
     };
     char date[32];
     struct made made;
@@ -185,6 +245,7 @@ static bool why_json(const struct show *show, const char *group, const struct fi
     made.table.nrows = 0;
     for (unsigned i = 0; i < n; i++) {
         const struct finding *f = findings[i];
+        const struct process_look *look = look_of(looks, f);
 
         if (!is_shown(f, group))
             continue;
@@ -207,6 +268,9 @@ static bool why_json(const struct show *show, const char *group, const struct fi
         made_copy(&made, f->ended ? time_ago(1000 * f->ended_s, date) : "");
         made_number(&made, cause_of(findings, i) + 1, "%.0f");
         made_text(&made, f->job);
+        made_text(&made, look ? look->stack : "");
+        made_text(&made, look ? look->output : "");
+        made_text(&made, look ? look->tracer : "");
     }
     shown = made_show(show, &made);
     made_free(&made);
@@ -239,7 +303,7 @@ static int by_end(const void *a, const void *b)
     return by_place(a, b);
 }
 
-static void print_findings(const struct show *show, const char *group,
+static void print_findings(const struct show *show, const struct looks *looks, const char *group,
                            const struct finding **findings, unsigned n)
 {
     bool first = true;
@@ -250,7 +314,7 @@ static void print_findings(const struct show *show, const char *group,
         if (!first)
             putchar('\n');
         first = false;
-        print_finding(show, findings[i]);
+        print_finding(show, looks, findings[i]);
         if (!group)
             print_others(findings, i, n);
     }
@@ -263,6 +327,7 @@ bool show_why(const struct show *show, const char *group, const struct msg_table
 {
     const struct finding **order;
     struct finding *findings;
+    struct looks looks;
     const char *key;
     unsigned n;
     bool ok = true;
@@ -283,10 +348,11 @@ bool show_why(const struct show *show, const char *group, const struct msg_table
             *ret_well = *ret_well && finding_is_well(&findings[i]);
     }
     qsort(order, n, sizeof(*order), group ? by_end : by_place);
+    look_at_culprits(&looks, show, group, order, n);
     if (show->json)
-        ok = why_json(show, group, order, n);
+        ok = why_json(show, &looks, group, order, n);
     else
-        print_findings(show, group, order, n);
+        print_findings(show, &looks, group, order, n);
     free(order);
     free(findings);
     return ok;

@@ -48,7 +48,8 @@ static bool find_awaited(struct finding *f, const struct seats *seats, const str
     if (*late->last)
         tell(f->evidence, "the last that it completed is operation %u (%s)", late->ops, late->last);
     tell(f->remedy,
-         "look at that rank's own output, and what its process does: py-spy dump --pid "
+         "look at that rank's own output, and what its process does: py-spy dump --nonblocking "
+         "--pid "
          "%llu on node %s",
          (unsigned long long)late->pid, late->node);
     return true;
@@ -219,11 +220,11 @@ static bool find_slow(struct finding *f, const struct seats *seats, const struct
          seat_name(p->of, name), (unsigned long long)p->least, when, (unsigned long long)p->most);
     if (slow > 1)
         tell(f->evidence, "%u of %u ranks are like it", slow, p->n);
-    tell(
-        f->remedy,
-        "see what it does between operations (py-spy dump --pid %llu on node %s): its share of the "
-        "data, its cores, what else runs there",
-        (unsigned long long)p->of->pid, p->of->node);
+    tell(f->remedy,
+         "see what it does between operations (py-spy dump --nonblocking --pid %llu on node %s): "
+         "its share of the "
+         "data, its cores, what else runs there",
+         (unsigned long long)p->of->pid, p->of->node);
     tell_starved(f, p->of);
     return true;
 }

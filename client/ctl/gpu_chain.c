@@ -50,11 +50,11 @@ void find_behind(struct finding *f, const struct seat *waiter, const struct seat
          "enqueued before",
          seat_name(s, name),
          (double)(gpu ? s->gpu_ended == waiter->gpu_ended ? s->gpu_ms : 0 : s->unready_ms) / 1000);
-    tell(
-        f->remedy,
-        "see what that GPU does: nvidia-smi on node %s; py-spy dump --pid %llu; a kernel that does "
-        "not end, or a stream that waits for an event or a word that nobody writes",
-        s->node, (unsigned long long)s->pid);
+    tell(f->remedy,
+         "see what that GPU does: nvidia-smi on node %s; py-spy dump --nonblocking --pid %llu; a "
+         "kernel that does "
+         "not end, or a stream that waits for an event or a word that nobody writes",
+         s->node, (unsigned long long)s->pid);
 }
 
 /* Of the group, one whose node's commd-gpu does not answer; NULL: they do. */

@@ -112,7 +112,7 @@ def test_a_rank_that_has_not_announced():
             says(row, 'GPUs of ranks 0-1 wait in operation 2 on GPUs',
                  f"({ALL_REDUCE})", "its process is sleeping",
                  "the last on GPUs that it completed is operation 1",
-                 f"py-spy dump --pid {ranks[2].pid}")  # fmt: skip
+                 f"py-spy dump --nonblocking --pid {ranks[2].pid}")  # fmt: skip
             check(row["waiting_s"] >= 0.5 and not row["well"], row)
         ops = cluster.nodes[1].ctl("ops", "g")["ops"]
         equal([(o["number"], o["gpu"], o["operation"], o["ranks"], o["missing"]) for o in ops],

@@ -5,16 +5,18 @@ import concurrent.futures
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import staged  # noqa: E402
-from cluster import HANG, Cluster, Limit, Skip, check, commctl  # noqa: E402
+from cluster import COMMCTL, HANG, Cluster, Limit, Skip, check, commctl  # noqa: E402
 from cluster import communicate, equal, main, until  # noqa: E402
 
 
@@ -237,6 +239,83 @@ def test_a_rank_that_does_not_join():
         late.call("join", name="g", rank=1, size=3)
         for rank in ranks:
             rank.finish()
+
+
+PY_SPY = """#!/bin/sh
+[ "$*" = "dump --nonblocking --full-filenames --pid $CULPRIT" ] || exit 1
+[ -z "$HANGS" ] || exec sleep 1000
+printf 'Process %s: python\nPython v3.11.2 (/usr/bin/python3.11)\n\n' $CULPRIT
+printf 'Thread 1 (idle): "Other"\n    waits (/lib/other.py:1)\n'
+printf 'Thread %s (idle): "MainThread"\n' $CULPRIT
+printf '    loads (/job/data.py:12)\n    \033[31mmain (/job/train.py:40)\n'
+for i in $(seq 20); do printf '    below (/job/run.py:%s)\n' $i; done
+"""
+
+
+def why_spied(node, culprit, **variables):
+    """With a py-spy that says something; none: PATH is another."""
+    with tempfile.TemporaryDirectory() as place:
+        with open(f"{place}/py-spy", "w") as out:
+            out.write(PY_SPY)
+        os.chmod(f"{place}/py-spy", 0o755)
+        path = f"{place}:{os.environ['PATH']}"
+        return subprocess.run(
+            [COMMCTL, "--socket", node.socket, "why"], capture_output=True, text=True,
+            env={**os.environ, "PATH": path, "CULPRIT": str(culprit), **variables},
+        ).stdout  # fmt: skip
+
+
+def test_the_stack_of_the_culprit():
+    """As py-spy has it, where it is installed; and where the output of that process goes."""
+    with Cluster(2) as cluster:
+        ranks = cluster.ranks("g", [0, 1])
+        ranks[0].start("all_reduce", name="g", count=10)
+        until_why(cluster.nodes[1], "NOT_ARRIVED")
+        pid = ranks[1].pid
+        shown = why_spied(cluster.nodes[1], pid)
+        want = "  stack     loads (/job/data.py:12)\n            ?[31mmain (/job/train.py:40)\n"
+        check(want in shown, shown)
+        check("other.py" not in shown, shown)
+        equal(shown.count("run.py"), 10, shown)
+        out, err = (os.readlink(f"/proc/{pid}/fd/{fd}") for fd in (1, 2))
+        check(f"  output    stdout goes to {out}, stderr to {err}\n" in shown, shown)
+        check(f"py-spy dump --nonblocking --pid {pid}" in shown, shown)
+
+        shown = why_spied(cluster.nodes[1], pid, HANGS="1")
+        check("  stack     py-spy gave none within 2 s\n" in shown, shown)
+        shown = why_spied(cluster.nodes[1], 0)
+        check("  stack     py-spy gives none: it is not in Python, or only" in shown, shown)
+        shown = why_spied(cluster.nodes[1], pid, PATH="/nonexistent")
+        check("  stack     py-spy would show it: pip install py-spy, then ask again" in shown, shown)
+
+        # another node's commctl leads there
+        shown = why_spied(cluster.nodes[0], pid)
+        check("  stack     commctl why on node node1 shows it\n" in shown, shown)
+        check("output" not in shown, shown)
+        ranks[1].call("all_reduce", name="g", count=10)
+        ranks[0].finish()
+
+
+def test_who_traces_the_culprit():
+    if not shutil.which("strace"):
+        raise Skip("there is no strace")
+    with Cluster(1) as cluster:
+        ranks = cluster.ranks("g", [0, 0])
+        ranks[0].start("all_reduce", name="g", count=10)
+        until_why(cluster.nodes[0], "NOT_ARRIVED")
+        equal(why(cluster.nodes[0])["tracer"], None)
+        with subprocess.Popen(["strace", "-qq", "-o", "/dev/null", "-p", str(ranks[1].pid)]) as tracer:
+            row = {}
+
+            def told():
+                row.update(why(cluster.nodes[0]))
+                return row["tracer"]
+
+            until(told, lambda: row)
+            equal(row["tracer"], f"strace (pid {tracer.pid})")
+            tracer.terminate()
+        ranks[1].call("all_reduce", name="g", count=10)
+        ranks[0].finish()
 
 
 def test_two_groups_in_another_order():
