@@ -131,10 +131,11 @@ static void beside_python(uint32_t pid, char *buf, size_t size)
         snprintf(buf, size, "%.*s/py-spy", (int)(slash - program), program);
 }
 
-/* In the child. */
-_Noreturn static void be_py_spy(uint32_t pid, const char *beside, int out)
+/* In the child, which may be killed: to read the memory of a process, as its command line, may have
+ * to wait for it. */
+_Noreturn static void be_py_spy(uint32_t pid, int out)
 {
-    char number[16];
+    char number[16], beside[PATH_MAX];
     char *args[] = {"py-spy", "dump", "--nonblocking", "--full-filenames", "--pid", number, NULL};
     int null = open("/dev/null", O_RDWR);
 
@@ -143,6 +144,7 @@ _Noreturn static void be_py_spy(uint32_t pid, const char *beside, int out)
     dup2(out, 1);
     dup2(null, 2);
     execvp("py-spy", args);
+    beside_python(pid, beside, sizeof(beside));
     if (*beside)
         execv(beside, args);
     _exit(CANNOT_EXEC);
@@ -206,18 +208,17 @@ static void keep_frames(uint32_t pid, char *text, char *ret_stack)
 
 static void look_at_stack(uint32_t pid, struct process_look *look)
 {
-    char text[ANSWER_MOST], beside[PATH_MAX];
+    char text[ANSWER_MOST];
     int out[2], status = 0;
     bool complete;
     pid_t child;
 
     snprintf(look->no_stack, sizeof(look->no_stack), "py-spy cannot be started");
-    beside_python(pid, beside, sizeof(beside));
     if (pipe2(out, O_CLOEXEC))
         return;
     child = fork();
     if (!child)
-        be_py_spy(pid, beside, out[1]);
+        be_py_spy(pid, out[1]);
     close(out[1]);
     complete = child > 0 && read_answer(out[0], text, sizeof(text));
     close(out[0]);
