@@ -114,6 +114,10 @@ run_torch_programs() {
     COMMD_BUILD=$build "$venv/bin/python" "$top/tests/torch/run_programs.py" --logs "$logs/programs"
 }
 
+run_torch_why() {
+    COMMD_BUILD=$build "$venv/bin/python" "$top/tests/torch/test_why.py"
+}
+
 run_shellcheck() {
     cd "$top" && shellcheck -S warning -x quickstart .ci/run &&
         find tests systemd -name "*.sh" -print0 | xargs -0 shellcheck -S warning -x
@@ -174,6 +178,7 @@ cmd_test() {
         part "torch backend, 4 ranks on 2 nodes" run_torch_tests
         part "torch's own tests" run_torch_suite
         part "torch programs, two nodes and one" run_torch_programs
+        part "commctl why of torch programs that hang" run_torch_why
         part "UCX 1.22 from PyPI" env COMMD_PYTHON="$venv/bin/python" \
             "$top/tests/integration/ucx_newer.sh" "$top/build-ucx"
     fi

@@ -31,6 +31,7 @@ dist_check_SCRIPTS += $(integration_tests)
 TESTS += $(integration_tests)
 EXTRA_DIST += tests/integration/lib/cluster.py tests/integration/lib/commd_client.py \
 	tests/integration/lib/hoarder.py tests/integration/lib/faults.py tests/integration/lib/many.py \
+	tests/integration/lib/torch_rank.py tests/integration/lib/torch_staged.py \
 	tests/integration/lib/gpu_arrays.py tests/integration/lib/gpu_driver.py \
 	tests/integration/lib/gpu_tensors.py tests/integration/lib/limit.py \
 	tests/integration/lib/described.py \

@@ -3,9 +3,11 @@
 environment. It says "ready" on stdout when all ranks are in the group, and what happens then stands
 in the function of that name (torch_staged.py says what has to be said of it)."""
 
+import ctypes
 import os
 import signal
 import sys
+import tempfile
 import time
 
 import torch
@@ -86,6 +88,22 @@ def stopped(rank):
 def sleeps(rank):
     if rank == 2:
         hangs()
+    dist.all_reduce(torch.ones(4))
+
+
+def holds_the_gil(rank):
+    if rank == 2:
+        ctypes.PyDLL(None).sleep(3600)
+    dist.all_reduce(torch.ones(4))
+
+
+def in_the_kernel(rank):
+    """Until a child has got to its program, which opens a pipe that nobody writes to before."""
+    if rank == 2:
+        with tempfile.TemporaryDirectory() as place:
+            os.mkfifo(f"{place}/pipe")
+            opens = [(os.POSIX_SPAWN_OPEN, 0, f"{place}/pipe", os.O_RDONLY, 0)]
+            os.posix_spawn("/bin/true", ["true"], {}, file_actions=opens)
     dist.all_reduce(torch.ones(4))
 
 
