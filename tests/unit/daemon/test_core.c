@@ -498,6 +498,36 @@ static void join_within(struct bench *bench, unsigned client, uint32_t req, cons
     say(bench, client, &msg);
 }
 
+/* Whose name hashes as another user's does, and is the same. */
+static void joiners_are_of_one_user(void **state)
+{
+    struct core_config config = config_of(1);
+    struct bench *bench = bench_new(&config);
+    struct core_joiner joiners[2];
+    uint64_t since = bench->now;
+    uint32_t other = 1001;
+
+    (void)state;
+    while (text_hash(other, "g") % HASH_GROUPS != text_hash(1000, "g") % HASH_GROUPS)
+        other++;
+    hello(bench, 0, 1000, false);
+    hello(bench, 1, 1000, false);
+    hello(bench, 2, other, false);
+    join(bench, 0, 1, "g", 2, 4);
+    join(bench, 2, 1, "g", 1, 3);
+    bench->now += 70;
+    join(bench, 1, 1, "g", 0, 4);
+    assert_int_equal(core_joiners(bench->core, other, "g", joiners, 2), 1);
+    assert_int_equal(joiners[0].rank, 1);
+    assert_int_equal(core_joiners(bench->core, 1000, "g", joiners, 1), 1);
+    assert_int_equal(core_joiners(bench->core, 1000, "g", joiners, 2), 2);
+    assert_int_equal(joiners[0].rank + joiners[1].rank, 2);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(joiners[i].since_ms, joiners[i].rank ? since : since + 70);
+    assert_int_equal(core_joiners(bench->core, 1000, "h", joiners, 2), 0);
+    bench_free(bench);
+}
+
 /* The list ends where looking ends; the number of those who are missing is right all the same. */
 static void missing_of_a_huge_group(void **state)
 {
@@ -611,6 +641,7 @@ int main(void)
         cmocka_unit_test(reload_lowers_limits),
         cmocka_unit_test(a_scan_that_takes_long),
         cmocka_unit_test(missing_of_a_huge_group),
+        cmocka_unit_test(joiners_are_of_one_user),
         cmocka_unit_test(a_node_speaks_for_its_own_ranks),
         cmocka_unit_test(questions_of_one_user),
         cmocka_unit_test(a_crowd_whose_time_runs_out),
