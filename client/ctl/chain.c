@@ -452,10 +452,36 @@ static void find_under_way(struct finding *f, const struct seats *seats, const s
         tell(f->remedy, "this should not be: please report it, with commctl --json ranks");
 }
 
+/* Does nothing in commd keep @s from sending to @waiter? */
+static bool may_send(const struct seat *s, const struct seat *waiter)
+{
+    return s->rank != waiter->rank && is_live(s) && !blocked_in(s) && !*s->message;
+}
+
+/* @waiter takes a message of any rank: who should have sent it, if all others wait; else NULL. */
+static const struct seat *only_sender(const struct seats *seats, const struct seat *waiter)
+{
+    const struct seat *only = NULL;
+
+    if (waiter->message_peer >= 0)
+        return NULL;
+    for (unsigned i = waiter->group_at; i < seats->n && same_group(seats->by_rank[i], waiter);
+         i++) {
+        if (!may_send(seats->by_rank[i], waiter))
+            continue;
+        if (only)
+            return NULL;
+        only = seats->by_rank[i];
+    }
+    return only;
+}
+
 /* Nobody is waited for, as far as can be seen. */
 static void find_nobody(struct finding *f, const struct seats *seats, const struct seat *waiter,
                         struct chain_end *ret_end)
 {
+    const struct seat *s;
+
     if (waits_in_operation(waiter) && moves_on(seats, waiter))
         return find_moving(f);
     if (waits_in_operation(waiter))
@@ -464,8 +490,14 @@ static void find_nobody(struct finding *f, const struct seats *seats, const stru
         return find_gpu_stall(f, seats, waiter);
     if (find_unseen(f, seats, waiter))
         return;
+    s = only_sender(seats, waiter);
+    if (s && is_stopped(s))
+        return find_stopped(f, s);
+    ret_end->moves = briefly_in_message(waiter) || (s && exchanges_messages(seats, s));
+    ret_end->absent = s;
+    if (s)
+        return find_absent(f, seats, waiter, s);
     f->verdict = VERDICT_NOT_ARRIVED;
-    ret_end->moves = briefly_in_message(waiter);
     tell(f->evidence, "nobody has sent it");
     say_unasked(f, waiter);
     tell(f->remedy, "look for the rank that should send it, and its tag");

@@ -548,6 +548,22 @@ static void all_are_there_and_nothing_moves(void **state)
     assert_verdict(f, NOT_ARRIVED);
     assert_int_equal(f->findings[0].rank, -1);
     assert_evidence(f, "from any rank, tag 3");
+    clear(f);
+
+    /* of any rank: where all others wait it is the last one's */
+    row(f, 0, "size=3 message=recv message_tag=3 message_ms=800");
+    row(f, 1, "size=3");
+    row(f, 2, "size=3 message=recv message_peer=0 message_tag=3 message_ms=900");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 1);
+    assert_evidence(f, "rank 1 (pid 101 on node a) has not sent");
+    clear(f);
+    row(f, 0, "size=3 message=recv message_tag=3 message_ms=800");
+    row(f, 1, "size=3");
+    row(f, 2, "size=3");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, -1);
+    assert_evidence(f, "nobody has sent it");
 }
 
 /* Between the looks at two ranks the one that was awaited came. */
