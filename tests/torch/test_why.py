@@ -57,6 +57,17 @@ def test_a_batch_of_messages():
     is_named("batch")
 
 
+def test_a_monitored_barrier():
+    """Rank 0 receives from any rank, and all but one wait."""
+    is_named("monitored_barrier")
+
+
+def test_a_rank_in_the_kernel():
+    """What is advised must not hang for it."""
+    row = is_named("in_the_kernel")
+    check("py-spy dump --nonblocking" in row["remedy"], row)
+
+
 def test_a_sender_that_is_stopped():
     is_named("sender_stopped")
 

@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 import time
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -156,7 +157,7 @@ def both_send(rank):
 def monitored_barrier(rank):
     if rank == 1:
         hangs()
-    dist.monitored_barrier()
+    dist.group.WORLD.monitored_barrier(timedelta(hours=1))  # dist.monitored_barrier() is gloo's
 
 
 def paced(rank, seconds):
