@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""How soon `commctl why` names what is wrong: each situation in a cluster of its own, and `why` asked
-again and again from the event on, until it says the verdict and the culprit. Ranks, nodes and links
-are real; verdicts that need a GPU are not among them. Ranks are torch programs
+"""How soon `commctl why` names what is wrong: each situation in a cluster of its own, and `why`
+asked again and again from the event on, until it says the verdict and the culprit. Ranks, nodes and
+links are real; verdicts that need a GPU are not among them. Ranks are torch programs
 (tests/integration/lib/torch_staged.py): run it by .venv/bin/python. What needs other nodes, or a
 pace that Python does not keep, is staged by plain calls (staged.py); their names are in capitals.
 

@@ -232,8 +232,8 @@ def test_a_rank_that_does_not_join():
         rows = [row for node in cluster.nodes for row in node.groups()]
         equal([row["joining"] for row in rows], ["0", "2"], rows)
         until(lambda: cluster.nodes[1].groups()[0]["joining_s"] >= 1, "it is counted")
-        rows = cluster.nodes[0].ctl("ranks")["ranks"]
-        equal(sorted((row["rank"], row["node"], row["pid"]) for row in rows if row["rank"] is not None),
+        rows = [row for row in cluster.nodes[0].ctl("ranks")["ranks"] if row["rank"] is not None]
+        equal(sorted((row["rank"], row["node"], row["pid"]) for row in rows),
               [(0, "node0", ranks[0].pid), (2, "node1", ranks[1].pid)])  # fmt: skip
         late = cluster.rank(1)
         late.call("join", name="g", rank=1, size=3)
@@ -286,7 +286,8 @@ def test_the_stack_of_the_culprit():
         shown = why_spied(cluster.nodes[1], 0)
         check("  stack     py-spy gives none: it is not in Python, or only" in shown, shown)
         shown = why_spied(cluster.nodes[1], pid, PATH="/nonexistent")
-        check("  stack     py-spy would show it: pip install py-spy, then ask again" in shown, shown)
+        want = "  stack     py-spy would show it: pip install py-spy, then ask again"
+        check(want in shown, shown)
 
         # another node's commctl leads there
         shown = why_spied(cluster.nodes[0], pid)
@@ -304,7 +305,8 @@ def test_who_traces_the_culprit():
         ranks[0].start("all_reduce", name="g", count=10)
         until_why(cluster.nodes[0], "NOT_ARRIVED")
         equal(why(cluster.nodes[0])["tracer"], None)
-        with subprocess.Popen(["strace", "-qq", "-o", "/dev/null", "-p", str(ranks[1].pid)]) as tracer:
+        trace = ["strace", "-qq", "-o", "/dev/null", "-p", str(ranks[1].pid)]
+        with subprocess.Popen(trace) as tracer:
             row = {}
 
             def told():
