@@ -3,8 +3,10 @@
  * other.
  *
  * Meant is what an administrator has done: enabled the unit, where systemd runs, or named nodes in
- * the configuration. Installing the package does neither. Of the configuration only that is read,
- * line by line: is there an item below "nodes:", or beside it? */
+ * the configuration. Installing the package does neither. Removing the package leaves the link of
+ * the unit and the configuration behind: they count only while the unit's file, or the program, is
+ * there. Of the configuration only that is read, line by line: is there an item below "nodes:", or
+ * beside it? */
 #include "client/lib/context/context.h"
 
 #include <glob.h>
@@ -14,24 +16,30 @@ static bool unit_enabled(const char *root, char *path, size_t size)
 {
     char pattern[512];
     glob_t found;
-    bool any;
+    bool any = false;
 
     snprintf(pattern, sizeof pattern, "%s/run/systemd/system", root);
     if (access(pattern, F_OK))
         return false;
     snprintf(pattern, sizeof pattern, "%s/etc/systemd/system/*.wants/commd.service", root);
-    any = glob(pattern, GLOB_NOSORT, NULL, &found) == 0 && found.gl_pathc > 0;
-    if (any)
-        snprintf(path, size, "%s", found.gl_pathv[0]);
+    if (glob(pattern, GLOB_NOSORT, NULL, &found))
+        return false;
+    for (size_t i = 0; i < found.gl_pathc && !any; i++) {
+        any = access(found.gl_pathv[i], F_OK) == 0;
+        if (any)
+            snprintf(path, size, "%s", found.gl_pathv[i]);
+    }
     globfree(&found);
     return any;
 }
 
-/* Is there something but blanks and a comment? */
+/* Is there something but blanks, a comment and an empty list? */
 static bool says_something(const char *text)
 {
     text += strspn(text, " \t\r\n");
-    return *text && *text != '#' && strncmp(text, "[]", 2);
+    if (*text == '[')
+        return text[1 + strspn(text + 1, " \t\r\n")] != ']';
+    return *text && *text != '#';
 }
 
 static bool names_nodes(const char *path)
@@ -65,6 +73,9 @@ bool service_expected(const char *root, char *why, size_t size)
         snprintf(why, size, "the service commd is enabled on this node (%s)", path);
         return true;
     }
+    snprintf(path, sizeof path, "%s" COMMD_SBINDIR "/commd", root);
+    if (access(path, F_OK))
+        return false;
     snprintf(path, sizeof path, "%s" COMMD_SYSCONFDIR "/commd/commd.yaml", root);
     if (!names_nodes(path))
         return false;

@@ -47,9 +47,11 @@ static void a_unit_counts_where_systemd_runs(void **state)
     (void)state;
     assert_false(expected(why));
     sh("mkdir -p %s/etc/systemd/system/%s", "multi-user.target.wants");
-    sh("ln -s /nowhere %s/etc/systemd/system/%s", "multi-user.target.wants/commd.service");
+    sh("ln -s ../commd.service %s/etc/systemd/system/%s", "multi-user.target.wants/commd.service");
     assert_false(expected(why)); /* the image of a container */
     sh("mkdir -p %s/run/%s", "systemd/system");
+    assert_false(expected(why)); /* the package has been removed */
+    sh("touch %s/etc/systemd/system/%s", "commd.service");
     assert_true(expected(why));
     assert_non_null(strstr(why, "multi-user.target.wants/commd.service"));
 }
@@ -64,14 +66,18 @@ static void nodes_of_the_configuration_count(void **state)
         {"cluster:\n  #nodes:\n    #- {name: a}\n", false},
         {"cluster:\n  nodes:\n    #- {name: a}\nlisten:\n  http: [\n", false},
         {"cluster:\n  nodes: []\n", false},
+        {"cluster:\n  nodes: [ ]  # none\n", false},
         {"cluster:\n  nodes:  # all\n\n    # first\n  - {name: a, address: 10.0.0.1}\n", true},
         {"cluster:\n  nodes: [{name: a, address: 10.0.0.1}]\n", true},
+        {"cluster:\n  nodes: [ {name: a, address: 10.0.0.1}]\n", true},
         {"cluster:\n  nodes:\n    - name: a\n", true},
     };
     char why[600];
 
     (void)state;
     sh("mkdir -p %s%s", COMMD_SYSCONFDIR "/commd");
+    sh("mkdir -p %s%s", COMMD_SBINDIR);
+    sh("touch %s%s", COMMD_SBINDIR "/commd");
     for (unsigned i = 0; i < ARRAY_LEN(cases); i++) {
         char path[600];
         FILE *file;
@@ -84,6 +90,8 @@ static void nodes_of_the_configuration_count(void **state)
         assert_int_equal(expected(why), cases[i].nodes);
         assert_int_equal(strstr(why, path) != NULL, cases[i].nodes);
     }
+    sh("rm %s%s", COMMD_SBINDIR "/commd"); /* the package has been removed */
+    assert_false(expected(why));
 }
 
 int main(void)
