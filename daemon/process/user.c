@@ -16,6 +16,7 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/file.h>
 #include <sys/resource.h>
@@ -172,6 +173,7 @@ int user_begin(struct user_daemon *user, bool background)
     const char *why;
     int r;
 
+    signal(SIGXFSZ, SIG_IGN); /* the lock and the log are written to before process_setup() */
     if (background)
         leave_behind();
     place_own_dir(user->dir);

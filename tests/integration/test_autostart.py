@@ -251,6 +251,17 @@ def test_limits_that_stay():
         rank.call("connect")
 
 
+def test_no_file_may_grow():
+    """Not even the lock can be written to, nor the log: no reason to die."""
+    with Place() as place:
+        drop = "setpriv --bounding-set -sys_resource " if os.geteuid() == 0 else ""
+        daemon = place.script("no_files", f'ulimit -f 0; exec {drop}{place.daemon} "$@"')
+        place.rank(COMMD_DAEMON=daemon).call("connect")
+        ((_, pid, _),) = started(place.said())
+        check(running(int(pid)), "commd lives")
+        os.kill(int(pid), signal.SIGKILL)
+
+
 def all_status():
     texts = []
     for name in glob.glob("/proc/[0-9]*/status"):
