@@ -169,9 +169,11 @@ int control_gpu_ask(struct commd_context *ctx, int *ret_sock);
 /* ---- join_warn.c -----------------------------------------------------------------------------
  */
 
-/* Says on stderr that this rank has waited for so long, and for whom. */
-void join_warn(const struct commd_context *ctx, const struct msg_client_join *join,
-               int64_t waited_ms);
+/* Says on stderr that this rank has waited for so long, and for whom; or nothing, if another rank
+ * of this node does. @speaker: -1, and to be closed when the join ends. False: commd has not said
+ * who is missing, so it is to be called again later; not if this is the @last call. */
+bool join_warn(const struct commd_context *ctx, const struct msg_client_join *join,
+               int64_t waited_ms, bool last, int *speaker);
 
 /* ---- service.c -------------------------------------------------------------------------------
  */

@@ -14,6 +14,7 @@
 #include "shm/util/socket_path.h"
 
 enum { READ_SLICE_MS = 100, FRAME_MS = 5000, JOIN_GRACE_MS = 10000, READ_BUDGET = 64 };
+enum { WARN_TRIES = 5 }; /* to learn who is missing */
 enum { GPU_ASK_MS = 120000 };
 enum { LEAVING_MS = 20, LEAVING_TRIES = 100 }; /* a daemon takes a moment to end */
 
@@ -295,7 +296,8 @@ static int join_wait(struct commd_context *ctx, struct join_wait *w,
     const int64_t since_ms = (int64_t)now_ms();
     struct commd_error *e = error_mine();
     const char *name = join->name;
-    bool warned = !ctx->warn_ms;
+    unsigned warnings = ctx->warn_ms ? WARN_TRIES : 0;
+    _cleanup_(close_fdp) int speaker = -1;
 
     while (!w->done) {
         if (atomic_load(&ctx->lost)) {
@@ -312,10 +314,11 @@ static int join_wait(struct commd_context *ctx, struct join_wait *w,
                 "ago)",
                 name, ctx->node, JOIN_GRACE_MS / 1000);
         wait_slice(ctx);
-        if (!w->done && !warned && (int64_t)now_ms() - since_ms >= ctx->warn_ms) {
-            warned = true;
+        if (!w->done && warnings && (int64_t)now_ms() - since_ms >= ctx->warn_ms) {
+            warnings--;
             pthread_mutex_unlock(&ctx->lock);
-            join_warn(ctx, join, (int64_t)now_ms() - since_ms);
+            if (join_warn(ctx, join, (int64_t)now_ms() - since_ms, !warnings, &speaker))
+                warnings = 0;
             pthread_mutex_lock(&ctx->lock);
         }
         if (!w->done && ctx->interrupt) {

@@ -1,12 +1,18 @@
 /* join_warn.c - a rank that waits for long in a join says so, once, on stderr, as one does in an
- * operation: nobody may be looking at commctl.
+ * operation: nobody may be looking at commctl. One rank of a node speaks for all that wait there:
+ * it holds the name of an abstract socket, which the kernel frees however the rank ends.
  *
  * Who is missing knows the group's home, which may be another node. The commd of this node is asked
  * as commctl asks it, over a connection of its own, since nobody but the join waits for answers on
- * ours. What it does not say, or not in time, is left out. */
+ * ours. Such a connection counts among those that a user may have, so a user has one at a time on a
+ * node. Where there is no answer in time it is asked again a few times; then the list is left out.
+ */
 #include "client/lib/context/group.h"
 
+#include <stddef.h>
 #include <stdio.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 
 #include "shm/util/socket_path.h"
@@ -26,6 +32,30 @@ static bool question_answered(int sock, const struct msg *question, enum msg_typ
         return true;
     msg_fini(ret_answer);
     return false;
+}
+
+/* False: another process of this user at this commd holds @name and @size. A name that cannot be
+ * had for another reason keeps nobody from speaking. */
+static bool claim(const struct commd_context *ctx, const char *name, unsigned size, int *ret_fd)
+{
+    struct sockaddr_un un = {.sun_family = AF_UNIX};
+    uint64_t hash = 14695981039346656037u; /* FNV-1a, of what may be longer than a name can be */
+    const char *texts[] = {ctx->socket_path, name};
+    int len;
+
+    for (unsigned i = 0; i < ARRAY_LEN(texts); i++)
+        for (const char *c = texts[i];; c++) {
+            hash = (hash ^ (unsigned char)*c) * 1099511628211u;
+            if (!*c)
+                break;
+        }
+    len = snprintf(un.sun_path + 1, sizeof un.sun_path - 1, "commd-waits-%u-%u-%016llx",
+                   (unsigned)geteuid(), size, (unsigned long long)hash);
+    *ret_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    return *ret_fd < 0 ||
+           bind(*ret_fd, (struct sockaddr *)&un,
+                (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)len)) == 0 ||
+           errno != EADDRINUSE;
 }
 
 /* "" if there is no such cell. */
@@ -53,37 +83,44 @@ static void missing_of(const struct msg_tables *tables, const char *name, unsign
     }
 }
 
-static void ask_missing(const char *socket, const struct msg_client_join *join, char *text,
-                        size_t len)
+/* False: no answer, or somebody else asks just now. */
+static bool ask_missing(const struct commd_context *ctx, const struct msg_client_join *join,
+                        char *text, size_t len)
 {
     struct msg m = {.type = MSG_CLIENT_HELLO}, answer = {0};
     int64_t deadline = deadline_in(ASK_MS);
-    _cleanup_(close_fdp) int sock = -1;
+    _cleanup_(close_fdp) int turn = -1, sock = -1;
 
     text[0] = 0;
-    if (place_connect(socket, ASK_MS, &sock))
-        return;
+    if (!claim(ctx, "", 0, &turn) || place_connect(ctx->socket_path, ASK_MS, &sock))
+        return false;
     m.client_hello =
         (struct msg_client_hello){.version = MSG_VERSION, .admin = 1, .program = "libcommd"};
     if (!question_answered(sock, &m, MSG_WELCOME, deadline, &answer))
-        return;
+        return false;
     msg_fini(&answer);
     m.type = MSG_ADMIN;
     m.admin = (struct msg_admin){.verb = "groups"};
     if (!question_answered(sock, &m, MSG_TABLES, deadline, &answer))
-        return;
+        return false;
     missing_of(&answer.tables, join->name, join->size, text, len);
     msg_fini(&answer);
+    return true;
 }
 
-void join_warn(const struct commd_context *ctx, const struct msg_client_join *join,
-               int64_t waited_ms)
+bool join_warn(const struct commd_context *ctx, const struct msg_client_join *join,
+               int64_t waited_ms, bool last, int *speaker)
 {
     time_t since = time(NULL) - waited_ms / 1000;
     char missing[200], at[16] = "";
     struct tm tm;
 
-    ask_missing(ctx->socket_path, join, missing, sizeof missing);
+    if (*speaker < 0 && !claim(ctx, join->name, join->size, speaker)) {
+        close_fdp(speaker);
+        return true;
+    }
+    if (!ask_missing(ctx, join, missing, sizeof missing) && !last)
+        return false;
     if (localtime_r(&since, &tm))
         strftime(at, sizeof at, "%H:%M:%S", &tm);
     fprintf(stderr,
@@ -95,4 +132,5 @@ void join_warn(const struct commd_context *ctx, const struct msg_client_join *jo
             missing[0] ? "ranks that are not here: " : "some ranks are not here",
             missing[0] ? missing : " (commctl groups on the other nodes says which)",
             (unsigned)geteuid(), ctx->socket_path);
+    return true;
 }
