@@ -188,7 +188,7 @@ static const struct {
 } option_helps[] = {
     {NULL, "--socket PATH  the daemon's socket; else $COMMD_SOCKET, else /run/commd/commd.sock,\n"
            "                 else the user's own, $XDG_RUNTIME_DIR/commd/commd.sock or\n"
-           "                 /tmp/commd-UID/commd.sock"},
+           "                 /run/user/UID/commd/commd.sock or /tmp/commd-UID/commd.sock"},
     {NULL, "--json         print JSON; the keys are documented in commctl(8)"},
     {NULL, "--timeout S    how long to wait for the answer, in seconds (default 5); wait: for\n"
            "                 what it waits for (default: without end)"},

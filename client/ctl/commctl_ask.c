@@ -48,7 +48,7 @@ static void say_no_connection(const char *path, int error, int64_t timeout_ms)
 static int ask_connect(struct ask *ask, int *ret_sock)
 {
     const char *named = ask->socket ? ask->socket : getenv("COMMD_SOCKET");
-    char own[PLACE_SOCKET_MAX];
+    char dir[PLACE_MAX], own[PLACE_SOCKET_MAX];
     int r, r_own;
 
     if (named && !*named)
@@ -58,7 +58,7 @@ static int ask_connect(struct ask *ask, int *ret_sock)
     if (r == 0)
         return 0;
     ask->gone = is_gone(r);
-    place_own_socket(own);
+    place_own_socket(dir, own);
     if (named || !place_is_empty(r)) {
         say_no_connection(named ? named : PLACE_SYSTEM_SOCKET, -r, ask->timeout_ms);
         return r;

@@ -1,11 +1,12 @@
 /* socket_path.c - the user's own directory, and whom to trust there.
  *
- * /tmp is everybody's: a stranger can make /tmp/commd-UID before we do, or a link of that name, and
- * nobody but root can remove it. Then it is the next of a few names: the first that is this user's,
- * which nobody else can make or remove, and only if there is none, the first that is free. The
- * directory is opened without following a link, and judged by what was opened: ours, and closed to
- * others. What is made in it later goes through that descriptor. A socket can only be connected to
- * by path; who answered is asked of the kernel (SO_PEERCRED), not of the path. */
+ * $XDG_RUNTIME_DIR, and /run/user/UID, are the user's alone. /tmp is everybody's: a stranger can
+ * make /tmp/commd-UID before we do, or a link of that name, and nobody but root can remove it. Then
+ * it is the next of a few names: the first that is this user's, which nobody else can make or
+ * remove, and only if there is none, the first that is free. The directory is opened without
+ * following a link, and judged by what was opened: ours, and closed to others. What is made in it
+ * later goes through that descriptor. A socket can only be connected to by path; who answered is
+ * asked of the kernel (SO_PEERCRED), not of the path. */
 #include "shm/util/socket_path.h"
 
 #include <fcntl.h>
@@ -44,7 +45,7 @@ static void tmp_dir(char ret_dir[PLACE_MAX])
     for (unsigned i = 0; i < TMP_NAMES; i++) {
         tmp_name(i, ret_dir);
         if (lstat(ret_dir, &st) == 0) {
-            if (st.st_uid == geteuid())
+            if (S_ISDIR(st.st_mode) && st.st_uid == geteuid())
                 return;
         } else if (!found && errno == ENOENT) {
             free_one = i;
@@ -52,6 +53,19 @@ static void tmp_dir(char ret_dir[PLACE_MAX])
         }
     }
     tmp_name(free_one, ret_dir);
+}
+
+/* Where logind makes XDG_RUNTIME_DIR: below a directory of root, so nobody else can make it. The
+ * variable is not set in every process of the user, such as cron's. */
+static bool run_user_dir(char ret_dir[PLACE_MAX])
+{
+    struct stat st;
+
+    snprintf(ret_dir, PLACE_MAX, "/run/user/%u", (unsigned)geteuid());
+    if (lstat(ret_dir, &st) || !is_private(&st, 0077))
+        return false;
+    snprintf(ret_dir, PLACE_MAX, "/run/user/%u/commd", (unsigned)geteuid());
+    return true;
 }
 
 void place_own_dir(char ret_dir[PLACE_MAX])
@@ -63,16 +77,14 @@ void place_own_dir(char ret_dir[PLACE_MAX])
     if (runtime && runtime[0] == '/' && strlen(runtime) + sizeof("/commd") <= PLACE_MAX &&
         stat(runtime, &st) == 0 && is_private(&st, S_IWGRP | S_IWOTH))
         snprintf(ret_dir, PLACE_MAX, "%s/commd", runtime);
-    else
+    else if (!run_user_dir(ret_dir))
         tmp_dir(ret_dir);
 }
 
-void place_own_socket(char ret_path[PLACE_SOCKET_MAX])
+void place_own_socket(char ret_dir[PLACE_MAX], char ret_path[PLACE_SOCKET_MAX])
 {
-    char dir[PLACE_MAX];
-
-    place_own_dir(dir);
-    snprintf(ret_path, PLACE_SOCKET_MAX, "%s/" PLACE_SOCKET, dir);
+    place_own_dir(ret_dir);
+    snprintf(ret_path, PLACE_SOCKET_MAX, "%s/" PLACE_SOCKET, ret_dir);
 }
 
 int place_open_dir(const char *dir, bool make, int *ret_fd, const char **ret_why)

@@ -15,10 +15,11 @@
 enum { PLACE_MAX = 96, PLACE_SOCKET_MAX = 108 /* of sockaddr_un.sun_path */ };
 
 /* The user's own directory: $XDG_RUNTIME_DIR/commd where that variable names a directory that
- * is the user's alone, else /tmp/commd-UID, or /tmp/commd-UID.1 ... where others have taken that.
- */
+ * is the user's alone, else /run/user/UID/commd where there is such a directory of the user, else
+ * /tmp/commd-UID, or /tmp/commd-UID.1 ... where others have taken that. */
 void place_own_dir(char ret_dir[PLACE_MAX]);
-void place_own_socket(char ret_path[PLACE_SOCKET_MAX]);
+/* The directory, and the socket in it. */
+void place_own_socket(char ret_dir[PLACE_MAX], char ret_path[PLACE_SOCKET_MAX]);
 
 /* Opens @dir, which must be the user's alone: nobody else may have made it, or enter it. @make:
  * creates it first. Negative errno; *ret_why: what is wrong and what to do, static, NULL when

@@ -303,8 +303,7 @@ int autostart_search(char *ret_path, size_t size, int64_t deadline_ms, int *ret_
     r = place_connect(PLACE_SYSTEM_SOCKET, left, ret_sock);
     if (!place_is_empty(r))
         return r ? error_no_daemon(PLACE_SYSTEM_SOCKET, -r) : 0;
-    place_own_dir(dir);
-    place_own_socket(own);
+    place_own_socket(dir, own);
     r_own = place_connect_own(own, left, ret_sock);
     if (place_is_empty(r_own) && may == MAY_NOT)
         return error_no_daemon(PLACE_SYSTEM_SOCKET, -r);

@@ -109,12 +109,60 @@ static void signals_do_not_lengthen_a_connect(void **state)
     busy_end(&b);
 }
 
-enum { SOMEBODY = 54321, STRANGER = 54322 };
+/* Two users whom nothing else on the machine has, nor another run of this test. */
+static unsigned somebody, stranger;
 
-static void made_by(unsigned uid, const char *dir)
+enum { NAMES = 16 };
+
+static const char *name_of(int i)
+{
+    static char names[2][PLACE_MAX];
+    static unsigned turn;
+    char *name = names[turn++ % 2];
+
+    if (i)
+        snprintf(name, PLACE_MAX, "/tmp/commd-%u.%d", somebody, i);
+    else
+        snprintf(name, PLACE_MAX, "/tmp/commd-%u", somebody);
+    return name;
+}
+
+static const char *run_user(void)
+{
+    static char name[PLACE_MAX];
+
+    snprintf(name, sizeof name, "/run/user/%u", somebody);
+    return name;
+}
+
+static int names_begin(void **state)
+{
+    somebody = 1000000000 + 2 * (unsigned)getpid();
+    stranger = somebody + 1;
+    unsetenv("XDG_RUNTIME_DIR");
+    return 0;
+}
+
+/* Also after an assertion that failed. */
+static int names_end(void **state)
+{
+    char dir[PLACE_MAX + 8];
+
+    if (geteuid() && seteuid(0))
+        return 0;
+    for (int i = 0; i < NAMES; i++)
+        remove(name_of(i));
+    snprintf(dir, sizeof dir, "%s/commd", run_user());
+    remove(dir);
+    remove(run_user());
+    return 0;
+}
+
+static void made_by(unsigned uid, const char *dir, mode_t mode)
 {
     assert_int_equal(mkdir(dir, 0755), 0);
     assert_int_equal(chown(dir, uid, uid), 0);
+    assert_int_equal(chmod(dir, mode), 0);
 }
 
 static void own_dir_is(const char *wanted, int result)
@@ -123,7 +171,7 @@ static void own_dir_is(const char *wanted, int result)
     char dir[PLACE_MAX];
     int fd = -1;
 
-    assert_int_equal(seteuid(SOMEBODY), 0);
+    assert_int_equal(seteuid(somebody), 0);
     place_own_dir(dir);
     assert_string_equal(dir, wanted);
     assert_int_equal(place_open_dir(dir, true, &fd, &why), result);
@@ -136,31 +184,47 @@ static void own_dir_is(const char *wanted, int result)
  * does not move it when it is there. */
 static void a_name_that_others_have_taken(void **state)
 {
-    char dir[PLACE_MAX];
-
     if (geteuid())
         skip();
-    unsetenv("XDG_RUNTIME_DIR");
-    made_by(STRANGER, "/tmp/commd-54321");
-    assert_int_equal(symlink("/", "/tmp/commd-54321.1"), 0);
-    own_dir_is("/tmp/commd-54321.2", 0);
-    rmdir("/tmp/commd-54321");
-    own_dir_is("/tmp/commd-54321.2", 0);
-    rmdir("/tmp/commd-54321.2");
-    own_dir_is("/tmp/commd-54321", 0);
-    rmdir("/tmp/commd-54321");
-    unlink("/tmp/commd-54321.1");
-    made_by(STRANGER, "/tmp/commd-54321");
-    for (int i = 1; i < 16; i++) {
-        snprintf(dir, sizeof dir, "/tmp/commd-54321.%d", i);
-        made_by(STRANGER, dir);
-    }
-    own_dir_is("/tmp/commd-54321", -EPERM);
-    rmdir("/tmp/commd-54321");
-    for (int i = 1; i < 16; i++) {
-        snprintf(dir, sizeof dir, "/tmp/commd-54321.%d", i);
-        rmdir(dir);
-    }
+    made_by(stranger, name_of(0), 0755);
+    assert_int_equal(symlink("/", name_of(1)), 0);
+    own_dir_is(name_of(2), 0);
+    rmdir(name_of(0));
+    own_dir_is(name_of(2), 0);
+    rmdir(name_of(2));
+    own_dir_is(name_of(0), 0);
+    rmdir(name_of(0));
+    unlink(name_of(1));
+    for (int i = 0; i < NAMES; i++)
+        made_by(stranger, name_of(i), 0755);
+    own_dir_is(name_of(0), -EPERM);
+}
+
+/* Only a directory is one. */
+static void a_file_or_link_of_ones_own(void **state)
+{
+    if (geteuid())
+        skip();
+    assert_int_equal(seteuid(somebody), 0);
+    close(open(name_of(0), O_WRONLY | O_CREAT | O_EXCL, 0600));
+    assert_int_equal(symlink("/", name_of(1)), 0);
+    assert_int_equal(seteuid(0), 0);
+    own_dir_is(name_of(2), 0);
+}
+
+static void the_directory_of_logind_comes_before_tmp(void **state)
+{
+    char wanted[PLACE_MAX + 8];
+
+    if (geteuid() || (mkdir("/run/user", 0755) && errno != EEXIST))
+        skip();
+    snprintf(wanted, sizeof wanted, "%s/commd", run_user());
+    made_by(somebody, run_user(), 0755); /* not as logind makes it */
+    own_dir_is(name_of(0), 0);
+    chmod(run_user(), 0700);
+    own_dir_is(wanted, 0);
+    assert_int_equal(chown(run_user(), stranger, stranger), 0);
+    own_dir_is(name_of(0), 0);
 }
 
 int main(void)
@@ -168,7 +232,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_signal_does_not_end_a_connect),
         cmocka_unit_test(signals_do_not_lengthen_a_connect),
-        cmocka_unit_test(a_name_that_others_have_taken),
+        cmocka_unit_test_setup_teardown(a_name_that_others_have_taken, names_begin, names_end),
+        cmocka_unit_test_setup_teardown(a_file_or_link_of_ones_own, names_begin, names_end),
+        cmocka_unit_test_setup_teardown(the_directory_of_logind_comes_before_tmp, names_begin,
+                                        names_end),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
