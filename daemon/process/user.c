@@ -134,7 +134,7 @@ static int open_log(struct user_daemon *user, int dir_fd)
     if (user->log < 0)
         return complain_of(user, PLACE_LOG, errno, NULL);
     log_set_fd(user->log);
-    limits_left(limits, sizeof limits);
+    limits_left(0, limits, sizeof limits);
     if (limits[0])
         log_info("has the limits of who started it: %s", limits);
     return 0;

@@ -6,8 +6,8 @@
 
 /* As far as this process may: those that a service can run into are gone. */
 void limits_lift(void);
-/* "1000 KiB of a file (ulimit -f), ...": those of them that stay, or would stay in a process that
- * this one starts. "": none. */
-void limits_left(char *text, size_t size);
+/* "1000 KiB of a file (ulimit -f), nice 5": what holds process @pid (0: this one) back. "":
+ * nothing. */
+void limits_left(pid_t pid, char *text, size_t size);
 
 #endif

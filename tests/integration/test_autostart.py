@@ -251,6 +251,19 @@ def test_limits_that_stay():
         rank.call("connect")
 
 
+def test_priorities_that_stay():
+    """An ordinary user cannot reset them, so the rank says what its commd has."""
+    words = ["nice", "-n", "5", "chrt", "--idle", "0", "sh", "-c",
+             f"ulimit -l 64; exec {sys.executable} {c.HERE}/rank.py"]  # fmt: skip
+    if os.geteuid() == 0:
+        words = ["setpriv", "--bounding-set", "-sys_resource,-sys_nice", *words]
+    with Place() as place:
+        place.rank(words).call("connect")
+        text = "64 KiB of locked memory (ulimit -l), nice 5, scheduling policy SCHED_IDLE (chrt)"
+        check(f"commd: it has the limits of this process: {text}\n" in place.said(), place.said())
+        check(f"has the limits of who started it: {text}\n" in place.log(), place.log())
+
+
 def test_no_file_may_grow():
     """Not even the lock can be written to, nor the log: no reason to die."""
     with Place() as place:

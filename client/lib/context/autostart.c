@@ -223,7 +223,7 @@ static int start_daemon(const char *dir, int64_t deadline_ms)
         "commd: no daemon was running; started one for user %u (pid %ld, socket %s/" PLACE_SOCKET
         "); COMMD_AUTOSTART=0 forbids this\n",
         (unsigned)geteuid(), pid, dir);
-    limits_left(text, sizeof text);
+    limits_left((pid_t)pid, text, sizeof text);
     if (text[0])
         fprintf(stderr, "commd: it has the limits of this process: %s\n", text);
     return 0;
