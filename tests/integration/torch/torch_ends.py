@@ -210,16 +210,17 @@ def late(rank, size, folder):
 
 def limit_of_the_environment(rank, size, folder):
     """$COMMD_TIMEOUT is the limit of groups for which the program names none."""
-    os.environ["COMMD_TIMEOUT"] = "1.5"
+    os.environ["COMMD_TIMEOUT"] = "31.5"
 
     def limit(group):
         return group._get_backend(torch.device("cpu")).options._timeout
 
     init(folder, rank, size, timeout=None)
-    assert limit(dist.group.WORLD) == timedelta(seconds=1.5), limit(dist.group.WORLD)
+    assert limit(dist.group.WORLD) == timedelta(seconds=31.5), limit(dist.group.WORLD)
     named = dist.new_group(timeout=timedelta(seconds=30))
     assert limit(named) == timedelta(seconds=30), limit(named)
     if rank != 0:
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1.5), dist.group.WORLD)
         try:
             dist.all_reduce(torch.ones(10))
             raise AssertionError("nothing was raised")
