@@ -36,7 +36,7 @@ static bool question_answered(int sock, const struct msg *question, enum msg_typ
 
 /* False: another process of this user at this commd holds @name and @size. A name that cannot be
  * had for another reason keeps nobody from speaking. */
-static bool claim(const struct commd_context *ctx, const char *name, unsigned size, int *ret_fd)
+static bool hold_name(const struct commd_context *ctx, const char *name, unsigned size, int *ret_fd)
 {
     struct sockaddr_un un = {.sun_family = AF_UNIX};
     uint64_t hash = 14695981039346656037u; /* FNV-1a, of what may be longer than a name can be */
@@ -92,7 +92,7 @@ static bool ask_missing(const struct commd_context *ctx, const struct msg_client
     _cleanup_(close_fdp) int turn = -1, sock = -1;
 
     text[0] = 0;
-    if (!claim(ctx, "", 0, &turn) || place_connect(ctx->socket_path, ASK_MS, &sock))
+    if (!hold_name(ctx, "", 0, &turn) || place_connect(ctx->socket_path, ASK_MS, &sock))
         return false;
     m.client_hello =
         (struct msg_client_hello){.version = MSG_VERSION, .admin = 1, .program = "libcommd"};
@@ -115,7 +115,7 @@ bool join_warn(const struct commd_context *ctx, const struct msg_client_join *jo
     char missing[200], at[16] = "";
     struct tm tm;
 
-    if (*speaker < 0 && !claim(ctx, join->name, join->size, speaker)) {
+    if (*speaker < 0 && !hold_name(ctx, join->name, join->size, speaker)) {
         close_fdp(speaker);
         return true;
     }
