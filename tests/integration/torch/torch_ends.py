@@ -227,6 +227,8 @@ def limit_of_the_environment(rank, size, folder):
         except dist.DistBackendError as error:
             assert "timeout of 1500 ms" in str(error) or "gave up" in str(error), str(error)
     dist.barrier(group=named)
+    dist.distributed_c10d._set_pg_timeout(timedelta(microseconds=500), named)
+    assert limit(named) == timedelta(milliseconds=1), limit(named)  # 0 would be no limit
 
 
 def aborted(rank, size, folder):

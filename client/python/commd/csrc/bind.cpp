@@ -67,8 +67,7 @@ c10::intrusive_ptr<ProcessGroupCommd> create(const c10d::DistributedBackendOptio
     spec.store = options.store;
     spec.rank = options.group_rank;
     spec.size = options.group_size;
-    spec.timeout = checked_timeout(
-        "process group", std::chrono::duration_cast<std::chrono::milliseconds>(options.timeout));
+    spec.timeout = checked_timeout("process group", limit_of(options.timeout));
     spec.id = options.group_id;
     spec.ranks = options.global_ranks_in_group;
     GilRelease no_gil;
@@ -97,8 +96,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
         /* What torch asks of ranks that stay out of a new group, where splitting is supported. */
         .def("perform_nocolor_split", [](ProcessGroupCommd &, c10::Device) {})
         /* _amend.py; the first as gloo's. */
-        .def("_set_default_timeout", &ProcessGroupCommd::setTimeout, py::arg("timeout"),
-             py::call_guard<py::gil_scoped_release>())
+        .def(
+            "_set_default_timeout",
+            [](ProcessGroupCommd &group, std::chrono::microseconds timeout) {
+                group.setTimeout(commd::limit_of(timeout));
+            },
+            py::arg("timeout"), py::call_guard<py::gil_scoped_release>())
         .def("_abandon_coalescing", &ProcessGroupCommd::abandonCoalescing,
              py::call_guard<py::gil_scoped_release>());
     m.def("create", &commd::create, py::arg("options"));

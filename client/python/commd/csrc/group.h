@@ -30,7 +30,14 @@ std::exception_ptr backend_error(const commd_error &error);
 [[noreturn]] void throw_last_error(int code);
 /* A limit of @what: 0 is none, and so is what no clock can count; refuses what is negative. */
 std::chrono::milliseconds checked_timeout(const char *what, std::chrono::milliseconds timeout);
-/* The same, as the library counts: unset (-1) is the group's (0), none (0) is -1. */
+/* Of what a program gives, less than 1 ms is 1 ms: 0 would be none. */
+template <class Duration> std::chrono::milliseconds limit_of(Duration timeout)
+{
+    auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(timeout);
+
+    return timeout.count() > 0 && ms.count() == 0 ? std::chrono::milliseconds(1) : ms;
+}
+/* As checked_timeout(), as the library counts: unset (-1) is the group's (0), none (0) is -1. */
 int64_t to_timeout_ms(const char *what, std::chrono::milliseconds timeout);
 
 struct GroupSpec {
