@@ -1,7 +1,8 @@
 /* heard.c - a node is believed about itself. A row has to be about that node. Of a group that this
  * node is in, too, the membership says which ranks those are: a row about another rank is dropped,
- * and whom it accuses beside itself is not heard. Then our own cause stands there, or the words are
- * marked as that node's. Of other groups this node knows nothing: there a node could tell of ranks
+ * and whom it accuses beside itself is not heard: then our own cause stands there, or the words are
+ * marked as that node's. But which of those that are gone it missed first it may tell: that these are
+ * gone their own nodes have told. Of other groups this node knows nothing: there a node could tell of ranks
  * that are not its own, under its own name. */
 #include <stdio.h>
 
@@ -28,6 +29,7 @@ static const char *const keys[FIELDS] = {"group",      "rank",       "node",    
                                          "gone_node",  "gone_pid",   "gone_ops"};
 
 struct heard {
+    const struct core *core;
     unsigned node;
     const char *name;
     int at[FIELDS]; /* column; -1: the table has none */
@@ -49,6 +51,22 @@ static bool is_its_own(const struct heard *heard, const char *text)
 
     return *text && !*end && rank < view->size &&
            view->nodes[view->members[rank].node] == heard->node;
+}
+
+/* Is the rank that is told as gone its own, or gone in that way for us, too? */
+static bool is_gone(const struct heard *heard, char *const *row)
+{
+    const char *rank = cell(heard, row, GONE_RANK);
+    const struct core_group_view *view = &heard->view;
+    unsigned long number = strtoul(rank, NULL, 10);
+    enum cause fate;
+
+    if (is_its_own(heard, rank))
+        return true;
+    if (!*rank || number >= view->size)
+        return false;
+    fate = core_rank_fate(heard->core, view->id, (unsigned)number);
+    return fate != CAUSE_NONE && (fate == CAUSE_LEFT) == !strcmp(cell(heard, row, GONE), "left");
 }
 
 static bool may_tell(const struct heard *heard, char *const *row)
@@ -82,7 +100,7 @@ static void hear_row(const struct heard *heard, char *const *row, unsigned ncolu
 {
     bool cause = !heard->known || !*cell(heard, row, CAUSE) ||
                  is_its_own(heard, cell(heard, row, CAUSE_RANK));
-    bool gone = !heard->known || is_its_own(heard, cell(heard, row, GONE_RANK));
+    bool gone = !heard->known || is_gone(heard, row);
 
     for (unsigned i = 0; i < ncolumns; i++) {
         unsigned field = 0;
@@ -99,7 +117,7 @@ static void hear_row(const struct heard *heard, char *const *row, unsigned ncolu
 unsigned heard_rows(const struct core *core, unsigned node, const char *name,
                     const struct msg_table *told, struct table *table)
 {
-    struct heard heard = {.node = node, .name = name};
+    struct heard heard = {.core = core, .node = node, .name = name};
     unsigned dropped = 0;
 
     for (unsigned field = 0; field < FIELDS; field++) {

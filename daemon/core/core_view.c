@@ -59,6 +59,15 @@ bool core_group(const struct core *core, uint64_t id, struct core_group_view *re
     return true;
 }
 
+enum cause core_rank_fate(const struct core *core, uint64_t id, unsigned rank)
+{
+    const struct group *group = any_group(core, id);
+
+    if (!group || rank >= group->size)
+        return CAUSE_NONE;
+    return (enum cause)runs_fate(&core->runs, &group->members[rank])->cause;
+}
+
 static void view_forming(const struct core *core, const struct forming *forming,
                          struct core_group_view *ret)
 {

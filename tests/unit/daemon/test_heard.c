@@ -108,11 +108,31 @@ static void a_node_accuses_nobody_else(void **state)
     bench_free(bench);
 }
 
+/* Its own node has told that it is gone, and how: whom of those b missed first it may say. */
+static void a_node_tells_whom_it_missed_first(void **state)
+{
+    char id[17];
+    struct bench *bench = bench_with_group(id);
+    const char *row[COLUMNS] = {id,  "open", "", "", "", "died", "2", "c", "7", "3", "1", "b"};
+    struct msg gone = {.type = MSG_GONE};
+
+    (void)state;
+    assert_null(strstr(left_of(bench, row), "died|2|c"));
+    gone.gone = (struct msg_gone){
+        .group = strtoull(id, NULL, 16), .rank = 2, .cause = CAUSE_RANK_LOST, .pid = 7};
+    feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 2, .msg = &gone});
+    assert_non_null(strstr(left_of(bench, row), "died|2|c|7|3"));
+    row[5] = "left";
+    assert_null(strstr(left_of(bench, row), "left|2|c"));
+    bench_free(bench);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_node_tells_of_its_own_ranks),
         cmocka_unit_test(a_node_accuses_nobody_else),
+        cmocka_unit_test(a_node_tells_whom_it_missed_first),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
