@@ -94,6 +94,18 @@ static void *abort_thread(void *arg)
     return NULL;
 }
 
+/* What hangs in others on these GPUs keeps its time. */
+static void streams_renew(const struct gcomm *c, uint64_t now)
+{
+    for (unsigned i = 0; i < c->nhere; i++) {
+        struct gstream *s = &c->dev[i]->stream[STREAM_NCCL];
+        const struct gflight *first = STAILQ_FIRST(&s->flying);
+
+        if (first && first->op->comm == c)
+            s->since_ms = now;
+    }
+}
+
 /* Its time begins, and that of what it is to end. */
 static void abort_begin(struct gpu *g, struct gcomm *c)
 {
@@ -101,8 +113,7 @@ static void abort_begin(struct gpu *g, struct gcomm *c)
 
     c->waits = false;
     c->failed_ms = now_ms();
-    for (unsigned i = 0; i < c->nhere; i++)
-        c->dev[i]->stream[STREAM_NCCL].since_ms = c->failed_ms;
+    streams_renew(c, c->failed_ms);
     atomic_store(&c->aborts_left, threads);
     for (unsigned i = 0; i < threads; i++) {
         int r = thread_start(abort_thread, c, ABORT_STACK);
@@ -167,11 +178,11 @@ void comm_fail(struct gpu *g, struct gcomm *c, const char *format, ...)
     va_end(args);
     gpu_log_user(g, c->uid, LOG_ERROR, "%s; its communicator is aborted", c->why);
     c->failed = true;
+    streams_renew(c, now_ms()); /* the abort has its time */
     for (unsigned i = 0; i < c->nhere; i++) {
         struct gstream *s = &c->dev[i]->stream[STREAM_NCCL];
         struct gflight *f;
 
-        s->since_ms = now_ms(); /* the abort has its time */
         STAILQ_FOREACH(f, &s->flying, next)
             if (f->op->comm == c) {
                 op_retell(f->op, COMMD_E_GPU_LOST, c->why);
@@ -376,8 +387,19 @@ struct gcomm *comm_begin(struct gop *op)
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
+/* An abort frees memory, and that waits for all that the GPUs have to do. */
+static bool comm_idle(const struct gpu *g, const struct gcomm *c)
+{
+    for (unsigned i = 0; i < c->nhere; i++)
+        for (unsigned s = 0; s < STREAMS; s++)
+            if (c->dev[i]->stream[s].nflying)
+                return false;
+    return !g->now && !g->naborting;
+}
+
 /* Each takes some hundred MB of its GPUs: one that no group is for goes after a while, in which
- * another group of the same ranks mostly comes. Other nodes find that this one has none. */
+ * another group of the same ranks mostly comes, and when it is in nobody's way. Other nodes find
+ * that this one has none. */
 static void comm_rest(struct gpu *g, struct gcomm *c, uint64_t now)
 {
     const struct ggroup *gr;
@@ -390,7 +412,8 @@ static void comm_rest(struct gpu *g, struct gcomm *c, uint64_t now)
                 c->used_ms = now;
                 return;
             }
-    comm_abort(g, c);
+    if (comm_idle(g, c))
+        comm_abort(g, c);
 }
 
 void comms_turn(struct gpu *g)

@@ -115,6 +115,8 @@ static int works_once(void *arg, int sock)
     membership_spread(&m, &c, 0, x->group, x->world, x->rank, x->device);
     MUST(client_attach(&c, &m) == 0);
     MUST(add_up(&c, x, 1, &b, 0, &r) == 0);
+    if (x->meetings)
+        meet(x->meetings, x->world + 1);
     return 0;
 }
 
@@ -252,13 +254,23 @@ static void nccl_that_fails_between_parts(void **state)
     unsetenv("TEST_PART");
 }
 
+static void wait_for_communicators(struct service *sv, unsigned device, uint32_t n)
+{
+    uint64_t end = now_ms() + SERVICE_PATIENCE_MS;
+
+    do {
+        assert_true(now_ms() < end);
+        usleep(1000);
+        assert_true(service_ask(sv));
+    } while (sv->device[device].communicators != n);
+}
+
 /* Nobody is left to use it. */
 static void a_communicator_of_no_group_goes(void **state)
 {
     struct crew x[2];
     struct service sv;
     pid_t pids[2];
-    uint64_t end;
 
     (void)state;
     start_with_knobs(&sv, "");
@@ -270,11 +282,7 @@ static void a_communicator_of_no_group_goes(void **state)
         assert_int_equal(client_join(pids[i]), 0);
     assert_true(service_ask(&sv));
     assert_int_equal(sv.device[0].operations, 1);
-    for (end = now_ms() + SERVICE_PATIENCE_MS; sv.device[0].communicators && now_ms() < end;) {
-        usleep(10000);
-        assert_true(service_ask(&sv));
-    }
-    assert_int_equal(sv.device[0].communicators, 0);
+    wait_for_communicators(&sv, 0, 0);
     assert_int_equal(service_stop(&sv), 0);
     service_knobs_end();
 }
@@ -360,6 +368,50 @@ static void aborts_that_wait_for_each_other(void **state)
         pids[i] = client_spawn(&sv, 1000, fails_once, &x[i]);
     }
     for (unsigned i = 0; i < 5; i++)
+        assert_int_equal(client_join(pids[i]), 0);
+    assert_true(service_until(&sv, 0, 0, 0));
+    assert_int_equal(service_stop(&sv), 0);
+    service_knobs_end();
+}
+
+/* While a communicator is to go that nobody uses any more, another one hangs on its GPUs. An abort
+ * of the first frees memory, and would wait for what hangs. */
+static void a_communicator_goes_behind_one_that_hangs(void **state)
+{
+    struct crew goes = {.meetings = meetings_new(1), .group = 7, .world = 3, .device = {0, 1, 2}},
+                hangs = {.group = 8,
+                         .world = 2,
+                         .device = {0, 1},
+                         .text = "stands still for 1000 ms in all_reduce of group \"group 8\""},
+                alone = {.meetings = meetings_new(2), .group = 9, .world = 2, .device = {3, 3}};
+    struct crew x[7];
+    struct service sv;
+    pid_t pids[7];
+
+    (void)state;
+    start_with_knobs(&sv, "FAKENCCL_ABORT_FREES=1");
+    alone.over = &alone.meetings[1].came;
+    for (unsigned i = 0; i < 7; i++) {
+        x[i] = i < 3 ? goes : i < 5 ? hangs : alone;
+        x[i].rank = i < 3 ? i : (i - 3) % 2;
+    }
+    for (unsigned i = 5; i < 7; i++)
+        pids[i] = client_spawn(&sv, 1001, works_on, &x[i]);
+    for (unsigned i = 0; i < 3; i++)
+        pids[i] = client_spawn(&sv, 1000, works_once, &x[i]);
+    while (atomic_load(&goes.meetings->came) < 3)
+        usleep(1000);
+    service_turn_knobs("FAKENCCL_HANG_AT=1:1\nFAKENCCL_ABORT_FREES=1");
+    for (unsigned i = 3; i < 5; i++)
+        pids[i] = client_spawn(&sv, 1000, fails_once, &x[i]);
+    wait_for_communicators(&sv, 0, 2);
+    meet(goes.meetings, 4);
+    wait_for_communicators(&sv, 2, 0);
+    assert_int_equal(sv.device[0].communicators, 0); /* the other one has failed before */
+    for (unsigned i = 0; i < 5; i++)
+        assert_int_equal(client_join(pids[i]), 0);
+    atomic_store(alone.over, 1);
+    for (unsigned i = 5; i < 7; i++)
         assert_int_equal(client_join(pids[i]), 0);
     assert_true(service_until(&sv, 0, 0, 0));
     assert_int_equal(service_stop(&sv), 0);
@@ -459,6 +511,7 @@ int main(void)
         cmocka_unit_test(a_call_of_the_driver_that_hangs),
         cmocka_unit_test(an_environment_with_settings_of_nccl),
         cmocka_unit_test(a_communicator_of_no_group_goes),
+        cmocka_unit_test(a_communicator_goes_behind_one_that_hangs),
         cmocka_unit_test(an_abort_that_hangs_ends_the_process),
     };
 
