@@ -18,8 +18,10 @@ const struct cuda *driver(const char **ret_why);
 int driver_error(const char *op, const char *call, cu_result r);
 
 /* A stream of ours, in the current context. What waits in a stream stands in a hardware queue, and
- * holds up the streams that share it, which are of one priority. So ours have other ones than the
- * caller's, and each kind, for each waits for something else, has its own. */
+ * holds up the streams that share it, which are of one priority. So ours have other ones than most
+ * of the caller's, which are of the least, and each kind, for each waits for something else, has
+ * its own. What still shares: streams of one kind, of all groups, where there are more of them than
+ * queues; the caller's of a priority that high; and all where a GPU has too few priorities. */
 enum driver_lane { LANE_DOWN, LANE_UP, LANE_LANDING };
 cu_result driver_stream(enum driver_lane lane, cu_stream *ret);
 

@@ -23,9 +23,11 @@
  * call has told of it.
  *
  * Why waits on streams cannot block each other (streams may share a hardware queue, in which what
- * was enqueued first goes first): what a wait needs, of this process, was enqueued before it; and
- * "down" and "up" share one neither with each other nor with the caller's (driver_stream()), so
- * that groups may be used in different order on different ranks.
+ * was enqueued first goes first): what a wait needs, of this process, was enqueued before it. Where
+ * ranks use groups in different order that is not enough: so "down" and "up" share none with each
+ * other, nor with most of the caller's (driver_stream()). "Down" streams of two groups may share
+ * one, always with CUDA_DEVICE_MAX_CONNECTIONS=1: what a group is given on a stream that waits for
+ * other ranks then holds up the input of the other group, and ranks must use both in one order.
  *
  * Who wakes me: nobody; the progress thread polls. What if a rank dies now: the operation fails,
  * done is stored all the same. What if the group is left: the same. If this stream never gets
