@@ -49,6 +49,7 @@ UNUSED = [
     "tune_fast*", "libmpcp*", "libmpi_abi*", "libmpifort*", "libmpi_ilp64*", "libmpijava*",
     "libmpi.so", "libmpi.so.12.*", "libpsm*", "libefa*", "libverbs*", "libmlx*", "coll.fatbin",
     "*thread-split*", "*psm3*", "*opa*", "mpiexec", "*cpuinfo", "doc*",
+    "IMB-*",
 ]  # fmt: skip
 # What a machine with torch has.
 SYSTEM = re.compile(r"^(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)\.so|ld-linux|linux-vdso)")
