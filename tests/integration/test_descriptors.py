@@ -357,7 +357,7 @@ def under_attack(nodes, names, changes=None):
             some_stay = ("with_every_message", "in_the_queue", "through_the_doorbell")
             if name not in some_stay:
                 until(
-                    lambda: descriptors(target.pid) <= before,
+                    lambda: descriptors(target.pid) <= before + 16,
                     lambda: f"{descriptors(target.pid)} of {before}",
                 )
             attacker.end()
@@ -365,7 +365,8 @@ def under_attack(nodes, names, changes=None):
             rank.start("stream", name="victim", seed=2, operations=20, max_bytes=100000)
         for rank in ranks:
             rank.finish()
-        until(lambda: descriptors(target.pid) <= before,
+        # of 16 processes of a user commd keeps a descriptor, to say later how they have ended
+        until(lambda: descriptors(target.pid) <= before + 16,
               lambda: f"{descriptors(target.pid)} descriptors, {before} before")  # fmt: skip
         equal([(node.pid, node.engine_pid()) for node in cluster.nodes], pids, "all live on")
         for node in cluster.nodes:
@@ -393,6 +394,7 @@ def test_no_descriptor_is_left():
     with Cluster(1, {"listen": {"socket_mode": '"0666"'}}, start=False) as cluster:
         open_to_all(cluster)
         cluster.expect("no file descriptor is left for clients")
+        cluster.expect("only 300 files may be open")
         node = cluster.nodes[0]
         node.prefix = ["prlimit", "--nofile=300"]
         cluster.start()
