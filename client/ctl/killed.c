@@ -4,17 +4,42 @@
  * words of the dead are on their boards still: so all ranks are looked at as if they lived
  * (seats->before), and the chain leads to who kept them waiting.
  *
- * One that crashes in a short wait, or whose others go on, is no such job. */
+ * One that crashes in a short wait, or whose others go on, is no such job. Nor is one whose first
+ * had an end of its own, as far as that is known: a crash, or a SIGKILL that no other rank has. */
 #include "client/ctl/finding.h"
 
 enum { KILLED_MS = 5000 }; /* nobody ends a job for a hang that is shorter */
 
+static const struct seat *row_of_first(const struct seats *seats, const struct seat *of)
+{
+    const struct seat *first = first_gone(seats, of), *row = NULL;
+
+    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++)
+        if (first && seats->by_rank[i]->rank == first->gone_rank)
+            row = seats->by_rank[i];
+    return row;
+}
+
+/* Did @s end by something that no other rank had? */
+static bool ended_by_itself(const struct seats *seats, const struct seat *s)
+{
+    if (!*s->exit || was_ended(s))
+        return false;
+    for (unsigned i = s->group_at; i < seats->n && same_group(seats->by_rank[i], s); i++)
+        if (seats->by_rank[i] != s && seats->by_rank[i]->rank >= 0 && strstr(s->exit, "(KILL)") &&
+            is(seats->by_rank[i]->exit, s->exit))
+            return false;
+    return true;
+}
+
 /* Of those who died in a long wait one, if all are gone and that is why; or NULL. */
 static const struct seat *killed_waiter(const struct seats *seats, const struct seat *of)
 {
-    const struct seat *first = first_gone(seats, of), *waiter = NULL;
-    bool waits = false, ended = false;
+    const struct seat *row = row_of_first(seats, of), *waiter = NULL;
 
+    if (row ? ended_by_itself(seats, row) || (died_ms(row) < KILLED_MS && !was_ended(row))
+            : first_gone(seats, of) != NULL)
+        return NULL;
     for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
         const struct seat *s = seats->by_rank[i];
 
@@ -22,19 +47,19 @@ static const struct seat *killed_waiter(const struct seats *seats, const struct 
             continue;
         if (!is_dead(s) && !is(s->process, "left"))
             return NULL;
-        if (first && s->rank == first->gone_rank) {
-            waits = died_ms(s) >= KILLED_MS;
-            ended = was_ended(s);
-        }
         if (!waiter || died_ms(s) > died_ms(waiter))
             waiter = s;
     }
-    return waiter && died_ms(waiter) >= KILLED_MS && (!first || waits || ended) ? waiter : NULL;
+    return waiter && died_ms(waiter) >= KILLED_MS ? waiter : NULL;
 }
 
-/* "SIGTERM", if one of them is known to have had it; or "". */
+/* "signal 15 (TERM)": how the first one ended, or one of them that was told to; "": not known. */
 static const char *ended_by(const struct seats *seats, const struct seat *of)
 {
+    const struct seat *first = row_of_first(seats, of);
+
+    if (first && *first->exit)
+        return first->exit;
     for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++)
         if (was_ended(seats->by_rank[i]))
             return seats->by_rank[i]->exit;

@@ -1574,6 +1574,37 @@ static void a_job_that_was_ended_while_it_hung(void **state)
     assert_evidence(f, "had waited to send to rank 0 with tag 7, for 9.0 s");
 }
 
+/* The first one waited as well, and had an end of its own: that is why the others ended. */
+static void a_waiter_that_was_gone_first_by_itself(void **state)
+{
+    static const char *const ends[] = {"signal 9 (KILL)", "signal 11 (SEGV)", "exit code 1"};
+    static const char waits[] = "process=died started=6 operation=all_reduce asleep_ms=13000 "
+                                "size=3 gone=died gone_rank=0 gone_node=a gone_pid=100";
+    struct fix *f = *state;
+
+    for (unsigned i = 0; i < ARRAY_LEN(ends); i++) {
+        row(f, 0, waits);
+        set(f, "exit", ends[i]);
+        row(f, 1, waits);
+        set(f, "exit", "signal 15 (TERM)");
+        row(f, 2, "process=died size=3 gone=died gone_rank=0 gone_node=a gone_pid=100");
+        assert_verdict(f, RANK_DEAD);
+        assert_int_equal(f->findings[0].rank, 0);
+        assert_evidence(f, ends[i]);
+        clear(f);
+    }
+
+    /* all were killed, and so that one was */
+    row(f, 0, waits);
+    set(f, "exit", "signal 9 (KILL)");
+    row(f, 1, waits);
+    set(f, "exit", "signal 9 (KILL)");
+    row(f, 2, "process=died size=3 gone=died gone_rank=0 gone_node=a gone_pid=100");
+    assert_verdict(f, NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 2);
+    assert_evidence(f, "were ended while it hung, by signal 9 (KILL); until then:");
+}
+
 /* Who leaves while the others have more to do is to blame, also when they end because of it. */
 static void the_first_that_left(void **state)
 {
@@ -1763,6 +1794,7 @@ int main(void)
         T(the_first_that_died),
         T(how_a_rank_died),
         T(a_job_that_was_ended_while_it_hung),
+        T(a_waiter_that_was_gone_first_by_itself),
         T(the_first_that_left),
         T(one_that_calls_one_more),
         T(nodes_that_disagree_who_was_gone_first),
