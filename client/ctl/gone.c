@@ -40,22 +40,30 @@ static bool left_already(const struct seat *s, const struct seat *than)
     return is(s->process, "left");
 }
 
-/* All but one have left, most of the group, and none of them with an error: it called one more. */
-static bool one_goes_on(const struct seats *seats, const struct seat *of, const struct seat *in,
-                        unsigned begun)
+enum one_more { ONE_MORE_NO, ONE_MORE_MAYBE, ONE_MORE_YES };
+
+/* Did the one that goes on call one more? All others have left, most of the group, and none of them
+ * with an error; maybe: of some it is not known how they ended. */
+static enum one_more one_goes_on(const struct seats *seats, const struct seat *of,
+                                 const struct seat *in, unsigned begun)
 {
+    enum one_more found = ONE_MORE_YES;
     unsigned left = 0;
 
     if (begun != 1 || is_dead(in) || left_already(in, in))
-        return false;
+        return ONE_MORE_NO;
     for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
         const struct seat *s = seats->by_rank[i];
 
         if (is_dead(s) || (*s->exit && !is(s->exit, "exit code 0")))
-            return false;
-        left += left_already(s, s);
+            return ONE_MORE_NO;
+        if (!left_already(s, s))
+            continue;
+        left++;
+        if (!*s->exit)
+            found = ONE_MORE_MAYBE;
     }
-    return left > 1 && 2 * (uint64_t)left > of->size;
+    return left > 1 && 2 * (uint64_t)left > of->size ? found : ONE_MORE_NO;
 }
 
 static const struct seat *who_began(const struct seats *seats, const struct seat *of, uint32_t op)
@@ -88,8 +96,9 @@ static void find_left(struct finding *f, const struct seats *seats, const struct
     const struct seat *in = who_began(seats, of, most);
     char name[SEAT_NAME], list[RANKS_NAME];
     unsigned n = name_ranks(seats, in, has_begun_like, list);
+    enum one_more more = one_goes_on(seats, of, in, n);
 
-    if (one_goes_on(seats, of, in, n))
+    if (more == ONE_MORE_YES)
         return find_one_more(f, seats, in);
     f->verdict = VERDICT_RANK_LEFT;
     blame(f, s);
@@ -104,6 +113,8 @@ static void find_left(struct finding *f, const struct seats *seats, const struct
     tell(f->remedy, "look at the end of that rank's own output: did an exception end its program?");
     tell(f->remedy, "if not, let all ranks call the same operations before they leave: do all have "
                     "as many batches? (torch: drop_last, or Join)");
+    if (more == ONE_MORE_MAYBE)
+        tell(f->remedy, "or does only %s go on: did it call one more?", seat_name(in, name));
 }
 
 /* A row of @node's, which says who was gone first as that node saw it; NULL: it says nothing. */
