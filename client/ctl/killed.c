@@ -1,8 +1,8 @@
 /* killed.c - a job that hung, and was ended: its ranks die one after the other, and who was gone
- * first says nothing. What it hung in does. Who was gone first slept in a wait for others, so it
- * did not end because of them; or it has a signal by which jobs are ended, while others slept. The
- * words of the dead are on their boards still: so all ranks are looked at as if they lived
- * (seats->before), and the chain leads to who kept them waiting.
+ * first says nothing. What it hung in does. Who was gone first slept in a wait for others, maybe of
+ * another group of the job, so it did not end because of them; or it has a signal by which jobs are
+ * ended, while others slept. The words of the dead are on their boards still: so all ranks are
+ * looked at as if they lived (seats->before), and the chain leads to who kept them waiting.
  *
  * One that crashes in a short wait, or whose others go on, is no such job. Nor is one whose first
  * had an end of its own, as far as that is known: a crash, or a SIGKILL that no other rank has. */
@@ -32,25 +32,40 @@ static bool ended_by_itself(const struct seats *seats, const struct seat *s)
     return true;
 }
 
-/* Of those who died in a long wait one, if all are gone and that is why; or NULL. */
-static const struct seat *killed_waiter(const struct seats *seats, const struct seat *of)
+/* Where the process of @s waited long when it died, before that: in this group or in another, by
+ * its host or by its GPU. NULL: nowhere. */
+static const struct seat *died_in(const struct seats *seats, const struct seat *s)
 {
-    const struct seat *row = row_of_first(seats, of), *waiter = NULL;
+    const struct seat *in = &seats->before->at[s - seats->at];
 
-    if (row ? ended_by_itself(seats, row) || (died_ms(row) < KILLED_MS && !was_ended(row))
+    if (!is_dead(s))
+        return NULL;
+    if (stuck_ms(in) < KILLED_MS)
+        in = blocked_in(in);
+    if (!in || stuck_ms(in) < KILLED_MS || !is_dead(&seats->at[in - seats->before->at]))
+        return NULL;
+    return in;
+}
+
+/* Where one of those waited who died in a long wait, if all are gone and that is why; or NULL. */
+static const struct seat *killed_in(const struct seats *seats, const struct seat *of)
+{
+    const struct seat *row = row_of_first(seats, of), *longest = NULL;
+
+    if (row ? ended_by_itself(seats, row) || (!died_in(seats, row) && !was_ended(row))
             : first_gone(seats, of) != NULL)
         return NULL;
     for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
-        const struct seat *s = seats->by_rank[i];
+        const struct seat *s = seats->by_rank[i], *in = died_in(seats, s);
 
         if (s->rank < 0)
             continue;
         if (!is_dead(s) && !is(s->process, "left"))
             return NULL;
-        if (!waiter || died_ms(s) > died_ms(waiter))
-            waiter = s;
+        if (in && (!longest || stuck_ms(in) > stuck_ms(longest)))
+            longest = in;
     }
-    return waiter && died_ms(waiter) >= KILLED_MS ? waiter : NULL;
+    return longest;
 }
 
 /* "signal 15 (TERM)": how the first one ended, or one of them that was told to; "": not known. */
@@ -68,7 +83,7 @@ static const char *ended_by(const struct seats *seats, const struct seat *of)
 
 bool find_killed(struct finding *f, const struct seats *seats, const struct seat *of)
 {
-    const struct seat *waiter = seats->before ? killed_waiter(seats, of) : NULL;
+    const struct seat *waiter = seats->before ? killed_in(seats, of) : NULL;
     const char *by;
 
     if (!waiter)
@@ -78,6 +93,6 @@ bool find_killed(struct finding *f, const struct seats *seats, const struct seat
     f->evidence[0] = 0;
     tell(f->evidence, "its ranks were ended while it hung%s%s; until then:", *by ? ", by " : "",
          by);
-    follow_strictly(f, seats->before, &seats->before->at[waiter - seats->at]);
+    follow_strictly(f, seats->before, waiter);
     return true;
 }

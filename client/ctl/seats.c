@@ -173,7 +173,7 @@ static void revive(struct seat *s)
         s->state = "open";
     if (is_dead(s) || is(s->process, "left"))
         s->process = "";
-    s->done = 0;
+    s->done = s->gpu_done = 0;
 }
 
 static int look_before(struct seats *seats)
@@ -182,7 +182,7 @@ static int look_before(struct seats *seats)
     bool wanted = false;
 
     for (unsigned i = 0; i < seats->n; i++)
-        wanted = wanted || died_ms(&seats->at[i]);
+        wanted = wanted || died_waiting(&seats->at[i]);
     if (!wanted)
         return 0;
     before = calloc(1, sizeof(*before));

@@ -111,14 +111,14 @@ static inline bool in_operation(const struct seat *s)
     return s->started != s->ops;
 }
 
-/* For how long it had waited when it died; 0: it did not. */
-static inline uint64_t died_ms(const struct seat *s)
+static inline bool on_gpu(const struct seat *s)
 {
-    uint64_t ms = in_operation(s) && s->asleep ? s->asleep_ms : 0;
+    return (int32_t)(s->gpu_begun - s->gpu_ended) > 0;
+}
 
-    if (!is_dead(s))
-        return 0;
-    return *s->message ? MAX(ms, s->message_ms) : ms;
+static inline bool died_waiting(const struct seat *s)
+{
+    return is_dead(s) && ((in_operation(s) && s->asleep) || *s->message || on_gpu(s));
 }
 
 /* By a signal that people and launchers send to end a job. */
@@ -150,11 +150,6 @@ static inline bool waits_in_operation(const struct seat *s)
 static inline bool stuck_in_message(const struct seat *s)
 {
     return is_live(s) && !is_stopped(s) && *s->message && s->message_ms >= STUCK_MS;
-}
-
-static inline bool on_gpu(const struct seat *s)
-{
-    return (int32_t)(s->gpu_begun - s->gpu_ended) > 0;
 }
 
 /* It has begun to wait for a message only just now. */

@@ -1574,6 +1574,57 @@ static void a_job_that_was_ended_while_it_hung(void **state)
     assert_evidence(f, "had waited to send to rank 0 with tag 7, for 9.0 s");
 }
 
+/* A row of a group of two of them, in a job that was ended by SIGTERM. */
+static void row_of_part(struct fix *f, unsigned rank, unsigned world, const char *name)
+{
+    char number[16];
+
+    row(f, rank, "size=2 state=broken process=died gone=died gone_rank=1 gone_node=a");
+    set(f, "name", name);
+    set(f, "group", name);
+    snprintf(number, sizeof(number), "%u", 100 + world);
+    set(f, "pid", number);
+}
+
+/* Rank 2 hangs, the others wait for it in the whole group: so say all groups of the job, also by
+ * their GPUs. */
+static void a_job_with_parts_that_was_ended(void **state)
+{
+    static const char *const waits[] = {
+        "started=6 operation=barrier asleep_ms=13000",
+        "gpu_begun=6 gpu_ended=5 gpu_operation=barrier gpu_ready=true gpu_ms=13000 gpu_done=1",
+    };
+    struct fix *f = *state;
+    char words[256];
+
+    for (unsigned i = 0; i < ARRAY_LEN(waits); i++) {
+        snprintf(words, sizeof(words), "state=broken process=died gone=died gone_rank=3 %s %s",
+                 "gone_node=a", waits[i]);
+        for (unsigned rank = 0; rank < 4; rank++)
+            row(f, rank, rank == 2 ? "state=broken process=died gpu_begun=5 gpu_ended=5" : words);
+        for (unsigned rank = 0; rank < 4; rank++)
+            row_of_part(f, rank % 2, rank, rank < 2 ? "tp0" : "tp1");
+        assert_int_equal(diagnose(&f->table, &f->findings, &f->n, &(const char *){NULL}), 0);
+        assert_int_equal(f->n, 3);
+        for (unsigned k = 0; k < 3; k++) {
+            assert_string_equal(verdict_name(f->findings[k].verdict), "NOT_ARRIVED");
+            assert_int_equal(f->findings[k].world_rank, 2);
+            assert_int_equal(f->findings[k].waiting_ms, 13000);
+            assert_non_null(strstr(f->findings[k].evidence, "were ended while it hung"));
+        }
+        clear(f);
+    }
+
+    /* in a group that it has left long ago it waits no more */
+    row(f, 0, "process=left started=6 operation=barrier asleep_ms=13000 name=old");
+    set(f, "group", "old");
+    row_of_part(f, 0, 0, "tp");
+    row_of_part(f, 1, 1, "tp");
+    assert_int_equal(diagnose(&f->table, &f->findings, &f->n, &(const char *){NULL}), 0);
+    assert_int_equal(f->n, 2);
+    assert_string_equal(verdict_name(f->findings[1].verdict), "RANK_DEAD");
+}
+
 /* The first one waited as well, and had an end of its own: that is why the others ended. */
 static void a_waiter_that_was_gone_first_by_itself(void **state)
 {
@@ -1800,6 +1851,7 @@ int main(void)
         T(the_first_that_died),
         T(how_a_rank_died),
         T(a_job_that_was_ended_while_it_hung),
+        T(a_job_with_parts_that_was_ended),
         T(a_waiter_that_was_gone_first_by_itself),
         T(the_first_that_left),
         T(one_that_calls_one_more),
