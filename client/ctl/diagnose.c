@@ -212,7 +212,7 @@ static bool find_slow(struct finding *f, const struct seats *seats, const struct
         return false;
     if (p->lately_ms)
         snprintf(when, sizeof(when), " of the last %.1f s", (double)p->lately_ms / 1000);
-    f->verdict = VERDICT_SLOW_RANK;
+    f->verdict = is_throttled(p->of) ? VERDICT_THROTTLED : VERDICT_SLOW_RANK;
     blame(f, p->of);
     tell(f->evidence,
          "%s is in operations %llu %% of the time%s, others up to %llu %%: they wait "
@@ -268,9 +268,11 @@ static void find_pace(struct finding *f, const struct seats *seats, const struct
         tell(f->evidence, "no operation is under way");
         return;
     }
-    if (p.most >= SLOW_PCT && find_throttled(f, seats, of))
+    if (p.most >= SLOW_PCT && find_engine_throttled(f, seats, of))
         return;
-    if (find_slow(f, seats, &p) || (p.most >= SLOW_PCT && find_starved(f, seats, of)))
+    if (find_slow(f, seats, &p))
+        return;
+    if (p.most >= SLOW_PCT && (find_throttled(f, seats, of) || find_starved(f, seats, of)))
         return;
     tell(f->evidence,
          "%llu operations of its ranks in the last second; in operations %llu to "

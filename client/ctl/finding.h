@@ -31,10 +31,13 @@ bool find_unlike(struct finding *f, const struct seats *seats, const struct seat
 
 /* hampered.c: as a reason besides others */
 void tell_starved(struct finding *f, const struct seat *s);
-/* Is the quota of a rank or of an engine used up? Does one of the ranks get no core? */
+bool is_throttled(const struct seat *s);
+/* Is the quota of an engine used up, or that of a rank that does not wait? Does one of the ranks
+ * get no core? Who is slow is asked before the last two. */
+bool find_engine_throttled(struct finding *f, const struct seats *seats, const struct seat *of);
 bool find_throttled(struct finding *f, const struct seats *seats, const struct seat *of);
 bool find_starved(struct finding *f, const struct seats *seats, const struct seat *of);
-/* Both, instead of what was said of a group that seemed well. */
+/* All of these, instead of what was said of a group that seemed well. */
 void find_hampered(struct finding *f, const struct seats *seats, const struct seat *of);
 
 /* lost.c: by the cause that commd gave: a node, an engine, the way between them, or another. */

@@ -34,31 +34,50 @@ void tell_starved(struct finding *f, const struct seat *s)
         (unsigned long long)s->pid, (unsigned long long)s->pid, s->node);
 }
 
-bool find_throttled(struct finding *f, const struct seats *seats, const struct seat *of)
+bool is_throttled(const struct seat *s)
 {
-    const struct seat *rank = NULL, *engine = NULL;
+    return s->throttled_pct >= THROTTLED_PCT;
+}
+
+/* Of the ranks that may hold up others, who has used up most of its quota. */
+static const struct seat *most_throttled(const struct seats *seats, const struct seat *of)
+{
+    const struct seat *most = NULL;
 
     for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
         const struct seat *s = seats->by_rank[i];
 
-        if (!rank || s->throttled_pct > rank->throttled_pct)
-            rank = s;
-        if (!engine || s->engine_throttled_pct > engine->engine_throttled_pct)
-            engine = s;
+        if (is_throttled(s) && !stuck_ms(s) && (!most || s->throttled_pct > most->throttled_pct))
+            most = s;
     }
-    if (engine && of->nodes > 1 && engine->engine_throttled_pct >= THROTTLED_PCT &&
-        engine->engine_throttled_pct >= rank->throttled_pct) {
-        f->verdict = VERDICT_THROTTLED;
-        f->node = engine->node;
-        tell(
-            f->evidence,
-            "the CPU quota of the control group of the engine on node %s was used up in %llu %% of "
-            "its periods: it stood still meanwhile",
-            engine->node, (unsigned long long)engine->engine_throttled_pct);
-        tell(f->remedy, "%s", quota_remedy);
-        return true;
-    }
-    if (!rank || rank->throttled_pct < THROTTLED_PCT)
+    return most;
+}
+
+bool find_engine_throttled(struct finding *f, const struct seats *seats, const struct seat *of)
+{
+    const struct seat *rank = most_throttled(seats, of), *engine = of;
+
+    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++)
+        if (seats->by_rank[i]->engine_throttled_pct > engine->engine_throttled_pct)
+            engine = seats->by_rank[i];
+    if (of->nodes < 2 || engine->engine_throttled_pct < THROTTLED_PCT ||
+        (rank && engine->engine_throttled_pct < rank->throttled_pct))
+        return false;
+    f->verdict = VERDICT_THROTTLED;
+    f->node = engine->node;
+    tell(f->evidence,
+         "the CPU quota of the control group of the engine on node %s was used up in %llu %% of "
+         "its periods: it stood still meanwhile",
+         engine->node, (unsigned long long)engine->engine_throttled_pct);
+    tell(f->remedy, "%s", quota_remedy);
+    return true;
+}
+
+bool find_throttled(struct finding *f, const struct seats *seats, const struct seat *of)
+{
+    const struct seat *rank = most_throttled(seats, of);
+
+    if (!rank)
         return false;
     f->verdict = VERDICT_THROTTLED;
     blame(f, rank);
@@ -97,6 +116,7 @@ void find_hampered(struct finding *f, const struct seats *seats, const struct se
     struct finding found = *f;
 
     found.evidence[0] = found.remedy[0] = 0; /* which excused who is to blame now */
-    if (find_throttled(&found, seats, of) || find_starved(&found, seats, of))
+    if (find_engine_throttled(&found, seats, of) || find_throttled(&found, seats, of) ||
+        find_starved(&found, seats, of))
         *f = found;
 }

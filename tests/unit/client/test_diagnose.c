@@ -731,6 +731,21 @@ static void quotas_that_are_used_up(void **state)
     row(f, 1, "size=2 process=running throttled_pct=90");
     assert_verdict(f, THROTTLED);
     assert_int_equal(f->findings[0].rank, 1);
+    clear(f);
+
+    /* who waits for another one is not what holds that one up */
+    row(f, 0, "done=50 moved=45 busy_pct=80 size=2 throttled_pct=60");
+    row(f, 1, "done=50 moved=45 busy_pct=5 size=2");
+    assert_verdict(f, SLOW_RANK);
+    assert_int_equal(f->findings[0].rank, 1);
+    set(f, "throttled_pct", "55");
+    assert_verdict(f, THROTTLED);
+    assert_int_equal(f->findings[0].rank, 1);
+    assert_int_equal(times(f->findings[0].evidence, "CPU quota"), 1);
+    clear(f);
+    row(f, 0, WAITS " size=2 throttled_pct=60");
+    row(f, 1, "size=2 process=running");
+    assert_verdict(f, HEALTHY);
 }
 
 /* What excuses a rank is not told beside what accuses it, and no line twice. */
