@@ -145,7 +145,7 @@ static bool has_culprit(const struct finding *f)
            f->verdict != VERDICT_RANK_DEAD;
 }
 
-static void look_at_culprits(struct looks *looks, const struct show *show, const char *group,
+static void look_at_culprits(struct looks *looks, const struct show *show,
                              const struct finding **findings, unsigned n)
 {
     bool same = show->from && stack_same_pids(show->from->pid);
@@ -154,8 +154,7 @@ static void look_at_culprits(struct looks *looks, const struct show *show, const
     for (unsigned i = 0; i < n && same && looks->n < LOOKS_MOST; i++) {
         const struct finding *f = findings[i];
 
-        if (!is_shown(f, group) || !has_culprit(f) || strcmp(f->node, show->from->node) ||
-            look_of(looks, f))
+        if (!has_culprit(f) || strcmp(f->node, show->from->node) || look_of(looks, f))
             continue;
         looks->of[looks->n] = f;
         stack_look((uint32_t)f->pid, &looks->at[looks->n++]);
@@ -208,7 +207,7 @@ static void print_finding(const struct show *show, const struct looks *looks,
     print_lines("remedy", f->remedy);
 }
 
-static bool why_json(const struct show *show, const struct looks *looks, const char *group,
+static bool why_json(const struct show *show, const struct looks *looks,
                      const struct finding **findings, unsigned n)
 {
     struct msg_column columns[] = {
@@ -242,14 +241,10 @@ static bool why_json(const struct show *show, const struct looks *looks, const c
         made_free(&made);
         return cannot_read(-ENOMEM, NULL);
     }
-    made.table.nrows = 0;
     for (unsigned i = 0; i < n; i++) {
         const struct finding *f = findings[i];
         const struct process_look *look = look_of(looks, f);
 
-        if (!is_shown(f, group))
-            continue;
-        made.table.nrows++;
         made_text(&made, f->group);
         made_text(&made, f->name);
         made_text(&made, f->state);
@@ -309,7 +304,7 @@ static void print_findings(const struct show *show, const struct looks *looks, c
     bool first = true;
 
     for (unsigned i = 0; i < n; i++) {
-        if (!is_shown(findings[i], group) || (!group && cause_of(findings, i) < i))
+        if (!group && cause_of(findings, i) < i)
             continue;
         if (!first)
             putchar('\n');
@@ -329,7 +324,7 @@ bool show_why(const struct show *show, const char *group, const struct msg_table
     struct finding *findings;
     struct looks looks;
     const char *key;
-    unsigned n;
+    unsigned n, shown = 0;
     bool ok = true;
     int r = diagnose(ranks->tables, &findings, &n, &key);
 
@@ -343,16 +338,17 @@ bool show_why(const struct show *show, const char *group, const struct msg_table
     }
     *ret_well = true;
     for (unsigned i = 0; i < n; i++) {
-        order[i] = &findings[i];
-        if (is_shown(&findings[i], group))
-            *ret_well = *ret_well && finding_is_well(&findings[i]);
+        if (!is_shown(&findings[i], group))
+            continue; /* nor does it hide another group of the same cause */
+        order[shown++] = &findings[i];
+        *ret_well = *ret_well && finding_is_well(&findings[i]);
     }
-    qsort(order, n, sizeof(*order), group ? by_end : by_place);
-    look_at_culprits(&looks, show, group, order, n);
+    qsort(order, shown, sizeof(*order), group ? by_end : by_place);
+    look_at_culprits(&looks, show, order, shown);
     if (show->json)
-        ok = why_json(show, &looks, group, order, n);
+        ok = why_json(show, &looks, order, shown);
     else
-        print_findings(show, &looks, group, order, n);
+        print_findings(show, &looks, group, order, shown);
     free(order);
     free(findings);
     return ok;
