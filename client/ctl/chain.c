@@ -48,7 +48,7 @@ static const char *message_way(const struct seat *s)
 static void say_waiting(struct finding *f, const struct seats *seats, const struct seat *waiter,
                         bool named)
 {
-    char list[RANKS_NAME], name[SEAT_NAME], peer[32] = "any rank", tag[32] = "any tag";
+    char list[RANKS_NAME], name[SEAT_NAME], peer[RANK_NAME] = "any rank", tag[32] = "any tag";
     char group[GROUP_NAME], of[GROUP_NAME + 16] = "";
     const char *had = f->killed ? "had waited" : NULL;
     unsigned n;
@@ -72,7 +72,7 @@ static void say_waiting(struct finding *f, const struct seats *seats, const stru
         return;
     }
     if (waiter->message_peer >= 0)
-        snprintf(peer, sizeof(peer), "rank %lld", (long long)waiter->message_peer);
+        rank_name(seats, waiter, waiter->message_peer, peer);
     if (waiter->message_tag >= 0)
         snprintf(tag, sizeof(tag), "tag %lld", (long long)waiter->message_tag);
     tell(f->evidence, "%s%s %s in %s %s %s, %s, for %.1f s", seat_name(waiter, name),
@@ -123,7 +123,7 @@ static void find_absent(struct finding *f, const struct seats *seats, const stru
 {
     bool gpu = waits_on_gpu(waiter), operation = waits_in_operation(waiter) || gpu;
     const char *did = operation ? "begun it" : is(waiter->message, "send") ? "received" : "sent";
-    char name[SEAT_NAME], process[SEAT_NAME], list[RANKS_NAME];
+    char name[SEAT_NAME], process[SEAT_NAME], list[RANKS_NAME], only[RANK_NAME];
     unsigned n = operation ? name_ranks(seats, waiter, gpu ? gpu_late : is_late, list) : 1;
 
     f->verdict = VERDICT_NOT_ARRIVED;
@@ -131,14 +131,14 @@ static void find_absent(struct finding *f, const struct seats *seats, const stru
     if (n > 1)
         tell(f->evidence, "ranks %s have not begun it", list);
     if (n > 1 && n + 1 == waiter->size)
-        tell(f->evidence, "only rank %lld has begun it: did it call one more?",
-             (long long)waiter->rank);
+        tell(f->evidence, "only %s has begun it: did it call one more?",
+             rank_name(seats, waiter, waiter->rank, only));
     if (f->killed)
         tell(f->evidence, "%s had not %s", seat_name(s, name), did);
     else
         tell(f->evidence, "%s has not %s; %s", seat_name(s, name), did, process_name(s, process));
     if (!operation)
-        say_unasked(f, waiter);
+        say_unasked(f, seats, waiter);
     if (gpu && on_gpu(s))
         tell(f->evidence, "its GPU is in operation %u (%s)", s->gpu_ended + 1,
              or_unknown(s->gpu_operation));
@@ -499,7 +499,7 @@ static void find_nobody(struct finding *f, const struct seats *seats, const stru
         return find_absent(f, seats, waiter, s);
     f->verdict = VERDICT_NOT_ARRIVED;
     tell(f->evidence, "nobody has sent it");
-    say_unasked(f, waiter);
+    say_unasked(f, seats, waiter);
     tell(f->remedy, "look for the rank that should send it, and its tag");
 }
 

@@ -294,7 +294,7 @@ static void tell_usual(struct finding *f, const struct finding *stuck, const str
 
     if (stuck->rank >= 0)
         snprintf(whom, sizeof(whom), ", for rank %lld (pid %lld on node %s)",
-                 (long long)stuck->rank, (long long)stuck->pid, stuck->node);
+                 (long long)stuck->world_rank, (long long)stuck->pid, stuck->node);
     else if (stuck->unseen)
         snprintf(whom, sizeof(whom), ", of whose ranks not all were seen");
     else if (stuck->verdict == VERDICT_LINK_STALL)

@@ -52,6 +52,22 @@ const char *seat_name(const struct seat *s, char buf[SEAT_NAME])
     return buf;
 }
 
+const char *rank_name(const struct seats *seats, const struct seat *of, int64_t rank,
+                      char buf[RANK_NAME])
+{
+    char group[GROUP_NAME];
+
+    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++)
+        if (seats->by_rank[i]->rank == rank && seats->by_rank[i]->world) {
+            snprintf(buf, RANK_NAME, "rank %lld (%lld of group \"%s\")",
+                     (long long)seats->by_rank[i]->world->rank, (long long)rank,
+                     group_name(of, group));
+            return buf;
+        }
+    snprintf(buf, RANK_NAME, "rank %lld", (long long)rank);
+    return buf;
+}
+
 unsigned name_ranks(const struct seats *seats, const struct seat *of, seat_match_fn *match,
                     char buf[RANKS_NAME])
 {

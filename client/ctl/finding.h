@@ -6,12 +6,15 @@
 #include "client/ctl/diagnose.h"
 #include "client/ctl/seats.h"
 
-enum { GROUP_NAME = 48, SEAT_NAME = 256, RANKS_NAME = 256 };
+enum { GROUP_NAME = 48, SEAT_NAME = 256, RANK_NAME = 128, RANKS_NAME = 256 };
 
 /* finding.c: one more line, if there is room for it. @text: FINDING_TEXT bytes. */
 void tell(char *text, const char *fmt, ...) _printf_(2, 3);
 const char *group_name(const struct seat *s, char buf[GROUP_NAME]);
 const char *seat_name(const struct seat *s, char buf[SEAT_NAME]);
+/* Of @rank of @of's group, without its process. */
+const char *rank_name(const struct seats *seats, const struct seat *of, int64_t rank,
+                      char buf[RANK_NAME]);
 /* list_ranks() for people, who know ranks by their numbers in the job. */
 unsigned name_ranks(const struct seats *seats, const struct seat *of, seat_match_fn *match,
                     char buf[RANKS_NAME]);
@@ -58,7 +61,7 @@ bool is_under_way(const struct seat *a, const struct seat *b);
 /* Does the other side of the message that @s waits for want another one, for good? */
 bool find_unmatched(struct finding *f, const struct seats *seats, const struct seat *s);
 /* A message that @s has and does not ask for. */
-void say_unasked(struct finding *f, const struct seat *s);
+void say_unasked(struct finding *f, const struct seats *seats, const struct seat *s);
 
 /* gpu_chain.c: for whom @waiter's GPU waits; NULL: all have come to its operation. */
 const struct seat *gpu_waited_for(const struct seats *seats, const struct seat *waiter);

@@ -32,13 +32,13 @@ bool is_under_way(const struct seat *a, const struct seat *b)
 }
 
 /* "to send to rank 1 with tag 7" */
-static void say_wish(struct finding *f, const struct seat *s)
+static void say_wish(struct finding *f, const struct seats *seats, const struct seat *s)
 {
-    char name[SEAT_NAME], peer[32] = "any rank", tag[32] = "any tag";
+    char name[SEAT_NAME], peer[RANK_NAME] = "any rank", tag[32] = "any tag";
     char group[GROUP_NAME], of[GROUP_NAME + 16] = "";
 
     if (s->message_peer >= 0)
-        snprintf(peer, sizeof(peer), "rank %lld", (long long)s->message_peer);
+        rank_name(seats, s, s->message_peer, peer);
     if (s->message_tag >= 0)
         snprintf(tag, sizeof(tag), "tag %lld", (long long)s->message_tag);
     if (!s->world)
@@ -48,25 +48,27 @@ static void say_wish(struct finding *f, const struct seat *s)
          (double)s->message_ms / 1000);
 }
 
-void say_unasked(struct finding *f, const struct seat *s)
+void say_unasked(struct finding *f, const struct seats *seats, const struct seat *s)
 {
+    char from[RANK_NAME], to[RANK_NAME];
+
     if (has_wish(s) && s->unasked_from >= 0)
         tell(f->evidence,
-             "a message of rank %lld with tag %llu has come to rank %lld, which has not asked for "
-             "it",
-             (long long)s->unasked_from, (unsigned long long)s->unasked_tag, (long long)s->rank);
+             "a message of %s with tag %llu has come to %s, which has not asked for it",
+             rank_name(seats, s, s->unasked_from, from), (unsigned long long)s->unasked_tag,
+             rank_name(seats, s, s->rank, to));
 }
 
-static void say_side(struct finding *f, const struct seat *s)
+static void say_side(struct finding *f, const struct seats *seats, const struct seat *s)
 {
     char name[SEAT_NAME];
 
     if (has_wish(s))
-        say_wish(f, s);
+        say_wish(f, seats, s);
     else if (in_operation(s))
         tell(f->evidence, "%s %s in operation %u (%s)", seat_name(s, name),
              f->killed ? "had waited" : "waits", s->started, or_unknown(s->operation));
-    say_unasked(f, s);
+    say_unasked(f, seats, s);
 }
 
 /* Who has the other end of the message that @s waits for; from any rank: who sends to it. */
@@ -110,10 +112,10 @@ bool find_unmatched(struct finding *f, const struct seats *seats, const struct s
     if (!lies && !third && !(has_wish(o) && sends(o) != sends(s)))
         return false; /* an order: both send, both receive, or one is in an operation */
     f->verdict = VERDICT_UNMATCHED;
-    say_side(f, s);
-    say_side(f, o);
+    say_side(f, seats, s);
+    say_side(f, seats, o);
     if (third)
-        say_side(f, third);
+        say_side(f, seats, third);
     tell(f->evidence, "no send of one side is what the other asks for, and each waits for the "
                       "other");
     tell(f->remedy, "compare rank and tag that both sides pass; is a send or a receive missing on "

@@ -506,6 +506,32 @@ static void ranks_of_a_part_are_told_by_their_number_in_the_job(void **state)
     assert_null(strstr(f->findings[1].remedy, "rank 1"));
 }
 
+/* In what they say of each other as well. */
+static void peers_of_a_part_are_told_by_their_number_in_the_job(void **state)
+{
+    struct fix *f = *state;
+
+    for (unsigned rank = 0; rank < 4; rank++)
+        row(f, rank, "");
+    for (unsigned rank = 0; rank < 2; rank++) {
+        row(f, rank, "group=00000000000000bb name=tp size=2");
+        set(f, "pid", rank ? "103" : "102");
+        if (rank)
+            continue;
+        set(f, "message", "recv");
+        set(f, "message_peer", "1");
+        set(f, "message_ms", "3000");
+        set(f, "unasked_from", "1");
+    }
+    assert_int_equal(diagnose(&f->table, &f->findings, &f->n, &(const char *){NULL}), 0);
+    assert_int_equal(f->findings[1].verdict, VERDICT_NOT_ARRIVED);
+    assert_non_null(
+        strstr(f->findings[1].evidence, "waits in recv from rank 3 (1 of group \"tp\"), any tag"));
+    assert_non_null(strstr(f->findings[1].evidence,
+                           "a message of rank 3 (1 of group \"tp\") with tag 0 has come to rank 2 "
+                           "(0 of group \"tp\"), which"));
+}
+
 /* What the kernel calls its places nobody has to know. */
 static void what_a_process_waits_for_is_told_in_words(void **state)
 {
@@ -1828,6 +1854,7 @@ int main(void)
         T(a_circle_is_the_same_from_everywhere),
         T(evidence_is_not_cut_in_a_word),
         T(ranks_of_a_part_are_told_by_their_number_in_the_job),
+        T(peers_of_a_part_are_told_by_their_number_in_the_job),
         T(what_a_process_waits_for_is_told_in_words),
         T(all_are_there_and_nothing_moves),
         T(who_comes_while_it_is_looked_at_ends_the_wait),
