@@ -80,6 +80,7 @@ static void read_row(const struct msg_table *t, uint32_t row, struct seat *s, co
         .gpu_ready = is(cells_by_key(t, row, "gpu_ready", missing), "true"),
         .unready_ms = cells_number(unready),
         .unready = *unready != 0,
+        .ended = is(cells_by_key(t, row, "state", missing), "ended"),
         .asleep = *asleep != 0,
         .watched = *watched != 0,
     };
@@ -136,7 +137,7 @@ static void connect_seats(struct seats *seats)
     }
     qsort(order, seats->n, sizeof(*order), by_process);
     for (unsigned i = 0, end; i < seats->n; i = end) {
-        const struct seat *longest = NULL, *gpu = NULL, *world = NULL;
+        const struct seat *longest = NULL, *gpu = NULL, *world = NULL, *now = NULL;
 
         for (end = i; end < seats->n && same_process(order[i], order[end]); end++) {
             if (host_ms(order[end]) && (!longest || host_ms(order[end]) > host_ms(longest)))
@@ -145,11 +146,16 @@ static void connect_seats(struct seats *seats)
                 gpu = order[end];
             if (order[end]->rank >= 0 && (!world || order[end]->size > world->size))
                 world = order[end];
+            if (order[end]->rank >= 0 && !order[end]->ended &&
+                (!now || order[end]->size > now->size))
+                now = order[end];
         }
         for (unsigned k = i; k < end; k++) {
             order[k]->sleeps_in = longest;
             order[k]->gpu_in = gpu;
-            order[k]->world = world && world->size > order[k]->size ? world : NULL;
+            order[k]->world = order[k]->ended ? world : now;
+            if (order[k]->world && order[k]->world->size <= order[k]->size)
+                order[k]->world = NULL;
         }
     }
     qsort(order, seats->n, sizeof(*order), by_rank);

@@ -25,6 +25,7 @@ struct seat {
     uint64_t joining_ms; /* for which it waits in its join, if it does */
     bool joining;
     bool asleep, watched;
+    bool ended;        /* its group has, whatever state it is looked at in */
     bool unready;      /* the operation after `started` was called; its stream has not come to it */
     bool gpu_ready;    /* of the oldest by commd-gpu that is pending: its stream has come to it */
     unsigned number;   /* of its group: that of the group's first row */
@@ -32,6 +33,7 @@ struct seat {
     const struct seat *sleeps_in; /* where its process sleeps longest; NULL: nowhere for long */
     const struct seat *gpu_in;    /* likewise, where its GPU waits */
     /* Of the same process in its largest group, which is the job: as that rank it is known outside.
+     * One that has ended is the job only of those that have ended, too.
      * NULL: it is in no larger group. */
     const struct seat *world;
 };

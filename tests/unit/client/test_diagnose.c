@@ -532,6 +532,28 @@ static void peers_of_a_part_are_told_by_their_number_in_the_job(void **state)
                            "(0 of group \"tp\"), which"));
 }
 
+/* A group that has ended is not what the job is now. */
+static void a_job_that_has_become_smaller(void **state)
+{
+    struct fix *f = *state;
+
+    for (unsigned rank = 0; rank < 4; rank++)
+        row(f, rank, "state=ended process=left name=old");
+    for (unsigned rank = 0; rank < 2; rank++) {
+        row(f, rank, "group=00000000000000bb name=new size=2");
+        set(f, "pid", rank ? "103" : "102");
+        if (!rank) {
+            set(f, "started", "6");
+            set(f, "asleep_ms", "3000");
+        }
+    }
+    assert_int_equal(diagnose(&f->table, &f->findings, &f->n, &(const char *){NULL}), 0);
+    assert_int_equal(f->findings[1].verdict, VERDICT_NOT_ARRIVED);
+    assert_int_equal(f->findings[1].rank, 1);
+    assert_int_equal(f->findings[1].world_rank, 1);
+    assert_non_null(strstr(f->findings[1].evidence, "rank 1 (pid 103 on node a) has not begun"));
+}
+
 /* What the kernel calls its places nobody has to know. */
 static void what_a_process_waits_for_is_told_in_words(void **state)
 {
@@ -1855,6 +1877,7 @@ int main(void)
         T(evidence_is_not_cut_in_a_word),
         T(ranks_of_a_part_are_told_by_their_number_in_the_job),
         T(peers_of_a_part_are_told_by_their_number_in_the_job),
+        T(a_job_that_has_become_smaller),
         T(what_a_process_waits_for_is_told_in_words),
         T(all_are_there_and_nothing_moves),
         T(who_comes_while_it_is_looked_at_ends_the_wait),
