@@ -564,8 +564,8 @@ static void follow_chain(struct finding *f, const struct seats *seats, const str
 static void find_excused(struct finding *f)
 {
     f->verdict = VERDICT_HEALTHY;
-    f->rank = f->pid = -1;
-    f->node = f->command = "";
+    f->rank = f->world_rank = f->pid = -1;
+    f->rank_group = f->node = f->command = "";
     *f->remedy = 0;
 }
 

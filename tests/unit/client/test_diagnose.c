@@ -794,6 +794,9 @@ static void quotas_that_are_used_up(void **state)
     row(f, 0, WAITS " size=2 throttled_pct=60");
     row(f, 1, "size=2 process=running");
     assert_verdict(f, HEALTHY);
+    assert_int_equal(f->findings[0].rank, -1); /* and nobody is named */
+    assert_int_equal(f->findings[0].world_rank, -1);
+    assert_string_equal(f->findings[0].rank_group, "");
 }
 
 /* What excuses a rank is not told beside what accuses it, and no line twice. */
