@@ -5,8 +5,10 @@
 #include "daemon/process/ended.h"
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -45,6 +47,21 @@ void ended_fini(struct ended *ended)
         ended_forget(&ended->at[i]);
 }
 
+/* Does the kernel tell us of @pid what it tells its user? With CAP_SYS_PTRACE, or as that one. */
+static bool may_see(uint32_t pid)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct caps[_LINUX_CAPABILITY_U32S_3] = {0};
+    char path[32];
+    struct stat st;
+
+    if (!geteuid() && !syscall(SYS_capget, &header, caps) &&
+        (caps[CAP_TO_INDEX(CAP_SYS_PTRACE)].effective & CAP_TO_MASK(CAP_SYS_PTRACE)))
+        return true;
+    snprintf(path, sizeof(path), "/proc/%u", pid);
+    return !stat(path, &st) && st.st_uid == geteuid() && st.st_gid == getegid();
+}
+
 /* Of one that its parent has not taken note of: the pid is its own still. */
 static int ask_proc(const struct ended_process *p)
 {
@@ -75,7 +92,7 @@ static int ask_proc(const struct ended_process *p)
     }
     if (state != 'Z' && state != 'X' && !(flags & FLAG_EXITING))
         return -1; /* it lives: it has only closed its socket */
-    if (status == 0 && geteuid() && geteuid() != p->uid)
+    if (status == 0 && !may_see(p->pid))
         return -1; /* so the kernel hides it */
     return status;
 }

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
+#include <linux/capability.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -108,11 +109,55 @@ static void few_are_kept_of_a_user(void **state)
     ended_fini(&ended);
 }
 
+/* Root without CAP_SYS_PTRACE reads a 0 in proc(5) of others: that is no exit code. */
+static int ask_unprivileged(void)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct caps[_LINUX_CAPABILITY_U32S_3];
+    char text[ENDED_TEXT];
+    struct ended ended;
+    siginfo_t info;
+    pid_t pid = fork();
+    int pidfd;
+
+    if (pid == 0) {
+        if (setresgid(65534, 65534, 65534) || setresuid(65534, 65534, 65534))
+            _exit(1);
+        raise(SIGKILL);
+    }
+    pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT);
+    syscall(SYS_capget, &header, caps);
+    caps[CAP_TO_INDEX(CAP_SYS_PTRACE)].effective &= ~CAP_TO_MASK(CAP_SYS_PTRACE);
+    syscall(SYS_capset, &header, caps);
+    ended_init(&ended);
+    ended_note(&ended, 65534, (uint32_t)pid, pidfd);
+    ended_text(&ended, (uint32_t)pid, now_ms(), text);
+    ended_fini(&ended);
+    return *text && strcmp(text, "signal 9 (KILL)");
+}
+
+static void what_the_kernel_hides_is_not_known(void **state)
+{
+    int status;
+    pid_t pid;
+
+    (void)state;
+    if (geteuid())
+        skip();
+    pid = fork();
+    if (pid == 0)
+        _exit(ask_unprivileged());
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_a_zombie_tells),
         cmocka_unit_test(who_lives_tells_later),
+        cmocka_unit_test(what_the_kernel_hides_is_not_known),
         cmocka_unit_test(few_are_kept_of_a_user),
     };
 
