@@ -73,7 +73,7 @@ static uint64_t since_ms(const struct finding *f)
 /* One rank, node or circle may keep many groups of a job waiting. */
 static bool same_cause(const struct finding *a, const struct finding *b)
 {
-    return a->verdict == b->verdict && a->ended == b->ended && a->pid >= 0 && a->pid == b->pid &&
+    return a->verdict == b->verdict && a->ended == b->ended && a->pid > 0 && a->pid == b->pid &&
            !strcmp(a->node, b->node) && !verdict_is_well(a->verdict);
 }
 

@@ -319,7 +319,8 @@ static void find_often_late(struct finding *f, const struct seats *seats,
          i++) {
         const struct seat *s = seats->by_rank[i];
 
-        if ((int64_t)s->pid != stuck->pid || !is(s->node, stuck->node))
+        if ((int64_t)s->pid != stuck->pid || !is(s->node, stuck->node) ||
+            (!s->pid && s->rank != stuck->rank))
             continue;
         in = s->lately_in_ms * 100 / MAX(waiter->lately_ms, s->lately_ms);
         if (in + SLOW_PCT > waits)

@@ -119,6 +119,10 @@ static int by_process(const void *a, const void *b)
 
     if ((*x)->pid != (*y)->pid)
         return (*x)->pid < (*y)->pid ? -1 : 1;
+    if (!(*x)->pid && (*x)->number != (*y)->number)
+        return (*x)->number < (*y)->number ? -1 : 1;
+    if (!(*x)->pid && (*x)->rank != (*y)->rank)
+        return (*x)->rank < (*y)->rank ? -1 : 1;
     return strcmp((*x)->node, (*y)->node);
 }
 

@@ -67,8 +67,12 @@ static inline bool same_group(const struct seat *a, const struct seat *b)
     return a->number == b->number;
 }
 
+/* Pid 0 is that of all whom commd cannot see, in pid namespaces that are not below its own: of such
+ * it is known only that a seat is the same as itself. */
 static inline bool same_process(const struct seat *a, const struct seat *b)
 {
+    if (!a->pid && (!same_group(a, b) || a->rank != b->rank))
+        return false;
     return a->pid == b->pid && !strcmp(a->node, b->node);
 }
 

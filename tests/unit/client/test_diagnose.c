@@ -532,6 +532,29 @@ static void peers_of_a_part_are_told_by_their_number_in_the_job(void **state)
                            "(0 of group \"tp\"), which"));
 }
 
+/* Commd has a pid namespace of its own, and cannot see processes: each rank may be another one. */
+static void ranks_whose_processes_are_not_seen(void **state)
+{
+    struct fix *f = *state;
+
+    for (unsigned rank = 0; rank < 3; rank++) {
+        row(f, rank, rank < 2 ? WAITS " size=3 pid=0" : "size=3 pid=0");
+        set(f, "process", "");
+    }
+    for (unsigned rank = 0; rank < 2; rank++) { /* of another job */
+        row(f, rank, "group=00000000000000bb name=h size=2 pid=0");
+        set(f, "process", "");
+        if (rank)
+            continue;
+        set(f, "started", "6");
+        set(f, "asleep_ms", "9000");
+    }
+    assert_int_equal(diagnose(&f->table, &f->findings, &f->n, &(const char *){NULL}), 0);
+    assert_int_equal(f->findings[0].verdict, VERDICT_NOT_ARRIVED);
+    assert_int_equal(f->findings[0].rank, 2);
+    assert_string_equal(f->findings[0].rank_group, "g");
+}
+
 /* A group that has ended is not what the job is now. */
 static void a_job_that_has_become_smaller(void **state)
 {
@@ -1880,6 +1903,7 @@ int main(void)
         T(evidence_is_not_cut_in_a_word),
         T(ranks_of_a_part_are_told_by_their_number_in_the_job),
         T(peers_of_a_part_are_told_by_their_number_in_the_job),
+        T(ranks_whose_processes_are_not_seen),
         T(a_job_that_has_become_smaller),
         T(what_a_process_waits_for_is_told_in_words),
         T(all_are_there_and_nothing_moves),
