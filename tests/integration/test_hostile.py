@@ -45,7 +45,8 @@ FIXED_SEED = 20261123
 PATIENCE = 6 * c.HANG
 LINES_A_MINUTE = 200
 # What the attacker may leave behind in a process: heap that stays with malloc, not what is held.
-FDS_SLACK, RSS_SLACK_KB = 4, 48 << 10
+# Of 16 processes of each user commd keeps a descriptor, to say how they ended.
+FDS_SLACK, RSS_SLACK_KB = 4 + 2 * 16, 48 << 10
 TICK = os.sysconf("SC_CLK_TCK")
 # Lines of warn and error level that an attack may cause: they name the attacker, or a group of his.
 ABOUT_THE_ATTACKER = (rf"uid {BAD}\b", r"hostile[.-]")
