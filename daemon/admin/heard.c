@@ -1,9 +1,9 @@
 /* heard.c - a node is believed about itself. A row has to be about that node. Of a group that this
  * node is in, too, the membership says which ranks those are: a row about another rank is dropped,
  * and whom it accuses beside itself is not heard: then our own cause stands there, or the words are
- * marked as that node's. But which of those that are gone it missed first it may tell: that these are
- * gone their own nodes have told. Of other groups this node knows nothing: there a node could tell of ranks
- * that are not its own, under its own name. */
+ * marked as that node's. But which of those that are gone it missed first it may tell: that these
+ * are gone their own nodes have told. Of other groups this node knows nothing: there a node could
+ * tell of ranks that are not its own, under its own name. */
 #include <stdio.h>
 
 #include "daemon/admin/heard.h"

@@ -214,8 +214,8 @@ unsigned core_joiners(const struct core *core, uint32_t uid, const char *name,
 /* By id (OPEN, BROKEN, COMMITTED, and closed ones as long as actions about them are queued);
  * false if unknown. */
 bool core_group(const struct core *core, uint64_t id, struct core_group_view *ret_view);
-/* What became of @rank of group @id, as its own node has told: CAUSE_NONE: it is there, or the group is
- * not known; CAUSE_LEFT; CAUSE_RANK_LOST. */
+/* What became of @rank of group @id, as its own node has told: CAUSE_NONE: it is there, or the
+ * group is not known; CAUSE_LEFT; CAUSE_RANK_LOST. */
 enum cause core_rank_fate(const struct core *core, uint64_t id, unsigned rank);
 /* A look at all groups that goes on over many turns: each exactly once that is there all the
  * while; what comes or goes meanwhile may be in or out. */
