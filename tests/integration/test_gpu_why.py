@@ -229,8 +229,8 @@ def test_ranks_that_do_not_mean_the_same():
         for state in "open", "ended":
             row = until_why(cluster.nodes[0], "MISMATCH")
             equal(row["state"], state)
-            says(row, f"operation 2 on GPUs: rank 0 (pid {ranks[0].pid} on node node0) called "
-                 "all_reduce f32 sum of 10 elements", "called all_reduce f32 sum of 11 elements")
+            says(row, "operation 2 on GPUs: rank 0 called all_reduce f32 sum of 10 elements",
+                 "but rank 1 called all_reduce f32 sum of 11 elements")
             if state == "open":
                 for rank in ranks:
                     rank.call("leave", name="g")

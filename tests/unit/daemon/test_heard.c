@@ -113,7 +113,7 @@ static void a_node_tells_whom_it_missed_first(void **state)
 {
     char id[17];
     struct bench *bench = bench_with_group(id);
-    const char *row[COLUMNS] = {id,  "open", "", "", "", "died", "2", "c", "7", "3", "1", "b"};
+    const char *row[COLUMNS] = {id, "open", "", "", "", "died", "2", "c", "7", "3", "1", "b"};
     struct msg gone = {.type = MSG_GONE};
 
     (void)state;
