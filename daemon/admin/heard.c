@@ -54,7 +54,7 @@ static bool is_its_own(const struct heard *heard, const char *text)
 }
 
 /* Is the rank that is told as gone its own, or gone in that way for us, too? */
-static bool is_gone(const struct heard *heard, char *const *row)
+static bool is_gone_for_us(const struct heard *heard, char *const *row)
 {
     const char *rank = cell(heard, row, GONE_RANK);
     const struct core_group_view *view = &heard->view;
@@ -100,7 +100,7 @@ static void hear_row(const struct heard *heard, char *const *row, unsigned ncolu
 {
     bool cause = !heard->known || !*cell(heard, row, CAUSE) ||
                  is_its_own(heard, cell(heard, row, CAUSE_RANK));
-    bool gone = !heard->known || is_gone(heard, row);
+    bool gone = !heard->known || is_gone_for_us(heard, row);
 
     for (unsigned i = 0; i < ncolumns; i++) {
         unsigned field = 0;

@@ -48,7 +48,7 @@ void ended_fini(struct ended *ended)
 }
 
 /* Does the kernel tell us of @pid what it tells its user? With CAP_SYS_PTRACE, or as that one. */
-static bool may_see(uint32_t pid)
+static bool may_see_status(uint32_t pid)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct caps[_LINUX_CAPABILITY_U32S_3] = {0};
@@ -92,7 +92,7 @@ static int ask_proc(const struct ended_process *p)
     }
     if (state != 'Z' && state != 'X' && !(flags & FLAG_EXITING))
         return -1; /* it lives: it has only closed its socket */
-    if (status == 0 && !may_see(p->pid))
+    if (status == 0 && !may_see_status(p->pid))
         return -1; /* so the kernel hides it */
     return status;
 }
