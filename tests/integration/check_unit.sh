@@ -31,7 +31,9 @@ check_unit() { # $1: the unit, $2: its program
     # verify wants each program to exist and be executable; before "make install" ours is not there
     path=$(sed -n "s|^ExecStart=\\(.*\\)/$2 .*|\\1|p" "$1")
     ln -sf /bin/true "$dir/$2"
-    sed "s|$path/$2 |$dir/$2 |" "$1" >"$dir/$name"
+    ln -sf /bin/true "$dir/commctl"
+    sed -e "s|$path/$2 |$dir/$2 |" -e "s|^ExecReload=.*/commctl |ExecReload=$dir/commctl |" \
+        "$1" >"$dir/$name"
 
     # --man=no: the manuals are not installed either. Complaints about units of this machine, which
     # verify loads as dependencies, are not ours: only lines with our unit's name count.
