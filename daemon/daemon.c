@@ -90,16 +90,17 @@ static unsigned first_free_port(void)
 /* The unit gives commd no privilege, also not to open a port that the kernel keeps for root. */
 static int check_port(const struct conf *conf, const char *key, unsigned port)
 {
+    unsigned first = port ? first_free_port() : 0;
     struct conf_row row;
 
-    if (!port || port >= first_free_port())
+    if (port >= first)
         return 0;
     conf_row_of(conf, key, &row);
     fprintf(
         stderr,
         "%s: %s: port %u is for privileged programs, which commd is not; take one from %u on, or "
         "lower net.ipv4.ip_unprivileged_port_start\n",
-        row.source, key, port, first_free_port());
+        row.source, key, port, first);
     return EXIT_CONFIG;
 }
 
