@@ -114,6 +114,8 @@ int wait_until(struct options *o, const struct wait *wait, int64_t limit_ms, boo
 int verb_wait(struct options *o, char **args, int n);
 
 /* commctl_change.c */
+/* For a verb that is about this node: false, and said, if there are words behind it. */
+bool no_words(const char *verb, char **args, int n);
 int verb_drain(struct options *o, char **args, int n);
 int verb_log_level(struct options *o, char **args, int n);
 int verb_reload(struct options *o, char **args, int n);

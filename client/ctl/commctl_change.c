@@ -24,7 +24,7 @@ static int change(struct options *o, const char *verb)
     return tables->healthy ? EXIT_FINE : EXIT_BAD_ANSWER;
 }
 
-static bool no_words(const char *verb, char **args, int n)
+bool no_words(const char *verb, char **args, int n)
 {
     if (n)
         complain("%s: %s: it is about this node and takes no words; see commctl --help", verb,

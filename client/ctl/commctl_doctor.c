@@ -179,11 +179,8 @@ int verb_doctor(struct options *o, char **args, int n)
                                  .max_groups = DOCTOR_UNKNOWN};
     int r;
 
-    if (n) {
-        complain("doctor: %s: it is about this node and takes no words; see commctl --help",
-                 args[0]);
+    if (!no_words("doctor", args, n))
         return EXIT_NOT_ASKED;
-    }
     ask_commd(o, &a, &facts);
     doctor_look_here((int64_t)cells_number(cell_of(&a.status.tables, 0, "pid")), WATCH_CPUS_MS,
                      &facts);
