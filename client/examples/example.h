@@ -54,7 +54,7 @@ static inline void example_wait(int ranks)
 }
 
 /* Connects and joins group @name. All ranks of one run must use a name that no other run uses at
- * the same time: a real program takes the job's id into it. */
+ * the same time: commd puts the job before it, where the launcher names one. */
 static inline void example_start(int argc, char **argv, const char *name, struct example *ret)
 {
     const char *rank = getenv("RANK"), *size = getenv("WORLD_SIZE");

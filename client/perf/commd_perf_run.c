@@ -202,7 +202,8 @@ static int join_groups(struct own_rank *run)
         double t0 = perf_now_us();
         char name[160];
 
-        snprintf(name, sizeof(name), g ? "%s-%d" : "%s", run->perf->group, g);
+        /* "/": it has what tells one run of a launcher from another already */
+        snprintf(name, sizeof(name), g ? "/%s-%d" : "/%s", run->perf->group, g);
         if (commd_group_join(run->context, name, run->rank, run->size, JOIN_TIMEOUT_MS,
                              &run->groups[g])) {
             run_failed(run, "joining the group");

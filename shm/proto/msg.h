@@ -10,7 +10,7 @@ enum {
     /* First field of each hello; a peer with another one is refused. Raised with every change of
      * the messages, of what engines send to each other (mail.h: enum mail_kind), and of plan.c or
      * the schedules, by which engines of different nodes must cut and send alike. */
-    MSG_VERSION = 8,
+    MSG_VERSION = 9,
     MSG_NAME_MAX = 64,   /* node and cluster names, with NUL */
     MSG_GROUP_MAX = 256, /* group names, with NUL */
     MSG_TEXT_MAX = 512,

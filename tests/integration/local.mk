@@ -13,6 +13,7 @@ integration_tests = tests/integration/test_collectives.py tests/integration/test
 	tests/integration/test_faults.py tests/integration/test_many_groups.py \
 	tests/integration/test_bad_input.py tests/integration/test_service.py \
 	tests/integration/test_autostart.py tests/integration/test_netns.py \
+	tests/integration/test_jobs.py \
 	tests/integration/test_exports.sh tests/integration/test_numpy.py \
 	tests/integration/test_examples.py tests/integration/test_registered.py \
 	tests/integration/test_launcher.py tests/integration/test_turns.py \

@@ -171,9 +171,13 @@ int commd_free(void *ptr);
 /* ---- groups -------------------------------------------------------------------------- */
 
 /* Joins group @name (1 to 255 bytes) as @rank of @size and returns when all ranks have
- * joined. @timeout_ms: -1 none, 0 the context's. All ranks belong to one user. Errors:
- * COMMD_E_TIMEOUT naming the missing ranks, COMMD_E_INVALID for a duplicate rank or a size
- * that differs between ranks, COMMD_E_QUOTA, COMMD_E_NODE_LOST, COMMD_E_NO_DAEMON. */
+ * joined. A name belongs to a job: commd knows it as "JOB/NAME", of 255 bytes at most, where the
+ * environment has COMMD_JOB, or the id of torchrun's run, mpirun's or Slurm's job, in that order.
+ * Else, or with COMMD_JOB empty, there is no job, and ranks of a user meet wherever they were
+ * started. "/NAME" is NAME without a job: so jobs meet, too. @timeout_ms: -1 none, 0 the context's.
+ * All ranks belong to one user. Errors: COMMD_E_TIMEOUT naming the missing ranks, COMMD_E_INVALID
+ * for a duplicate rank or a size that differs between ranks, COMMD_E_QUOTA, COMMD_E_NODE_LOST,
+ * COMMD_E_NO_DAEMON. */
 int commd_group_join(struct commd_context *context, const char *name, int rank, int size,
                      int64_t timeout_ms, struct commd_group **ret_group);
 /* Leaves and frees; NULL is fine. Not collective: it does not wait for the other ranks, and

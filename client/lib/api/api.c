@@ -182,8 +182,8 @@ PUBLIC int commd_group_join(struct commd_context *ctx, const char *name, int ran
                             int64_t timeout_ms, struct commd_group **ret_group)
 {
     struct commd_error *e = error_mine();
+    char full[MSG_GROUP_MAX];
     struct commd_group *g;
-    size_t bad;
     int r;
 
     if (!ctx || !ret_group)
@@ -191,19 +191,16 @@ PUBLIC int commd_group_join(struct commd_context *ctx, const char *name, int ran
     r = usable(ctx, "join");
     if (r)
         return r;
-    if (!name || !*name || strlen(name) >= MSG_GROUP_MAX)
-        return error_set(e, COMMD_E_INVALID, "join", "group name: 1 to %d bytes are allowed",
-                         MSG_GROUP_MAX - 1);
-    if (!codec_text_clean(name, strlen(name), &bad))
-        return error_set(e, COMMD_E_INVALID, "join",
-                         "group name: byte %zu is a control character or not UTF-8", bad);
+    r = job_name_of(name, full);
+    if (r)
+        return r;
     if (size < 1 || size > PLAN_MAX_WORLD || rank < 0 || rank >= size)
         return error_set(e, COMMD_E_INVALID, "join",
                          "group \"%s\": rank %d of size %d; allowed: size 1 to %d and rank 0 to "
                          "size - 1",
-                         name, rank, size, PLAN_MAX_WORLD);
+                         full, rank, size, PLAN_MAX_WORLD);
     driver_look();
-    r = group_join(ctx, name, (unsigned)rank, (unsigned)size,
+    r = group_join(ctx, full, (unsigned)rank, (unsigned)size,
                    timeout_ms ? timeout_ms : ctx->timeout_ms, &g);
     if (r)
         return r;

@@ -166,6 +166,12 @@ void control_arena_cancel(const struct commd_group *g, struct join_wait *w);
 /* Asks for a session at commd-gpu: its socket. 0 or COMMD_E_*. */
 int control_gpu_ask(struct commd_context *ctx, int *ret_sock);
 
+/* ---- job.c ----------------------------------------------------------------------------------- */
+
+/* What commd knows group @name by: with the job of this process, unless it begins with "/". 0 or
+ * COMMD_E_INVALID. */
+int job_name_of(const char *name, char ret_name[MSG_GROUP_MAX]);
+
 /* ---- join_warn.c -----------------------------------------------------------------------------
  */
 

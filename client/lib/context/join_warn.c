@@ -123,14 +123,16 @@ bool join_warn(const struct commd_context *ctx, const struct msg_client_join *jo
         return false;
     if (localtime_r(&since, &tm))
         strftime(at, sizeof at, "%H:%M:%S", &tm);
-    fprintf(stderr,
-            "commd: rank %u has waited for %.1f s, since %s, to join group \"%s\" of %u ranks on "
-            "node %s: %s%s; usual causes: they have not begun, they use another name or size, they "
-            "run as another user than %u, their node is not in this cluster (commctl nodes) or "
-            "they have another commd than %s\n",
-            join->rank, (double)waited_ms / 1000, at, join->name, join->size, ctx->node,
-            missing[0] ? "ranks that are not here: " : "some ranks are not here",
-            missing[0] ? missing : " (commctl groups on the other nodes says which)",
-            (unsigned)geteuid(), ctx->socket_path);
+    fprintf(
+        stderr,
+        "commd: rank %u has waited for %.1f s, since %s, to join group \"%s\" of %u ranks on "
+        "node %s: %s%s; usual causes: they have not begun, they use another name or size, or are "
+        "of another job (COMMD_JOB, or what their launcher says), they run as another user than "
+        "%u, their node is not in this cluster (commctl nodes) or "
+        "they have another commd than %s\n",
+        join->rank, (double)waited_ms / 1000, at, join->name, join->size, ctx->node,
+        missing[0] ? "ranks that are not here: " : "some ranks are not here",
+        missing[0] ? missing : " (commctl groups on the other nodes says which)",
+        (unsigned)geteuid(), ctx->socket_path);
     return true;
 }

@@ -24,14 +24,15 @@ static unsigned new_rank(const struct choice *all, unsigned n, unsigned me, unsi
     return before;
 }
 
-/* Readable, and unique by the parent's number, the count of its splits, and the colour. */
+/* Readable, and unique by the parent's number, the count of its splits, and the colour. The
+ * parent's name has the job in it, so "/" is before it. */
 static void new_name(struct commd_group *parent, unsigned split, int colour, char *buf, size_t len)
 {
     size_t keep = strnlen(parent->name, 128);
 
     while (keep && ((uint8_t)parent->name[keep] & 0xc0) == 0x80) /* no half characters */
         keep--;
-    snprintf(buf, len, "%.*s/split-%llx-%u-%d", (int)keep, parent->name,
+    snprintf(buf, len, "/%.*s/split-%llx-%u-%d", (int)keep, parent->name,
              (unsigned long long)parent->board.group, split, colour);
 }
 

@@ -71,6 +71,8 @@ class Context(_core.Context):
     def group(self, name, rank, size, timeout=None):
         """Joins group `name` as `rank` of `size`; returns a Group when all ranks have joined.
 
+        The name belongs to the job: COMMD_JOB, or what torchrun, mpirun or Slurm say of it. Where
+        there is none, ranks of a user meet wherever they were started. "/name" is without a job.
         Raises Timeout (it names the missing ranks), InvalidArgument (a rank twice, sizes that
         differ), QuotaExceeded, NodeLost, NoDaemon.
         """

@@ -5,6 +5,7 @@ unit_client = tests/unit/client/test_collectives tests/unit/client/test_commctl 
 	tests/unit/client/test_registered tests/unit/client/test_p2p tests/unit/client/test_p2p_threads \
 	tests/unit/client/test_diagnose tests/unit/client/test_timeline \
 	tests/unit/client/test_doctor tests/unit/client/test_interleavings \
+	tests/unit/client/test_job \
 	tests/unit/client/test_perf tests/unit/client/test_stand_in tests/unit/client/test_teams \
 	tests/unit/client/test_service tests/unit/client/test_trouble \
 	tests/unit/client/test_device tests/unit/client/test_device_path
@@ -43,6 +44,10 @@ tests_unit_client_test_registered_LDADD = $(in_one_process) $(CMOCKA_LIBS)
 
 tests_unit_client_test_service_SOURCES = tests/unit/client/test_service.c
 tests_unit_client_test_service_LDADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \
+	$(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+
+tests_unit_client_test_job_SOURCES = tests/unit/client/test_job.c
+tests_unit_client_test_job_LDADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \
 	$(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 
 tests_unit_client_test_p2p_SOURCES = tests/unit/client/test_p2p.c tests/lib/cluster.c \

@@ -8,7 +8,8 @@
  *
  * Rendezvous: rank 0 draws a random token and puts it into torch's store, the others fetch it:
  * one key per group, whatever its size. The token is in the commd group's name, so two jobs
- * with equal group names never meet, nor does a restarted job meet its predecessor. The key
+ * with equal group names never meet, nor does a restarted job meet its predecessor: it needs no
+ * name of the job, which "/" leaves out. The key
  * holds the member ranks, because torch gives disjoint groups one name and one store prefix
  * ({0,2} and {1,3} made by the same line of code). A program may make the same group again in
  * the same store: rank 0 removes the key once all have joined, and nobody takes a token twice.
@@ -333,7 +334,7 @@ std::shared_ptr<Group> Group::join(const GroupSpec &spec)
     (void)at_end;
     try {
         name = group_name(spec, agree_on_token(spec, key));
-        int r = commd_group_join(context, name.c_str(), spec.rank, spec.size,
+        int r = commd_group_join(context, ("/" + name).c_str(), spec.rank, spec.size,
                                  to_timeout_ms("join", spec.timeout), &handle);
         forget_token(spec, key);
         if (r)
