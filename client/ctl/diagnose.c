@@ -93,6 +93,22 @@ static bool waits_in_join(const struct seat *s, const struct seat *of)
     return s->joining;
 }
 
+/* To each of two users the other's group is not there, so both wait. Who sees both is told. */
+static void tell_other_user(struct finding *f, const struct seats *seats, const struct seat *of)
+{
+    for (unsigned i = 0; i < seats->n; i++) {
+        const struct seat *s = &seats->at[i];
+
+        if (s->uid == of->uid || !is(s->state, "joining") || !is(s->name, of->name))
+            continue;
+        tell(f->evidence,
+             "user %llu waits for ranks of a group of this name, too, and this one is user %llu's: "
+             "ranks of two users do not meet",
+             (unsigned long long)s->uid, (unsigned long long)of->uid);
+        return;
+    }
+}
+
 /* Each rank that waits has a row of its own; which are missing the group's home says. */
 static void find_joining(struct finding *f, const struct seats *seats, const struct seat *of)
 {
@@ -125,6 +141,7 @@ static void find_joining(struct finding *f, const struct seats *seats, const str
     else
         tell(f->evidence, "not all of its %llu ranks have joined the group",
              (unsigned long long)of->size);
+    tell_other_user(f, seats, of);
     tell(f->remedy, "look at the output of the ranks that are missing: were they started, does "
                     "their node's commd run?");
 }

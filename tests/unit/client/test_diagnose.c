@@ -966,6 +966,17 @@ static void groups_that_join_are_their_users(void **state)
     assert_int_equal(f->n, 2);
     assert_non_null(strstr(f->findings[0].evidence, "rank 1-2 of 4"));
     assert_non_null(strstr(f->findings[1].evidence, "rank 3 of 4"));
+    assert_non_null(strstr(f->findings[0].evidence, "user 2 waits for ranks of a group of this"));
+    assert_non_null(strstr(f->findings[1].evidence, "user 1 waits for ranks of a group of this"));
+    clear(f);
+    row(f, 0, "state=joining group= rank= pid= node= uid=1 name=a missing=1-2");
+    row(f, 0, "state=joining group= rank= pid= node= uid=2 name=b missing=3");
+    row(f, 0, "state=joining group= rank= pid= node= uid=1 name=b missing=0");
+    assert_int_equal(diagnose(&f->table, &f->findings, &f->n, &(const char *){NULL}), 0);
+    assert_int_equal(f->n, 3);
+    for (unsigned i = 0; i < f->n; i++)
+        assert_int_equal(!strcmp(f->findings[i].name, "a"),
+                         !strstr(f->findings[i].evidence, "ranks of two users"));
 }
 
 /* Whatever a node sends: no crash, no endless loop, an answer. */
