@@ -13,6 +13,7 @@
 #include "daemon/admin/answers.h"
 #include "daemon/admin/verbs.h"
 #include "daemon/process/log.h"
+#include "daemon/process/root.h"
 
 /* The kernel says 0 for a process that our pid namespace has not. */
 static void tell_unseen(struct daemon *d)
@@ -75,12 +76,14 @@ static void edge_client_ended(void *arg, uint32_t uid, uint32_t pid, int pidfd)
     ended_note(d->ended, uid, pid, pidfd);
 }
 
-/* Our own commd-gpu counts as a user of its own. */
-static uint32_t edge_client_user(void *arg, uint32_t uid, uint32_t pid)
+/* Our own commd-gpu counts as a user of its own, and so do all roots that are none here. */
+static uint32_t edge_client_user(void *arg, uint32_t uid, uint32_t pid, int pidfd)
 {
     struct daemon *d = arg;
 
-    return engine_link_is(d->gpu, pid, uid) ? CORE_GPU_UID : uid;
+    if (engine_link_is(d->gpu, pid, uid))
+        return CORE_GPU_UID;
+    return uid || root_of_machine(pid, pidfd) ? uid : CORE_CONTAINED_UID;
 }
 
 const struct listener_ops listener_ops = {

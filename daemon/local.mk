@@ -43,7 +43,8 @@ daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/even
 	daemon/link/engine_link.c daemon/link/engine_link.h \
 	daemon/link/engine_spawn.c daemon/link/engine_spawn.h daemon/process/ended.c \
 	daemon/process/ended.h daemon/process/files.c \
-	daemon/process/files.h daemon/process/user.c daemon/process/user.h daemon/http/body.c \
+	daemon/process/files.h daemon/process/root.c daemon/process/root.h \
+	daemon/process/user.c daemon/process/user.h daemon/http/body.c \
 	daemon/http/body.h daemon/http/collect.c daemon/http/collect.h daemon/http/http.c \
 	daemon/http/http.h daemon/http/http_request.c daemon/http/http_request.h \
 	daemon/http/metrics.c \

@@ -16,6 +16,8 @@ enum { CORE_ENGINE_RESTART_MIN_MS = 100, CORE_ENGINE_RESTART_MAX_MS = 5000 };
  * for this user alone. */
 #define CORE_GPU_UID   0xfffffff0u
 #define CORE_GPU_NAMES "commd-gpu/"
+/* Likewise, processes of uid 0 that are not root of this machine. */
+#define CORE_CONTAINED_UID 0xfffffff1u
 
 struct core_config {
     uint64_t seed;        /* only source of randomness */

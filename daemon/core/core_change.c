@@ -24,7 +24,10 @@ static bool is_master(const struct core *core, uint32_t uid)
 
 const char *core_user_name(uint32_t uid, char buf[32])
 {
-    text_format(buf, 32, uid ? "user %u" : "root", uid);
+    if (uid == CORE_CONTAINED_UID)
+        text_format(buf, 32, "root of a container");
+    else
+        text_format(buf, 32, uid ? "user %u" : "root", uid);
     return buf;
 }
 
@@ -89,9 +92,11 @@ static bool master_asks(struct core *core, unsigned slot, const char *what)
 {
     if (is_master(core, core->clients[slot].uid))
         return true;
-    core_client_refuse(core, slot, CAUSE_DENIED,
-                       "only root, and the user that commd runs as (uid %u), may %s node %s",
-                       core->config.own_uid, what, core_self_name(core));
+    core_client_refuse(
+        core, slot, CAUSE_DENIED,
+        "only root%s, and the user that commd runs as (uid %u), may %s node %s",
+        core->clients[slot].uid == CORE_CONTAINED_UID ? " of this machine, with CAP_SYS_ADMIN" : "",
+        core->config.own_uid, what, core_self_name(core));
     return false;
 }
 

@@ -434,10 +434,11 @@ static void log_full(struct listener *listener)
                     "no file descriptor is left for clients (LimitNOFILE=) -> refused");
 }
 
-static uint32_t counted_as(const struct listener *listener, const struct ucred *cred)
+static uint32_t counted_as(const struct listener *listener, const struct ucred *cred, int pidfd)
 {
-    return listener->ops->user ? listener->ops->user(listener->arg, cred->uid, (uint32_t)cred->pid)
-                               : cred->uid;
+    return listener->ops->user
+               ? listener->ops->user(listener->arg, cred->uid, (uint32_t)cred->pid, pidfd)
+               : cred->uid;
 }
 
 static void accept_one(struct listener *listener, int fd)
@@ -445,6 +446,7 @@ static void accept_one(struct listener *listener, int fd)
     struct ucred cred = {.uid = UINT32_MAX};
     socklen_t len = sizeof(cred);
     struct tenant *tenant = NULL;
+    _cleanup_(close_fdp) int pidfd = -1;
     char why[MSG_TEXT_MAX];
 
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len))
@@ -452,17 +454,19 @@ static void accept_one(struct listener *listener, int fd)
     else if (cred.uid == overflow_uid() && !listener_trusts(cred.uid))
         return refuse_fd(listener, fd, &cred, CAUSE_DENIED,
                          "its user is not known here (another user namespace?)");
-    else if (cred.uid == CORE_GPU_UID)
+    else if (cred.uid == CORE_GPU_UID || cred.uid == CORE_CONTAINED_UID)
         return refuse_fd(listener, fd, &cred, CAUSE_DENIED,
                          "commd keeps the number of its user for itself");
-    else
-        tenant = tenant_get(listener, counted_as(listener, &cred));
+    else {
+        pidfd = peer_pidfd(fd, cred.pid);
+        tenant = tenant_get(listener, counted_as(listener, &cred, pidfd));
+    }
     if (!tenant) /* no memory: the client sees it and may come again */
         closer_sock(listener->closer, cred.uid, fd);
     else if (room_check(listener, tenant, fd, why, sizeof(why)))
         refuse_fd(listener, fd, &cred, CAUSE_QUOTA, why);
     else
-        client_new(listener, tenant, client_free_slot(listener), fd, peer_pidfd(fd, cred.pid),
+        client_new(listener, tenant, client_free_slot(listener), fd, steal_fd(&pidfd),
                    (uint32_t)cred.pid); /* likewise */
 }
 

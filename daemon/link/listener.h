@@ -15,8 +15,8 @@ enum { LISTENER_EXTRA = 64 }; /* slots beyond max_clients: so that commctl still
 
 /* Called from listener_turn(), never from within another listener_*() call. */
 struct listener_ops {
-    /* The user that this process counts as; NULL: its own, @uid. */
-    uint32_t (*user)(void *arg, uint32_t uid, uint32_t pid);
+    /* The user that this process counts as; NULL: its own, @uid. @pidfd: borrowed, or -1. */
+    uint32_t (*user)(void *arg, uint32_t uid, uint32_t pid, int pidfd);
     void (*open)(void *arg, unsigned slot, uint32_t uid, uint32_t pid);
     void (*msg)(void *arg, unsigned slot, const struct msg *msg);
     void (*closed)(void *arg, unsigned slot, const char *text);

@@ -21,6 +21,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib
 from cluster import LATEST, Cluster, check, commctl, equal, main, until  # noqa: E402
 from test_turns import HOSTILE, VICTIM, as_user, open_to_all, victims  # noqa: E402
 
+CONTAINED = 0xFFFFFFF1  # CORE_CONTAINED_UID
+
 
 def ctl(node, *words, user=()):
     """(exit code, stdout, stderr)"""
@@ -265,6 +267,49 @@ def test_events_of_others():
         check(line["lost"] == 280 - 256, line)
         slow.close()
         equal({row["uid"] for row in events(node, user=stranger)}, {None})
+
+
+def contained(node):
+    """Prefixes under which uid 0 is not root of the machine."""
+    ways = [["setpriv", "--bounding-set=-sys_admin"]]
+    namespace = ["unshare", "--user", "--map-root-user"]
+    if subprocess.run([*namespace, "true"], capture_output=True).returncode == 0:
+        ways.append(namespace)
+    equal(ctl(node, "log-level", "info", user=["setpriv", "--bounding-set=-net_raw"])[0], 0)
+    return ways
+
+
+def test_root_of_a_container():
+    """It has the uid of root, and is a user as others are."""
+    with Cluster(2) as cluster:
+        open_to_all(cluster)
+        node = cluster.nodes[0]
+        cluster.ranks("roots", [0, 1])
+        for user in contained(node):
+            for words in (("log-level", "debug"), ("drain",), ("reload",)):
+                code, _, err = ctl(node, *words, user=user)
+                equal(code, 2, words)
+                check("only root of this machine, with CAP_SYS_ADMIN, and" in err, err)
+            code, out, err = ctl(node, "kick", "roots", user=user)
+            equal((code, out), (1, ""))
+            check('no group "roots"' in err, err)
+            for verb in ("groups", "clients", "why", "ranks"):
+                for asked in cluster.nodes:
+                    code, out, err = ctl(asked, "--json", verb, user=user)
+                    check('"roots"' not in out and "rank.py" not in out, out)
+        err = ctl(node, "status", user=as_user(CONTAINED))[2]
+        check("keeps the number of its user for itself" in err, err)
+        cluster.expect(f"uid {CONTAINED}: commd keeps the number")
+
+
+def test_root_beside_commd_in_a_container():
+    """It has all that a commd has that runs as root there, and is root to it."""
+    with Cluster(1, start=False) as cluster:
+        open_to_all(cluster)
+        node = cluster.nodes[0]
+        node.prefix = ["setpriv", "--bounding-set=-sys_admin"]
+        node.start()
+        equal(ctl(node, "drain", user=node.prefix)[0], 0)
 
 
 def test_log_level():

@@ -11,7 +11,8 @@ unit_daemon = tests/unit/daemon/test_arenas tests/unit/daemon/test_boards \
 	tests/unit/daemon/test_listener tests/unit/daemon/test_log tests/unit/daemon/test_log_limit \
 	tests/unit/daemon/test_metrics tests/unit/daemon/test_notify tests/unit/daemon/test_peer_link \
 	tests/unit/daemon/test_ended tests/unit/daemon/test_rank_view \
-	tests/unit/daemon/test_stream tests/unit/daemon/test_tuning
+	tests/unit/daemon/test_root tests/unit/daemon/test_stream \
+	tests/unit/daemon/test_tuning
 check_PROGRAMS += $(unit_daemon)
 TESTS += $(unit_daemon)
 
@@ -115,6 +116,10 @@ tests_unit_daemon_test_rank_view_SOURCES = tests/unit/daemon/test_rank_view.c \
 tests_unit_daemon_test_rank_view_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
 tests_unit_daemon_test_rank_view_LDADD = libcommd-core.la libcommd-conf.la libcommd-proto.la \
 	libcommd-shm.la $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_root_SOURCES = tests/unit/daemon/test_root.c daemon/process/root.c \
+	daemon/process/root.h
+tests_unit_daemon_test_root_LDADD = $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_ended_SOURCES = tests/unit/daemon/test_ended.c daemon/process/ended.c \
 	daemon/process/ended.h

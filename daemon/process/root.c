@@ -1,0 +1,70 @@
+/* root.c - uid 0 alone is not root of this machine: a user namespace may map its root to uid 0, and
+ * root of a container is uid 0 where there is no user namespace at all. To the kernel both own what
+ * is root's, and may do nothing for it.
+ *
+ * What tells is in /proc, for everybody to read: the ids that the process's user namespace maps, as
+ * we see them, and its capabilities, which are of that namespace. They are this process's own if it
+ * lives when they have been read, since until then its pid is nobody else's.
+ *
+ * A namespace that maps all ids to themselves looks like the one that it was made in. Only who has
+ * all of that one's ids can make such a namespace. */
+#include "daemon/process/root.h"
+
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+struct rights {
+    char uid_map[4096];
+    uint64_t capabilities; /* effective */
+};
+
+static bool read_whole(const char *process, const char *name, char *buf, size_t size)
+{
+    char path[64];
+    _cleanup_(close_fdp) int fd = -1;
+    ssize_t n;
+
+    snprintf(path, sizeof(path), "/proc/%s/%s", process, name);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    n = fd < 0 ? -1 : read(fd, buf, size - 1);
+    if (n <= 0 || n == (ssize_t)size - 1)
+        return false;
+    buf[n] = 0;
+    return true;
+}
+
+static bool rights_of(const char *process, struct rights *ret)
+{
+    char status[4096], *line;
+
+    if (!read_whole(process, "uid_map", ret->uid_map, sizeof(ret->uid_map)) ||
+        !read_whole(process, "status", status, sizeof(status)))
+        return false;
+    line = strstr(status, "\nCapEff:");
+    if (!line)
+        return false;
+    ret->capabilities = strtoull(line + strlen("\nCapEff:"), NULL, 16);
+    return true;
+}
+
+bool root_of_machine(uint32_t pid, int pidfd)
+{
+    const uint64_t admin = UINT64_C(1) << CAP_SYS_ADMIN;
+    struct pollfd gone = {.fd = pidfd, .events = POLLIN};
+    struct rights own, its;
+    char text[16];
+
+    if (!pid || pidfd < 0)
+        return false;
+    snprintf(text, sizeof(text), "%u", pid);
+    if (!rights_of("self", &own) || !rights_of(text, &its) || strcmp(own.uid_map, its.uid_map))
+        return false;
+    /* root of a container that runs commd itself has no more than commd */
+    if (!(its.capabilities & admin) && (geteuid() || own.capabilities & admin))
+        return false;
+    return poll(&gone, 1, 0) == 0;
+}
