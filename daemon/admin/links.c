@@ -30,6 +30,7 @@ void links_table(struct table *table)
         {"min_rtt_us", "LEAST [us]", MSG_CELL_NUMBER},
         {"rate", "SENDS [bytes/s]", MSG_CELL_NUMBER},
         {"bandwidth", "MOST [bytes/s]", MSG_CELL_NUMBER},
+        {"mends", "MENDED", MSG_CELL_NUMBER},
     };
 
     table_init(table, "links", columns, ARRAY_LEN(columns));
@@ -87,6 +88,7 @@ static void fill_link(struct daemon *d, const struct core_peer_view *peer, struc
     table_number_if(table, fresh && traffic->min_rtt_us, traffic->min_rtt_us);
     table_number_if(table, fresh && traffic->recent_ms, rate_of(traffic));
     table_number_if(table, traffic->bandwidth, traffic->bandwidth);
+    table_number_if(table, traffic->told_ms, traffic->mends);
 }
 
 static void fill_all(struct daemon *d, struct table *table)

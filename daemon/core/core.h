@@ -138,6 +138,7 @@ enum core_note {
     CORE_NOTE_NODE_DRAINS, /* or not any more; another one or this one */
     CORE_NOTE_ENGINE_UP,
     CORE_NOTE_ENGINE_LOST,
+    CORE_NOTE_DATA_MENDED,
     CORE_NOTE_GPU_UP,
     CORE_NOTE_GPU_LOST,
     CORE_NOTE_GROUP_OPEN,
@@ -255,6 +256,7 @@ enum core_loss {
 struct core_traffic {
     uint64_t told_ms; /* 0: never */
     uint64_t sent, received, segments, retransmits, stalled_us;
+    uint64_t mends;              /* connections that broke and were made again, nothing lost */
     uint32_t rtt_us, min_rtt_us; /* 0: not known */
     uint64_t bandwidth;          /* bytes per second: the highest rate that was seen; likewise */
     /* between the last two reports */

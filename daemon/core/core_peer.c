@@ -270,6 +270,16 @@ static uint64_t traffic_gain(uint64_t now, uint64_t before)
     return now >= before ? now - before : now;
 }
 
+static void note_mends(struct core *core, unsigned node, uint64_t mends)
+{
+    if (!mends)
+        return;
+    core->peers[node].traffic.mends += mends;
+    act_note(core, CORE_NOTE_DATA_MENDED, CORE_BY_NODE, node, CORE_LOG_WARN,
+             "%llu data connection%s to node %s broke -> made again, nothing is lost",
+             (unsigned long long)mends, mends == 1 ? "" : "s", core_node_name(core, node));
+}
+
 void peer_engine_traffic(struct core *core, const struct msg_engine_traffic *msg)
 {
     struct core_traffic *traffic;
@@ -296,6 +306,7 @@ void peer_engine_traffic(struct core *core, const struct msg_engine_traffic *msg
     traffic->segments += traffic->recent_segments;
     traffic->retransmits += traffic->recent_retransmits;
     traffic->stalled_us += traffic_gain(msg->stalled_us, before.stalled_us);
+    note_mends(core, msg->peer, traffic_gain(msg->mends, before.mends));
     traffic->rtt_us = msg->rtt_us;
     traffic->min_rtt_us = msg->min_rtt_us;
     traffic->bandwidth = MAX(traffic->bandwidth, msg->rate);

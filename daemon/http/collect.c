@@ -170,8 +170,8 @@ static bool is_one_of(const char *word, const char *const *words, unsigned n)
  * alone is shown, and of those of users only what ended badly. */
 static void collect_events(struct collect *c)
 {
-    static const char *const whole[] = {"node_up", "node_lost", "engine_up", "engine_lost",
-                                        "gpu_up",  "gpu_lost",  "start"};
+    static const char *const whole[] = {"node_up",     "node_lost", "engine_up", "engine_lost",
+                                        "data_mended", "gpu_up",    "gpu_lost",  "start"};
     static const char *const words[] = {"drain", "config", "log_level", "group_failed",
                                         "rank_lost"};
     const struct diary_entry *entry;

@@ -144,6 +144,7 @@ WRITE_TRAFFIC(sent, false)
 WRITE_TRAFFIC(received, false)
 WRITE_TRAFFIC(segments, false)
 WRITE_TRAFFIC(retransmits, false)
+WRITE_TRAFFIC(mends, false)
 WRITE_TRAFFIC(stalled_us, false)
 WRITE_TRAFFIC(rtt_us, true)
 WRITE_TRAFFIC(min_rtt_us, true)
@@ -348,6 +349,9 @@ static const struct metric rows[] = {
       .write = write_segments },
     { COUNTER("node_retransmits_total", "Of these, those that were sent again."),
       .write = write_retransmits },
+    { COUNTER("node_mended_connections_total",
+              "Data connections to that node that broke and were made again, nothing lost."),
+      .write = write_mends },
     { COUNTER("node_stalled_seconds_total", "Time in which that node took no data."),
       .unit = METRIC_US, .write = write_stalled_us },
     { GAUGE("node_rtt_seconds", "To that node and back, smoothed; the slowest that sent in 2 s."),

@@ -79,17 +79,35 @@ static const char control_fd[] = {'0' + ENGINE_FD, '\0'};
 
 void program_engine(const struct conf *conf, const char *device, struct program *ret_program)
 {
-    char channels[8];
-    const char *const words[] = {"commd-engine", "--fd",         control_fd,        "--device",
-                                 device,         "--fabric",     conf_fabric(conf), "--tls",
-                                 conf->ucx_tls,  "--ports",      conf->port_range,  "--channels",
-                                 channels,       "--congestion", conf->congestion,  "--node",
-                                 conf->node,     "--log",        level_word(conf),  NULL};
+    char channels[8], mend_ms[24];
+    const char *const words[] = {"commd-engine",
+                                 "--fd",
+                                 control_fd,
+                                 "--device",
+                                 device,
+                                 "--fabric",
+                                 conf_fabric(conf),
+                                 "--tls",
+                                 conf->ucx_tls,
+                                 "--ports",
+                                 conf->port_range,
+                                 "--channels",
+                                 channels,
+                                 "--congestion",
+                                 conf->congestion,
+                                 "--mend-ms",
+                                 mend_ms,
+                                 "--node",
+                                 conf->node,
+                                 "--log",
+                                 level_word(conf),
+                                 NULL};
 
     *ret_program = (struct program){.env = engine_env};
     program_path("commd-engine", getenv("COMMD_ENGINE"), conf->engine,
                  conf_is_given(conf, "transport.engine"), ret_program->path);
     snprintf(channels, sizeof(channels), "%u", conf->channels);
+    snprintf(mend_ms, sizeof(mend_ms), "%llu", (unsigned long long)conf->node_timeout_ms);
     program_words(ret_program, words);
 }
 

@@ -375,7 +375,7 @@ struct msg_engine_traffic {
     uint64_t engine;
     uint64_t sent, received, segments, retransmits, stalled_us;
     uint32_t rtt_us, min_rtt_us;
-    uint64_t rate;
+    uint64_t rate, mends;
 };
 
 /* What the groups of a user sent to other nodes in the @ms since the last time. */

@@ -53,6 +53,7 @@ struct fabric_traffic {
     uint64_t stalled_us;         /* in which the other side took nothing */
     uint32_t rtt_us, min_rtt_us; /* smoothed, of who sent lately; the least */
     uint64_t rate;               /* bytes in a second, at which data arrived last */
+    uint64_t mends;              /* connections that broke and were made again, nothing lost */
 };
 
 struct fabric_ops {
@@ -127,6 +128,9 @@ struct fabric_conf {
     const char *congestion; /* of TCP: "auto", "system" or a name; NULL: "auto" */
     unsigned channels;      /* tcp: connections per peer, that large bodies take in turns; 0: 1 */
     bool express;           /* tcp: one more, for what is sent as express */
+    /* tcp: how long a broken connection may take to be made again, unnoticed; then, or at once if
+     * this is 0, the link is down */
+    unsigned mend_ms;
 };
 
 /* On failure returns negative errno and puts one line for people into why[]; on success why[]

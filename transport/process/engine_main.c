@@ -192,6 +192,7 @@ static void tell_traffic(struct shell *s)
             .rtt_us = traffic.rtt_us,
             .min_rtt_us = traffic.min_rtt_us,
             .rate = traffic.rate,
+            .mends = traffic.mends,
         };
         send_msg(s, &m);
         told++;
@@ -364,6 +365,7 @@ static int say_hello(struct shell *s, const char *text)
 static const char usage[] =
     "Usage: commd-engine --fd N --node NAME [--fabric auto|tcp|ucx] [--device DEV] [--tls LIST]\n"
     "                    [--ports LO-HI] [--channels N] [--congestion NAME]\n"
+    "                    [--mend-ms MS]\n"
     "       commd-engine --launcher FD\n"
     "Moves the data of commd between nodes. Started by commd, not by hand; or, where it has a user "
     "of\n"
@@ -386,6 +388,7 @@ static int parse_engine_words(int argc, char **argv, struct engine_options *o)
         PORTS,
         CHANNELS,
         CONGESTION,
+        MEND_MS,
         LOG,
         LAUNCHER,
         HELP,
@@ -398,6 +401,7 @@ static int parse_engine_words(int argc, char **argv, struct engine_options *o)
                                           {"ports", 1, NULL, PORTS},
                                           {"log", 1, NULL, LOG},
                                           {"congestion", 1, NULL, CONGESTION},
+                                          {"mend-ms", 1, NULL, MEND_MS},
                                           {"launcher", 1, NULL, LAUNCHER},
                                           {"fabric", 1, NULL, FABRIC},
                                           {"channels", 1, NULL, CHANNELS},
@@ -431,6 +435,9 @@ static int parse_engine_words(int argc, char **argv, struct engine_options *o)
             break;
         case CONGESTION:
             o->fabric.congestion = optarg;
+            break;
+        case MEND_MS:
+            o->fabric.mend_ms = (unsigned)strtoul(optarg, NULL, 10);
             break;
         case LOG:
             break;

@@ -57,10 +57,15 @@ bool readable(int fd)
 
 bool ended(struct world *w, int fd)
 {
-    char c;
+    struct frame bye;
+    ssize_t n;
 
     pump_until(w, readable(fd));
-    return recv(fd, &c, 1, 0) <= 0;
+    n = recv(fd, &bye, sizeof(bye), MSG_WAITALL);
+    if (n != sizeof(bye) || bye.type != FRAME_BYE)
+        return n <= 0;
+    pump_until(w, readable(fd));
+    return recv(fd, &bye, 1, 0) <= 0;
 }
 
 int raw_greeted(struct world *w, struct side *s, unsigned incarnation, unsigned channel,
@@ -80,7 +85,7 @@ int raw_greeted(struct world *w, struct side *s, unsigned incarnation, unsigned 
 
 void raw_accept(int fd)
 {
-    static const struct frame accept = {.type = FRAME_ACCEPT};
+    static const uint32_t accept = ACCEPT_MAGIC;
 
     raw_send(fd, &accept, sizeof(accept));
 }

@@ -138,13 +138,11 @@ static int make_fabric(struct world *w, const struct fabric_events *ev, struct f
     if (strcmp(w->kind, "loop") && strcmp(w->kind, "fault")) {
         struct fabric_conf conf = {.kind = w->kind, .device = "lo", .tls = "tcp"};
 
-        if (!strcmp(w->kind, "tcp x 3")) {
+        if (!strncmp(w->kind, "tcp", 3)) {
             conf.kind = "tcp";
-            conf.channels = 3;
-        }
-        if (!strcmp(w->kind, "tcp express")) {
-            conf.kind = "tcp";
-            conf.express = true;
+            conf.channels = strstr(w->kind, "x 3") ? 3 : 0;
+            conf.express = strstr(w->kind, "express");
+            conf.mend_ms = strstr(w->kind, "mend") ? 20000 : 0;
         }
         r = fabric_new(&conf, ev, ret_f, why);
         if (r)

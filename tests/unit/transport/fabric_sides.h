@@ -105,6 +105,7 @@ void refused(const char *kind, const char *device, const char *tls, const char *
              const char *text);
 int run_tcp_tests(void);     /* test_fabric_tcp.c */
 int run_link_tests(void);    /* test_fabric_links.c */
+int run_mend_tests(void);    /* test_fabric_mend.c */
 int run_express_tests(void); /* test_fabric_express.c */
 int run_ucx_tests(void);     /* test_fabric_ucx.c */
 

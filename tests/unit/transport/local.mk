@@ -33,7 +33,7 @@ tests_unit_transport_test_engine_turn_LDADD = libcommd-launch.la $(in_one_proces
 tests_unit_transport_test_fabric_SOURCES = tests/unit/transport/test_fabric.c \
 	tests/unit/transport/test_fabric_net.c tests/unit/transport/test_fabric_life.c \
 	tests/unit/transport/test_fabric_links.c tests/unit/transport/test_fabric_tcp.c \
-	tests/unit/transport/test_fabric_express.c \
+	tests/unit/transport/test_fabric_express.c tests/unit/transport/test_fabric_mend.c \
 	tests/unit/transport/test_fabric_ucx.c tests/unit/transport/fabric_raw.c \
 	tests/unit/transport/fabric_raw.h tests/unit/transport/fabric_sides.c \
 	tests/unit/transport/fabric_sides.h

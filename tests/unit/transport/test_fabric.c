@@ -487,7 +487,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tcp[] = {
         contracts("tcp"),         contract(contract_random_life, "tcp"),
         contracts("tcp x 3"),     contract(contract_random_life, "tcp x 3"),
-        contracts("tcp express"), contract(contract_random_life, "tcp express")};
+        contracts("tcp express"), contract(contract_random_life, "tcp express"),
+        contracts("tcp mend"),    contract(contract_random_life, "tcp mend")};
     int failed;
 
     exec_with_ucx_env(argv);
@@ -507,6 +508,7 @@ int main(int argc, char **argv)
     failed += run_net_tests("tcp");
     failed += run_tcp_tests();
     failed += run_link_tests();
+    failed += run_mend_tests();
     failed += run_express_tests();
 #ifdef HAVE_UCX
     failed += cmocka_run_group_tests_name("fabric ucx", ucx, NULL, NULL);

@@ -224,7 +224,7 @@ static void frames_of_express_are_checked(void **state)
         {1, {.type = FRAME_GRANT}},
         {1, {.type = FRAME_DROP}},
         {1, {.type = FRAME_PART, .len = 10}},
-        {1, {.type = FRAME_ACCEPT}}, /* again */
+        {1, {.type = FRAME_BYE}},
         {1, {.type = FRAME_MSG, .hdr_len = 8, .len = FABRIC_EXPRESS_MAX + 1}},
         {1, {.type = FRAME_MSG, .hdr_len = FABRIC_HDR_MAX + 1}},
         {1, {.type = FRAME_MSG, .hdr_len = 8, .behind = 1}},

@@ -125,7 +125,8 @@ static void frames_are_checked(void **state)
         {{.type = 0}, -EPROTO},
         {{.type = FRAME_LAST + 1}, -EPROTO},
         {{.type = 255}, -EPROTO},
-        {{.type = FRAME_ACCEPT}, -EPROTO}, /* again */
+        {{.type = FRAME_BYE, .len = 1}, -EPROTO},
+        {{.type = FRAME_BYE}, -ECONNRESET},
         {{.type = FRAME_MSG, .hdr_len = FABRIC_HDR_MAX + 1}, -EPROTO},
         {{.type = FRAME_MSG, .hdr_len = 8, .len = FABRIC_EAGER_MAX + 1}, -EPROTO},
         {{.type = FRAME_MSG, .hdr_len = 8, .len = UINT32_MAX}, -EPROTO},

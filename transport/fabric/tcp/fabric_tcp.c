@@ -16,7 +16,8 @@
  *
  * A turn (progress): read all connections, write what is queued, then report and close what broke.
  * send() tries to write at once when nothing is queued before it, so most messages cost one system
- * call and no request outlives the call.
+ * call. What is written is kept until the other side has it, so that a stream can go on over
+ * another socket (fabric_tcp_mend.c).
  *
  * What is not protected: data are neither encrypted nor signed, and who can listen on the network
  * sees the tokens. Hence transport.trusted_network. */
@@ -52,8 +53,11 @@ struct fabric_req *tcp_req_new(struct tcp_peer *peer)
     req->peer = peer;
     req->done = NULL;
     req->body = req->part = NULL;
+    req->copy = NULL;
+    req->whole = NULL;
+    req->lent = 1;
     req->body_len = req->part_len = req->next = req->sent = 0;
-    req->asked = req->answer = req->express = req->behind = false;
+    req->held = req->asked = req->answer = req->express = req->behind = false;
     peer->refs++;
     return req;
 }
@@ -64,6 +68,7 @@ void tcp_req_free(struct fabric_req *req)
     struct tcp *t = peer->t;
 
     peer->answers -= req->answer;
+    free(steal_ptr(req->copy));
     if (t->nfree < FREE_REQS_KEEP) {
         TAILQ_INSERT_HEAD(&t->free_reqs, req, link);
         t->nfree++;
@@ -73,14 +78,18 @@ void tcp_req_free(struct fabric_req *req)
     peer_unref(peer);
 }
 
+void tcp_tell(struct fabric_req *req, int st)
+{
+    fabric_done_fn done = steal_ptr(req->done);
+
+    if (done)
+        done(req->arg, st);
+}
+
 void tcp_finish(struct fabric_req *req, int st)
 {
-    fabric_done_fn done = req->done;
-    void *arg = req->arg;
-
+    tcp_tell(req, st);
     tcp_req_free(req);
-    if (done)
-        done(arg, st);
 }
 
 /* --- operations ------------------------------------------------------------------------------ */
@@ -116,7 +125,7 @@ static int tcp_send(struct fabric *f, unsigned index, const void *hdr, size_t hd
         return 0;
     }
     r = peer_post(req, hdr_len);
-    if (r != 0)
+    if (r < 0)
         tcp_req_free(req);
     return r;
 }
@@ -248,6 +257,10 @@ static bool tcp_progress(struct fabric *f)
     if (t->nparked)
         any |= conns_resume(t);
     any |= write_all(t);
+    if (!TAILQ_EMPTY(&t->keepers))
+        any |= conns_settle(t);
+    if (t->nbroken)
+        any |= conns_mend(t);
     any |= peers_reap(t);
     conns_sweep(t);
     return any;
@@ -263,7 +276,9 @@ static int tcp_arm(struct fabric *f)
     struct tcp *t = container_of(f, struct tcp, base);
     struct conn *c;
 
-    if (t->touched)
+    if (t->held)
+        t->settle = true;
+    if (t->touched || t->settle)
         return 1;
     t->armed = true;
     TAILQ_FOREACH(c, &t->writers, write_link)
@@ -335,6 +350,7 @@ int fabric_tcp_new(const struct fabric_conf *conf, const struct fabric_events *e
     t->listener = t->epoll = t->timer = -1;
     t->channels = conf->channels ? MIN(conf->channels, (unsigned)FABRIC_CHANNELS_MAX) : 1;
     t->express = conf->express;
+    t->mend_ms = conf->mend_ms;
     snprintf(t->congestion, sizeof(t->congestion), "%s",
              conf->congestion ? conf->congestion : "auto");
     LIST_INIT(&t->peers);
@@ -343,6 +359,7 @@ int fabric_tcp_new(const struct fabric_conf *conf, const struct fabric_events *e
     TAILQ_INIT(&t->conns);
     TAILQ_INIT(&t->closed);
     TAILQ_INIT(&t->writers);
+    TAILQ_INIT(&t->keepers);
     TAILQ_INIT(&t->free_reqs);
     r = tcp_open(t, conf, why);
     if (r) {

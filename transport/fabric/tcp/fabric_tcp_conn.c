@@ -1,9 +1,11 @@
 /* fabric_tcp_conn.c - sockets: listening, connecting, the lobby, the timer.
  *
- * Who wakes a connection: epoll, in every state but CLOSED. Those that may be waiting for nobody
- * (connecting, or in the lobby) have a limit, which the timer looks at; it runs only while there is
- * such a one or a peer is to be connected again. Strangers fill the lobby and nothing else: the
- * oldest has to go when it is full, and who was turned away wrongly connects again. */
+ * Who wakes a connection: epoll, in every state but CLOSED and CUT. Those that may be waiting for
+ * nobody (connecting, in the lobby, or cut) have a limit, which the timer looks at; it runs only
+ * while there is such a one or a peer is to be connected again. Strangers fill the lobby and
+ * nothing else: the oldest has to go when it is full, and who was turned away wrongly connects
+ * again. */
+#include <assert.h>
 #include <errno.h>
 #include <linux/pkt_sched.h> /* TC_PRIO_INTERACTIVE */
 #include <netinet/in.h>
@@ -21,7 +23,8 @@ enum {
     LOBBY_MAX = 128,
     HELLO_MS = 5000,    /* for a whole hello */
     LOBBY_MS = 30000,   /* for its token to become known */
-    CONNECT_MS = 10000, /* for an answer to SYN, and for FRAME_ACCEPT */
+    CONNECT_MS = 10000, /* for an answer to SYN, and for ACCEPT_MAGIC */
+    MEND_TRY_MS = 400,  /* for a new socket of a stream; then another one is tried */
     TICK_MS = 100,
     LOOK_EVENTS = 64,
     ACCEPT_BUDGET = 16,
@@ -73,6 +76,7 @@ static struct conn *conn_new(struct tcp *t, int *fd, enum conn_state state)
     c->state = state;
     c->since_ms = now_ms();
     TAILQ_INIT(&c->out);
+    TAILQ_INIT(&c->kept);
     TAILQ_INSERT_TAIL(&t->conns, c, link);
     t->nconns++;
     t->nlobby += state == CONN_LOBBY;
@@ -84,6 +88,8 @@ void conn_watch(struct conn *c)
 {
     struct epoll_event ev = {.data.ptr = c};
 
+    if (c->state == CONN_CUT)
+        return;
     c->polled_out = c->writing && c->t->armed;
     if (!c->parked)
         ev.events |= EPOLLIN;
@@ -92,29 +98,51 @@ void conn_watch(struct conn *c)
     epoll_ctl(c->t->epoll, EPOLL_CTL_MOD, c->fd, &ev);
 }
 
+void conn_unplug(struct conn *c)
+{
+    conn_stop_writing(c);
+    c->polled_out = false;
+    c->hello_got = 0;
+    close_fdp(&c->fd); /* epoll forgets it */
+}
+
+void conn_plug(struct conn *c, struct conn *from)
+{
+    assert(c->state == CONN_CUT && c->fd < 0);
+    c->fd = steal_fd(&from->fd);
+    conn_close(from);
+    c->state = CONN_ACCEPTED;
+    c->since_ms = now_ms();
+    conn_settle(c);
+    conn_watch(c);
+}
+
 void conn_close(struct conn *c)
 {
     struct tcp *t = c->t;
+    bool open = c->state == CONN_OPEN || c->state == CONN_BROKEN;
 
     if (c->state == CONN_CLOSED)
         return;
     t->nlobby -= c->state == CONN_LOBBY;
-    t->nopen -= c->state == CONN_OPEN;
-    t->nexpress -= c->state == CONN_OPEN && c->express;
+    t->nbroken -= c->state == CONN_BROKEN;
+    t->nopen -= open;
+    t->nexpress -= open && c->express;
+    t->held -= c->held;
+    if (c->keeping)
+        TAILQ_REMOVE(&t->keepers, c, keep_link);
+    c->keeping = false;
     t->nparked -= c->parked;
     c->parked = false;
     if (c->peer) {
-        c->peer->nopen -= c->state == CONN_OPEN;
+        c->peer->nopen -= open;
         c->peer->conn[c->channel] = NULL;
         c->peer = NULL;
     }
-    if (c->writing)
-        TAILQ_REMOVE(&t->writers, c, write_link);
-    c->writing = false;
+    conn_unplug(c);
     c->state = CONN_CLOSED;
     c->sink = NULL;
     free(steal_ptr(c->rest));
-    close_fdp(&c->fd); /* epoll forgets it */
     TAILQ_REMOVE(&t->conns, c, link);
     t->nconns--;
     TAILQ_INSERT_TAIL(&t->closed, c, link);
@@ -205,8 +233,9 @@ int tcp_connect(struct tcp_peer *peer, unsigned channel)
     struct tcp *t = peer->t;
     _cleanup_(close_fdp) int fd =
         socket(peer->addr.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    struct epoll_event ev = {.events = EPOLLOUT};
     struct sockaddr_storage from = t->addr;
-    struct conn *c;
+    struct conn *c = peer->conn[channel];
 
     if (fd < 0)
         return -errno;
@@ -219,6 +248,17 @@ int tcp_connect(struct tcp_peer *peer, unsigned channel)
         return -errno;
     if (connect(fd, (struct sockaddr *)&peer->addr, addr_len(&peer->addr)) && errno != EINPROGRESS)
         return -errno;
+    if (c) {
+        assert(c->state == CONN_CUT);
+        ev.data.ptr = c;
+        if (epoll_ctl(t->epoll, EPOLL_CTL_ADD, fd, &ev))
+            return -errno;
+        c->fd = steal_fd(&fd);
+        c->state = CONN_CONNECTING;
+        c->since_ms = now_ms();
+        conn_settle(c);
+        return 0;
+    }
     c = conn_new(t, &fd, CONN_CONNECTING);
     if (!c)
         return -ENOMEM;
@@ -245,7 +285,9 @@ static bool connected(struct conn *c)
                           .version = HELLO_VERSION,
                           .channel = (uint16_t)c->channel,
                           .channels = (uint16_t)peer->channels,
-                          .express = (uint16_t)peer->express};
+                          .express = (uint16_t)peer->express,
+                          .of = c->cut_ms ? HELLO_MENDS : HELLO_BEGINS,
+                          .got = c->got};
     int err = socket_error(c);
 
     memcpy(hello.token, peer->token, sizeof(hello.token));
@@ -281,6 +323,27 @@ static bool read_hello(struct conn *c)
     return true;
 }
 
+static bool read_accept(struct conn *c)
+{
+    size_t all = sizeof(c->hello.magic);
+    ssize_t n = recv(c->fd, (uint8_t *)&c->hello.magic + c->hello_got, all - c->hello_got, 0);
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return false;
+    if (n <= 0) {
+        conn_lost(c, n < 0 ? errno : 0);
+        return true;
+    }
+    c->hello_got += (size_t)n;
+    if (c->hello_got < all)
+        return true;
+    if (c->hello.magic == ACCEPT_MAGIC)
+        peer_opened(c);
+    else
+        peer_fail(c->peer, -EPROTO, "the other side did not accept the answer to its hello");
+    return true;
+}
+
 /* --- timer ------------------------------------------------------------------------------------ */
 
 static void timer_set(struct tcp *t, bool on)
@@ -308,6 +371,13 @@ static bool conn_tick(struct conn *c, uint64_t now)
     if (c->state == CONN_LOBBY) {
         if (age > (c->hello_got < sizeof(c->hello) ? HELLO_MS : LOBBY_MS))
             conn_close(c);
+        return true;
+    }
+    if (c->cut_ms) {
+        if (now - c->cut_ms > c->t->mend_ms)
+            peer_not_mended(c);
+        else if (c->state != CONN_CUT && age > MEND_TRY_MS)
+            conn_lost(c, ETIMEDOUT);
         return true;
     }
     if (c->state != CONN_CONNECTING && c->state != CONN_ACCEPTED)
@@ -345,6 +415,7 @@ static bool conn_event(struct conn *c, uint32_t events)
     case CONN_LOBBY:
         return read_hello(c);
     case CONN_ACCEPTED:
+        return read_accept(c);
     case CONN_OPEN:
         if (!c->parked)
             return conn_read(c);
@@ -352,6 +423,8 @@ static bool conn_event(struct conn *c, uint32_t events)
             return false;              /* room for write_all() */
         conn_lost(c, socket_error(c)); /* epoll was not asked for input: it has broken */
         return true;
+    case CONN_BROKEN:
+    case CONN_CUT:
     case CONN_CLOSED:
         break;
     }

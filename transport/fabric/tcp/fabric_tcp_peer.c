@@ -12,7 +12,9 @@
  *
  * So it does not matter which side adds the other first, and no messages go to a side that has not
  * shown the right token. A connection that ends before it is open is made again, with growing
- * pauses; one that ends afterwards takes the link down, for the control plane to decide about.
+ * pauses; so is one that ends afterwards, by the same side, and there the stream goes on
+ * (fabric_tcp_mend.c), or the link is down, for the control plane to decide about. Who drops a peer
+ * on purpose says BYE, as far as the socket takes it.
  * Tokens are fresh for each pair and incarnation: what is left of a predecessor is a stranger.
  *
  * A link may break inside any call, and the caller may drop a peer in any callback; both only queue
@@ -26,7 +28,7 @@
 #include "transport/fabric/fabric_net.h"
 #include "transport/fabric/tcp/fabric_tcp_priv.h"
 
-enum { RETRY_MS = 50, RETRY_DOUBLINGS = 5 };
+enum { RETRY_MS = 50, RETRY_DOUBLINGS = 5, MEND_DOUBLINGS = 2 };
 
 void peer_unref(struct tcp_peer *peer)
 {
@@ -50,22 +52,45 @@ void peer_fail(struct tcp_peer *peer, int err, const char *fault)
 
 /* --- hello ----------------------------------------------------------------------------------- */
 
-static void retry_later(struct tcp_peer *peer)
+void retry_later(struct tcp_peer *peer)
 {
-    if (!peer->connects)
+    unsigned most = peer->state == PEER_UP ? MEND_DOUBLINGS : RETRY_DOUBLINGS;
+
+    if (!peer->connects && peer->state != PEER_UP)
         return;
-    peer->retry_ms = now_ms() + (RETRY_MS << MIN(peer->retries, (unsigned)RETRY_DOUBLINGS));
+    peer->retry_ms = now_ms() + (RETRY_MS << MIN(peer->retries, most));
     peer->retries++;
     timer_need(peer->t);
+}
+
+/* Why an open connection ended. */
+static const char *end_text(int err)
+{
+    return err ? strerror(err) : "the other side has closed the link";
+}
+
+void peer_not_mended(struct conn *c)
+{
+    char fault[FAULT_MAX];
+
+    snprintf(fault, sizeof(fault), "%s; no new connection in %u ms", end_text(c->err),
+             c->t->mend_ms);
+    peer_fail(c->peer, c->err ? -c->err : -ECONNRESET, fault);
 }
 
 void conn_lost(struct conn *c, int err)
 {
     struct tcp_peer *peer = c->peer;
 
+    if (c->cut_ms) {
+        conn_cut(c);
+        retry_later(peer);
+        return;
+    }
+    if (c->state == CONN_BROKEN || (c->state == CONN_OPEN && conn_break(c, err)))
+        return;
     if (c->state == CONN_OPEN || c->state == CONN_CONNECTING) {
-        peer_fail(peer, err ? -err : -ECONNRESET,
-                  err ? strerror(err) : "the other side has closed the link");
+        peer_fail(peer, err ? -err : -ECONNRESET, end_text(err));
         return;
     }
     conn_close(c);
@@ -82,17 +107,23 @@ void peer_opened(struct conn *c)
     c->t->nopen++;
     c->t->nexpress += c->express;
     peer->retries = 0;
+    if (c->cut_ms)
+        conn_mended(c);
     if (++peer->nopen < peer->channels + peer->express)
         return;
     peer->state = PEER_UP;
     /* done() may drop the peer: the rest is then cancelled by peers_reap() */
     while (peer->state == PEER_UP && !peer->failed && (req = TAILQ_FIRST(&peer->waiting))) {
+        fabric_done_fn done = req->done;
+        void *arg = req->arg;
         int r;
 
         TAILQ_REMOVE(&peer->waiting, req, link);
         r = peer_post(req, req->head_len - sizeof(struct frame));
-        if (r != 0)
-            tcp_finish(req, r > 0 ? 0 : r);
+        if (r < 0)
+            tcp_finish(req, r);
+        else if (r > 0 && done)
+            done(arg, 0);
     }
 }
 
@@ -110,7 +141,8 @@ static void stranger(struct conn *c)
 static bool hello_fits(const struct hello *h, const struct tcp_peer *peer)
 {
     return h->channels > 0 && h->channels <= FABRIC_CHANNELS_MAX && h->express <= 1 &&
-           h->channel < h->channels + h->express && !peer->conn[h->channel] &&
+           h->channel < h->channels + h->express &&
+           (!peer->conn[h->channel] == (h->of == HELLO_BEGINS)) &&
            (!peer->channels || (peer->channels == h->channels && peer->express == h->express));
 }
 
@@ -131,6 +163,7 @@ static void adopt(struct conn *c, struct tcp_peer *peer)
     c->t->nlobby--;
     c->state = CONN_ACCEPTED;
     c->since_ms = now_ms();
+    c->hello_got = 0;
     c->peer = peer;
     c->channel = hello.channel;
     peer->channels = hello.channels;
@@ -139,24 +172,78 @@ static void adopt(struct conn *c, struct tcp_peer *peer)
     conn_settle(c);
 }
 
-static bool wants_to_meet(const struct tcp_peer *peer)
+/* A connection from the lobby goes on with a stream of ours, which may still believe that its
+ * socket is well. */
+static void adopt_stream(struct conn *from, struct tcp_peer *peer)
 {
-    return peer->state == PEER_GREETING && !peer->failed;
+    struct hello hello = from->hello;
+    struct conn *c = hello_fits(&hello, peer) ? peer->conn[hello.channel] : NULL;
+
+    if (!c || (c->state != CONN_OPEN && c->state != CONN_BROKEN && !c->cut_ms)) {
+        stranger(from);
+        return;
+    }
+    if (peer->connects && (c->state == CONN_CONNECTING || c->state == CONN_GREETING)) {
+        conn_close(from); /* it takes ours */
+        return;
+    }
+    if (c->state == CONN_OPEN || c->state == CONN_BROKEN)
+        conn_drain(c);
+    conn_cut(c);
+    if (!conn_rewind(c, hello.got)) {
+        peer_fail(peer, -EPROTO, "the other side lost what its kernel had acknowledged");
+        conn_close(from);
+        return;
+    }
+    hello.got = c->got;
+    memcpy(hello.token, peer->token, sizeof(hello.token));
+    if (send(from->fd, &hello, sizeof(hello), MSG_NOSIGNAL) == sizeof(hello))
+        conn_plug(c, from);
+    else
+        conn_close(from);
 }
 
-static struct tcp_peer *tcp_find_by_token(struct tcp *t, const uint8_t token[32])
+/* In the first state: it is to be greeted; in the second, a stream of it may be cut. */
+static bool wants_to_meet(const struct tcp_peer *peer)
 {
+    return (peer->state == PEER_GREETING || peer->state == PEER_UP) && !peer->failed;
+}
+
+static struct tcp_peer *find_by_hello(struct tcp *t, const struct hello *hello)
+{
+    bool mends = hello->of == HELLO_MENDS;
     struct tcp_peer *found = NULL;
 
     for (unsigned i = 0; i < FABRIC_MAX_PEERS; i++)
-        if (t->slot[i] && !t->slot[i]->connects && wants_to_meet(t->slot[i]) &&
-            net_same_token(t->slot[i]->expect, token))
+        if (t->slot[i] && wants_to_meet(t->slot[i]) && (mends || !t->slot[i]->connects) &&
+            t->slot[i]->state == (mends ? PEER_UP : PEER_GREETING) &&
+            net_same_token(t->slot[i]->expect, hello->token))
             found = t->slot[i];
     return found;
 }
 
+/* Somebody in the lobby has said who it is. */
+static void guest_greeted(struct conn *c)
+{
+    static const struct hello unknown = {
+        .magic = HELLO_MAGIC, .version = HELLO_VERSION, .of = HELLO_UNKNOWN};
+    struct tcp_peer *peer = find_by_hello(c->t, &c->hello);
+
+    if (peer && c->hello.of == HELLO_MENDS) {
+        adopt_stream(c, peer);
+    } else if (peer) {
+        adopt(c, peer);
+    } else if (c->hello.of == HELLO_BEGINS) {
+        c->t->base.stats.strangers++; /* until the peer is added */
+    } else {
+        send(c->fd, &unknown, sizeof(unknown), MSG_NOSIGNAL); /* or it has been given up */
+        stranger(c);
+    }
+}
+
 void peer_greeted(struct conn *c)
 {
+    uint32_t accept = ACCEPT_MAGIC;
     struct tcp_peer *peer = c->peer;
 
     if (c->hello.magic != HELLO_MAGIC || c->hello.version != HELLO_VERSION) {
@@ -164,21 +251,23 @@ void peer_greeted(struct conn *c)
         return;
     }
     if (!peer) {
-        peer = tcp_find_by_token(c->t, c->hello.token);
-        if (peer)
-            adopt(c, peer);
-        else
-            c->t->base.stats.strangers++; /* until the peer is added */
+        guest_greeted(c);
         return;
     }
     if (!wants_to_meet(peer))
         return; /* deleted since: peers_reap() closes */
+    if (c->cut_ms && c->hello.of == HELLO_UNKNOWN) {
+        peer_fail(peer, -ECONNRESET, end_text(0));
+        return;
+    }
     if (!net_same_token(peer->expect, c->hello.token)) {
         stranger(c);
         return;
     }
-    if (conn_put_frame(c, FRAME_ACCEPT, 0))
-        peer_fail(peer, -ENOMEM, "no memory to answer the hello");
+    if (c->cut_ms && !conn_rewind(c, c->hello.got))
+        peer_fail(peer, -EPROTO, "the other side lost what its kernel had acknowledged");
+    else if (send(c->fd, &accept, sizeof(accept), MSG_NOSIGNAL) != sizeof(accept))
+        conn_lost(c, EPIPE);
     else
         peer_opened(c);
 }
@@ -186,9 +275,12 @@ void peer_greeted(struct conn *c)
 static void connect_all(struct tcp_peer *peer)
 {
     for (unsigned i = 0; i < peer->channels + peer->express; i++) {
-        int r = peer->conn[i] ? 0 : tcp_connect(peer, i);
+        struct conn *c = peer->conn[i];
+        int r = c && c->state != CONN_CUT ? 0 : tcp_connect(peer, i);
 
-        if (r)
+        if (r && c)
+            retry_later(peer);
+        else if (r)
             peer_fail(peer, r, strerror(-r));
     }
 }
@@ -256,7 +348,7 @@ static void adopt_waiting(struct tcp_peer *peer)
     for (struct conn *c = TAILQ_FIRST(&peer->t->conns), *next; c; c = next) {
         next = TAILQ_NEXT(c, link);
         if (c->state == CONN_LOBBY && c->hello_got == sizeof(c->hello) &&
-            net_same_token(c->hello.token, peer->expect))
+            c->hello.of == HELLO_BEGINS && net_same_token(c->hello.token, peer->expect))
             adopt(c, peer);
     }
 }
@@ -327,6 +419,15 @@ static struct inbound *taken_body(struct tcp_peer *peer)
     return NULL;
 }
 
+static void say_bye(struct tcp_peer *peer)
+{
+    struct frame bye = {.type = FRAME_BYE};
+    struct conn *c = peer->conn[0];
+
+    if (c && c->state == CONN_OPEN && (TAILQ_EMPTY(&c->out) || !TAILQ_FIRST(&c->out)->sent))
+        send(c->fd, &bye, sizeof(bye), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
 /* Closes all connections and completes with @st what was under way. */
 static void cut(struct tcp_peer *peer, int st)
 {
@@ -334,11 +435,13 @@ static void cut(struct tcp_peer *peer, int st)
     struct fabric_req *req;
     struct inbound *b;
 
+    say_bye(peer);
     for (unsigned i = 0; i < peer->channels + peer->express; i++) {
         struct conn *c = peer->conn[i];
 
         if (!c)
             continue;
+        TAILQ_CONCAT(&doomed, &c->kept, link);
         TAILQ_CONCAT(&doomed, &c->out, link);
         conn_close(c);
     }

@@ -1,6 +1,7 @@
 /* fabric_tcp_priv.h - shared by fabric_tcp.c (the operations and the loop's side),
- * fabric_tcp_peer.c (peers: hello, failure, closing), fabric_tcp_conn.c (sockets) and
- * fabric_tcp_stream.c (frames). See fabric_tcp.c for the model. */
+ * fabric_tcp_peer.c (peers: hello, failure, closing), fabric_tcp_conn.c (sockets),
+ * fabric_tcp_stream.c (frames) and fabric_tcp_mend.c (a stream that outlives its socket). See
+ * fabric_tcp.c for the model. */
 #ifndef COMMD_FABRIC_TCP_PRIV_H
 #define COMMD_FABRIC_TCP_PRIV_H
 
@@ -31,24 +32,31 @@ struct tcp_addr {
     uint8_t ip[16]; /* in network order */
 };
 
-enum { HELLO_MAGIC = 0x636d6448, HELLO_VERSION = 2 };
+enum { HELLO_MAGIC = 0x636d6448, HELLO_VERSION = 3, ACCEPT_MAGIC = 0x636d6441 };
+enum hello_of { HELLO_BEGINS, HELLO_MENDS, HELLO_UNKNOWN };
 
-/* First on every connection, both ways. The side that accepted answers when it knows the token.
+/* First on every connection, both ways. The side that accepted answers when it knows the token;
+ * the side that connected then says ACCEPT_MAGIC: the answer was right. What follows is the stream.
  * With an express connection there is one more than @channels; its number is @channels. */
 struct hello {
     uint32_t magic;
     uint16_t version, channel, channels, express;
+    /* The stream begins; it goes on, behind the @got bytes that are here; or, as an answer without
+     * a token: there is no such stream to go on with. */
+    uint32_t of;
     uint8_t token[32];
+    uint64_t got;
 };
+_Static_assert(sizeof(struct hello) == 56, "wire layout");
 
 enum frame_type {
-    FRAME_ACCEPT = 1, /* first of who connected: your answer to my hello was right */
-    FRAME_MSG,        /* header, and body of @len bytes */
-    FRAME_ASK,        /* header of a message whose body, of @size bytes, waits under @id */
-    FRAME_GRANT,      /* send the body @id */
-    FRAME_DROP,       /* nobody wants the body @id */
-    FRAME_PART,       /* @len bytes of the granted body @id, from @size on */
-    FRAME_LAST = FRAME_PART
+    FRAME_MSG = 1, /* header, and body of @len bytes */
+    FRAME_ASK,     /* header of a message whose body, of @size bytes, waits under @id */
+    FRAME_GRANT,   /* send the body @id */
+    FRAME_DROP,    /* nobody wants the body @id */
+    FRAME_PART,    /* @len bytes of the granted body @id, from @size on */
+    FRAME_BYE,     /* the other side has dropped this peer on purpose */
+    FRAME_LAST = FRAME_BYE
 };
 
 struct frame {
@@ -71,16 +79,20 @@ struct fabric_req {
     void *arg;
     const uint8_t *body;
     size_t body_len;
-    size_t next;           /* asked: the body's bytes before this are in frames already */
-    const uint8_t *part;   /* of the body, in the current frame */
-    size_t part_len, sent; /* @sent counts head and part */
+    size_t next;              /* asked: the body's bytes before this are in frames already */
+    const uint8_t *part;      /* of the body, in the current frame */
+    size_t part_len, sent;    /* @sent counts head and part */
+    uint8_t *copy;            /* owned; where @part lies once the body is the caller's again */
+    struct fabric_req *whole; /* of a part that is kept: whose body it is; ends after it */
+    unsigned lent;            /* pieces of the body that are needed still, itself included */
+    bool held;                /* kept, and @part is the caller's */
     uint32_t id;
     bool asked;
-    bool answer; /* GRANT, DROP, ACCEPT */
+    bool answer; /* GRANT, DROP */
     bool express, behind;
     uint16_t head_len;
     _Alignas(8) uint8_t head[sizeof(struct frame) + FABRIC_HDR_MAX];
-    TAILQ_ENTRY(fabric_req) link; /* free, waiting, asked, or a connection's out */
+    TAILQ_ENTRY(fabric_req) link; /* free, waiting, asked, or a connection's out or kept */
 };
 
 TAILQ_HEAD(req_list, fabric_req);
@@ -104,8 +116,10 @@ enum conn_state {
     CONN_CONNECTING,
     CONN_GREETING, /* connected by us: hello sent, answer awaited */
     CONN_LOBBY,    /* accepted: hello awaited, or its token is nobody's yet */
-    CONN_ACCEPTED, /* hello answered; FRAME_ACCEPT awaited */
+    CONN_ACCEPTED, /* hello answered; ACCEPT_MAGIC awaited */
     CONN_OPEN,
+    CONN_BROKEN, /* was open; what its socket still has is read in this turn or the next */
+    CONN_CUT,    /* has no socket, until a new one goes on with the stream */
     CONN_CLOSED, /* freed between two turns */
 };
 
@@ -118,7 +132,17 @@ struct conn {
     uint64_t since_ms;
     struct hello hello; /* the other side's */
     size_t hello_got;
-    uint8_t *rest; /* owned; read, but no whole frame yet, or not its turn */
+    /* The stream, counted in bytes behind the greeting: read, written, and of these @kept from
+     * @kept_at on; @socket_at: where the present socket began. See fabric_tcp_mend.c. */
+    uint64_t got, sent, kept_at, socket_at;
+    struct req_list kept;
+    unsigned nkept, held;       /* @held: of those kept, whose bodies are the caller's */
+    unsigned patience;          /* looks since the other side acknowledged something */
+    unsigned unlooked;          /* written since the kernel was asked how far the other side is */
+    uint64_t cut_ms;            /* since then it has not been open; 0: it is, or never was */
+    int err;                    /* that broke it */
+    struct fabric_traffic past; /* of the sockets before */
+    uint8_t *rest;              /* owned; read, but no whole frame yet, or not its turn */
     size_t rest_len;
     bool parked; /* its next message has to wait for another channel */
     bool express;
@@ -127,8 +151,9 @@ struct conn {
     unsigned big; /* counts down the small messages since a large one */
     struct req_list out;
     bool writing, polled_out; /* in t->writers; epoll is asked for EPOLLOUT */
+    bool keeping;             /* in t->keepers */
     TAILQ_ENTRY(conn) link;   /* t->conns or t->closed */
-    TAILQ_ENTRY(conn) write_link;
+    TAILQ_ENTRY(conn) write_link, keep_link;
 };
 
 TAILQ_HEAD(conn_list, conn);
@@ -154,7 +179,8 @@ struct tcp_peer {
     struct conn *conn[FABRIC_CHANNELS_MAX + 1]; /* the express one behind the channels */
     unsigned channels, nopen, turn;             /* @turn: which channel the next large body takes */
     unsigned express;                           /* 1: there is such a connection */
-    unsigned answers;                           /* queued */
+    unsigned answers;                           /* queued, or kept */
+    unsigned mends;                             /* streams that went on over another socket */
     uint32_t seq_out, seq_in, next_id, express_out, express_in;
     uint64_t retry_ms; /* connect again then; 0: no need */
     unsigned retries;
@@ -169,19 +195,22 @@ struct tcp {
     struct fabric_events ev;
     char congestion[16];
     unsigned channels, express; /* of peers that we connect to */
+    unsigned mend_ms;           /* for a new socket; 0: a link ends with any of its sockets */
     int listener, epoll, timer;
     bool timer_on, deaf; /* deaf: out of descriptors, listening again at the next tick */
     struct sockaddr_storage addr;
     struct tcp_peer *slot[FABRIC_MAX_PEERS];
     LIST_HEAD(, tcp_peer) peers;
     STAILQ_HEAD(, tcp_peer) to_fail, to_close;
-    struct conn_list conns, closed, writers;
+    struct conn_list conns, closed, writers, keepers;
     unsigned nconns, nopen, nexpress, nlobby; /* @nexpress: open */
     struct req_list free_reqs;
     unsigned nfree, nparked;
     unsigned express_turns; /* for so many more, express connections are looked at in each */
     bool long_read;         /* much was read in the last turn */
     bool touched;           /* something was queued since the last progress() */
+    bool settle;            /* the engine wants to sleep: no body may be the caller's still */
+    unsigned held, nbroken; /* over all connections */
     bool stopping;          /* in free(): completions only, no events */
     bool armed;
     unsigned turns;
@@ -191,13 +220,19 @@ struct tcp {
 /* fabric_tcp.c */
 struct fabric_req *tcp_req_new(struct tcp_peer *peer); /* NULL: no memory */
 void tcp_req_free(struct fabric_req *req);
-void tcp_finish(struct fabric_req *req, int st); /* calls the caller: only in progress(), free() */
+/* Tells the caller, once; only in progress(), free(). */
+void tcp_tell(struct fabric_req *req, int st);
+void tcp_finish(struct fabric_req *req, int st); /* the same, and frees it */
 
 /* fabric_tcp_conn.c */
 int tcp_open(struct tcp *t, const struct fabric_conf *conf, char why[256]);
 void tcp_close(struct tcp *t);
+/* On channel @channel, for a stream that begins, or one that is cut. */
 int tcp_connect(struct tcp_peer *peer, unsigned channel);
-void conn_close(struct conn *c); /* drops what it had to write; freed by conns_sweep() */
+void conn_close(struct conn *c);  /* drops what it had to write; freed by conns_sweep() */
+void conn_unplug(struct conn *c); /* closes the socket alone */
+/* The stream of @c goes on over the socket of @from, which is closed. */
+void conn_plug(struct conn *c, struct conn *from);
 void conns_sweep(struct tcp *t);
 void conn_watch(struct conn *c);  /* as its state asks for */
 void conn_settle(struct conn *c); /* its peer and channel are known */
@@ -210,14 +245,34 @@ bool conn_write(struct conn *c); /* true if bytes went out */
 bool conn_read(struct conn *c);  /* true if bytes came in */
 /* Lets connections go on that waited for a message on another one; true if one did. */
 bool conns_resume(struct tcp *t);
+/* All that the socket has; bounded. */
+void conn_drain(struct conn *c);
+void conn_want_write(struct conn *c); /* there is something to be written */
+void conn_stop_writing(struct conn *c);
 /* Sends the message of @req, made by tcp_req_new() with its header behind the room for a frame. 1:
- * it is out, 0: on its way, negative errno. Unless 0, @req is still the caller's. */
+ * its body is no longer needed, and nobody is told; 0: on its way; negative errno: @req is still
+ * the caller's. */
 int peer_post(struct fabric_req *req, size_t hdr_len);
 /* Queues a frame of our own. */
 int conn_put_frame(struct conn *c, enum frame_type type, uint32_t id);
 void body_free(struct inbound *b);
 
+/* fabric_tcp_mend.c */
+size_t req_len(const struct fabric_req *req); /* in the stream */
+/* @req has been written wholly; @may_tell: this is progress(). True if its body is not needed any
+ * more, and nobody has been told. */
+bool conn_keep(struct conn *c, struct fabric_req *req, bool may_tell);
+bool conns_settle(struct tcp *t); /* bodies that are not needed any more; true if there was one */
+/* @c was open and has broken. False: its peer cannot go on without it. */
+bool conn_break(struct conn *c, int err);
+bool conns_mend(struct tcp *t); /* reads what broken ones have, and cuts them */
+void conn_cut(struct conn *c);
+/* The other side has @got bytes of the stream: what follows is written again. False: it cannot. */
+bool conn_rewind(struct conn *c, uint64_t got);
+void conn_mended(struct conn *c); /* is open again */
+
 /* fabric_tcp_traffic.c */
+void conn_add_traffic(const struct conn *c, struct fabric_traffic *traffic);
 /* The round trip to a peer, @rtt_us so far, 0: not known, with a connection that sent @idle_ms ago
  * and whose own is @us. */
 uint32_t tcp_rtt_add(uint32_t rtt_us, uint32_t us, uint32_t idle_ms);
@@ -235,6 +290,8 @@ bool peers_reap(struct tcp *t); /* reports failures, closes connections */
 void peer_greeted(struct conn *c);
 /* @c has ended by itself; @err: positive errno, 0 at the end of the stream. */
 void conn_lost(struct conn *c, int err);
+void retry_later(struct tcp_peer *peer);
+void peer_not_mended(struct conn *c); /* in time */
 /* The other side has accepted the answer on @c, or we theirs. */
 void peer_opened(struct conn *c);
 void peers_tick(struct tcp *t, uint64_t now); /* connects again */

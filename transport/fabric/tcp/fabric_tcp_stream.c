@@ -34,25 +34,37 @@ enum {
     IOV_REQS = 16,
     READ_CROWDED = 64 << 10, /* in a turn, of what is not express */
     READ_LONG = 16 << 10,
+    DRAIN_ROUNDS = 1024, /* of READ_MAX: more than a socket holds */
 };
 
 /* --- out ----------------------------------------------------------------------------------- */
 
 static size_t req_left(const struct fabric_req *req)
 {
-    return req->head_len + req->part_len - req->sent;
+    return req_len(req) - req->sent;
+}
+
+void conn_want_write(struct conn *c)
+{
+    if (c->writing || c->state != CONN_OPEN)
+        return;
+    c->writing = true;
+    TAILQ_INSERT_TAIL(&c->t->writers, c, write_link);
+}
+
+void conn_stop_writing(struct conn *c)
+{
+    if (!c->writing)
+        return;
+    c->writing = false;
+    TAILQ_REMOVE(&c->t->writers, c, write_link);
 }
 
 static void conn_put(struct conn *c, struct fabric_req *req)
 {
-    struct tcp *t = c->t;
-
     TAILQ_INSERT_TAIL(&c->out, req, link);
-    t->touched = true;
-    if (c->writing)
-        return;
-    c->writing = true;
-    TAILQ_INSERT_TAIL(&t->writers, c, write_link);
+    c->t->touched = true;
+    conn_want_write(c);
 }
 
 static void req_set_frame(struct fabric_req *req, const struct frame *f)
@@ -129,20 +141,39 @@ static void req_next_part(struct fabric_req *req)
     req->next += len;
 }
 
+/* A frame of @whole, which is not its last, is out: the next one goes to the end of the queue. */
+static void part_wrote(struct conn *c, struct fabric_req *whole)
+{
+    struct fabric_req *part = c->t->mend_ms ? tcp_req_new(c->peer) : NULL;
+
+    if (part) {
+        memcpy(part->head, whole->head, whole->head_len);
+        part->head_len = whole->head_len;
+        part->part = whole->part;
+        part->part_len = whole->part_len;
+        part->whole = whole;
+        whole->lent++;
+        conn_keep(c, part, true);
+    } else if (c->t->mend_ms) {
+        peer_fail(c->peer, -ENOMEM, "no memory to remember what was sent");
+    }
+    req_next_part(whole);
+    TAILQ_INSERT_TAIL(&c->out, whole, link);
+}
+
 /* The first @n bytes of the queue are out. */
 static void conn_wrote(struct conn *c, size_t n)
 {
     struct fabric_req *req;
 
+    c->sent += n;
     while ((req = TAILQ_FIRST(&c->out)) && n >= req_left(req)) {
         n -= req_left(req);
         TAILQ_REMOVE(&c->out, req, link);
-        if (req->asked && req->next < req->body_len) {
-            req_next_part(req);
-            TAILQ_INSERT_TAIL(&c->out, req, link);
-        } else {
-            tcp_finish(req, 0);
-        }
+        if (req->asked && req->next < req->body_len)
+            part_wrote(c, req);
+        else
+            conn_keep(c, req, true);
     }
     if (req)
         req->sent += n;
@@ -171,23 +202,22 @@ bool conn_write(struct conn *c)
         any = true;
         if (sent < 0) {
             conn_lost(c, (int)-sent);
-            return true;
+            return true; /* no longer a writer, or its peer has failed */
         }
         conn_wrote(c, (size_t)sent);
         if ((size_t)sent < total)
             break;
     }
     if (TAILQ_EMPTY(&c->out)) {
-        TAILQ_REMOVE(&c->t->writers, c, write_link);
-        c->writing = false;
+        conn_stop_writing(c);
         if (c->polled_out)
             conn_watch(c);
     }
     return any;
 }
 
-/* Without a detour through the queue, which is empty: 1 when all is out, 0 when the rest is queued.
- */
+/* Without a detour through the queue, which is empty: 1 when the body is not needed any more, 0
+ * when it is, or when the rest is queued. */
 static int conn_post(struct conn *c, struct fabric_req *req)
 {
     struct iovec iov[2];
@@ -195,11 +225,13 @@ static int conn_post(struct conn *c, struct fabric_req *req)
 
     if (sent < 0 && sent != -EAGAIN) {
         conn_lost(c, (int)-sent);
-        return -EIO;
+        if (c->peer->failed)
+            return -EIO;
     }
     req->sent += sent > 0 ? (size_t)sent : 0;
+    c->sent += sent > 0 ? (size_t)sent : 0;
     if (req_left(req) == 0)
-        return 1;
+        return conn_keep(c, req, false);
     conn_put(c, req);
     return 0;
 }
@@ -259,7 +291,8 @@ int peer_post(struct fabric_req *req, size_t hdr_len)
         req->part_len = req->body_len;
     }
     /* on other channels what follows would overtake it, and wait there */
-    if (TAILQ_EMPTY(&c->out) && (c->express || !(peer->t->base.more && peer->channels == 1)))
+    if (TAILQ_EMPTY(&c->out) && c->state == CONN_OPEN &&
+        (c->express || !(peer->t->base.more && peer->channels == 1)))
         return conn_post(c, req);
     conn_put(c, req);
     return 0;
@@ -330,15 +363,16 @@ static void sink_got(struct conn *c, size_t n)
 
 /* --- in ------------------------------------------------------------------------------------- */
 
+/* What has come may be handed out, whether or not there is a socket now. */
 static bool reading(const struct conn *c)
 {
-    return (c->state == CONN_OPEN || c->state == CONN_ACCEPTED) && !c->parked && !c->peer->failed &&
-           (c->peer->state == PEER_UP || c->peer->state == PEER_GREETING);
+    return (c->state == CONN_OPEN || c->state == CONN_BROKEN || c->cut_ms) && !c->parked &&
+           !c->peer->failed && (c->peer->state == PEER_UP || c->peer->state == PEER_GREETING);
 }
 
 static bool frame_ok(const struct conn *c, const struct frame *f)
 {
-    if (c->express && f->type != FRAME_ACCEPT)
+    if (c->express)
         return f->type == FRAME_MSG && !f->behind && f->hdr_len <= FABRIC_HDR_MAX &&
                f->len <= FABRIC_EXPRESS_MAX;
     if (f->type == FRAME_MSG)
@@ -349,7 +383,7 @@ static bool frame_ok(const struct conn *c, const struct frame *f)
                f->size <= PTRDIFF_MAX && !f->behind;
     if (f->type == FRAME_PART)
         return f->hdr_len == 0 && f->len > 0 && f->len <= PART_MAX;
-    return f->type >= FRAME_ACCEPT && f->type <= FRAME_LAST && f->hdr_len == 0 && f->len == 0;
+    return f->type > FRAME_MSG && f->type <= FRAME_LAST && f->hdr_len == 0 && f->len == 0;
 }
 
 /* The handler has the claim: now or later, or not at all. */
@@ -492,12 +526,10 @@ static void on_control(struct conn *c, const struct frame *f)
 {
     if (f->type == FRAME_PART)
         on_part(c, f);
-    else if (f->type != FRAME_ACCEPT)
-        on_answer(c, f);
-    else if (c->state == CONN_ACCEPTED)
-        peer_opened(c);
+    else if (f->type == FRAME_BYE)
+        peer_fail(c->peer, -ECONNRESET, "the other side has closed the link");
     else
-        peer_fail(c->peer, -EPROTO, "the other side greeted twice");
+        on_answer(c, f);
 }
 
 /* Bytes of the frame at @p that are done with; 0: it is not complete, or it has to wait. */
@@ -510,7 +542,7 @@ static size_t frame_take(struct conn *c, const uint8_t *p, size_t len)
     if (len < sizeof(f))
         return 0;
     memcpy(&f, p, sizeof(f));
-    if (!frame_ok(c, &f) || (c->state == CONN_ACCEPTED && f.type != FRAME_ACCEPT)) {
+    if (!frame_ok(c, &f)) {
         peer_fail(peer, -EPROTO, "the other side sent a malformed frame");
         return 0;
     }
@@ -576,7 +608,7 @@ bool conn_read(struct conn *c)
     bool any = false, crowded = t->base.crowded && !c->express;
     size_t sum = 0;
 
-    for (unsigned round = 0; round < READ_ROUNDS && reading(c); round++) {
+    for (unsigned round = 0; round < READ_ROUNDS && c->state == CONN_OPEN && reading(c); round++) {
         size_t direct = c->sink ? c->sink_left : 0, kept = c->rest_len, want = READ_MAX - kept,
                took;
         struct iovec iov[2];
@@ -601,6 +633,7 @@ bool conn_read(struct conn *c)
             return true;
         }
         any = true;
+        c->got += (size_t)got;
         drop_rest(c);
         took = MIN((size_t)got, direct);
         if (took)
@@ -612,6 +645,47 @@ bool conn_read(struct conn *c)
     }
     t->long_read |= sum >= READ_LONG;
     return any;
+}
+
+/* Behind what is here already. */
+static bool feed(struct conn *c, const uint8_t *p, size_t n)
+{
+    uint8_t *rest;
+    size_t len;
+
+    if (!c->parked && !c->rest_len) {
+        conn_parse(c, p, n);
+        return true;
+    }
+    rest = realloc(c->rest, c->rest_len + n);
+    if (!rest)
+        return false;
+    memcpy(rest + c->rest_len, p, n);
+    c->rest = rest;
+    c->rest_len += n;
+    if (c->parked)
+        return true;
+    rest = steal_ptr(c->rest);
+    len = c->rest_len;
+    c->rest_len = 0;
+    conn_parse(c, rest, len);
+    free(rest);
+    return true;
+}
+
+void conn_drain(struct conn *c)
+{
+    for (unsigned round = 0; round < DRAIN_ROUNDS; round++) {
+        ssize_t got = recv(c->fd, c->t->buf, READ_MAX, MSG_DONTWAIT);
+
+        if (got <= 0 && !(got < 0 && errno == EINTR))
+            return;
+        if (got < 0)
+            continue;
+        c->got += (size_t)got;
+        if (!feed(c, c->t->buf, (size_t)got))
+            peer_fail(c->peer, -ENOMEM, "no memory for what a broken connection had");
+    }
 }
 
 static bool its_turn(const struct conn *c)

@@ -15,7 +15,7 @@ uint32_t tcp_rtt_add(uint32_t rtt_us, uint32_t us, uint32_t idle_ms)
     return idle_ms <= LATELY_MS ? MAX(rtt_us, us) : rtt_us;
 }
 
-static void add_connection(const struct conn *c, struct fabric_traffic *traffic)
+void conn_add_traffic(const struct conn *c, struct fabric_traffic *traffic)
 {
     struct tcp_info info = {0};
     socklen_t len = sizeof(info);
@@ -45,8 +45,19 @@ bool tcp_traffic(struct fabric *f, unsigned index, struct fabric_traffic *ret_tr
     *ret_traffic = (struct fabric_traffic){0};
     if (!peer || peer->state != PEER_UP)
         return false;
-    for (unsigned i = 0; i < ARRAY_LEN(peer->conn); i++)
-        if (peer->conn[i] && peer->conn[i]->state == CONN_OPEN)
-            add_connection(peer->conn[i], ret_traffic);
+    ret_traffic->mends = peer->mends;
+    for (unsigned i = 0; i < ARRAY_LEN(peer->conn); i++) {
+        const struct conn *c = peer->conn[i];
+
+        if (!c)
+            continue;
+        ret_traffic->sent += c->past.sent;
+        ret_traffic->received += c->past.received;
+        ret_traffic->segments += c->past.segments;
+        ret_traffic->retransmits += c->past.retransmits;
+        ret_traffic->stalled_us += c->past.stalled_us;
+        if (c->state == CONN_OPEN)
+            conn_add_traffic(c, ret_traffic);
+    }
     return true;
 }

@@ -1,0 +1,408 @@
+/* test_fabric_mend.c - streams of plain TCP whose sockets break while both sides live. */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+#include "tests/unit/transport/fabric_raw.h"
+
+#include <sys/ioctl.h>
+
+/* --- both sides are ours ------------------------------------------------------------------------
+ */
+
+/* As a reset that the other side sees: what is to be sent is lost. What has come would be, too,
+ * other than by a reset from outside, so only where there is nothing. */
+static bool reset(struct conn *c)
+{
+    struct sockaddr none = {.sa_family = AF_UNSPEC};
+    int queued = 1;
+
+    return !ioctl(c->fd, FIONREAD, &queued) && queued == 0 &&
+           connect(c->fd, &none, sizeof(none)) == 0;
+}
+
+static bool cut_one(struct side *s, uint64_t *rng)
+{
+    unsigned n = (unsigned)(rnd(rng) % 4), i = 0;
+    struct conn *c;
+
+    TAILQ_FOREACH(c, &inside(s)->conns, link) {
+        if (c->state != CONN_OPEN || c->peer->state != PEER_UP || i++ < n)
+            continue;
+        return rnd(rng) % 2 ? reset(c) : shutdown(c->fd, SHUT_RDWR) == 0;
+    }
+    return false;
+}
+
+/* What is the caller's again may hold anything. */
+static void spoil(struct sending *out, unsigned n, const size_t *len)
+{
+    for (unsigned i = 0; i < n; i++)
+        if (out[i].done)
+            memset(out[i].buf, 0xee, len[i]);
+}
+
+static uint64_t mends_of(struct world *w)
+{
+    struct fabric_traffic traffic;
+
+    assert_true(w->side[0].f->ops->traffic(w->side[0].f, 1, &traffic));
+    return traffic.mends;
+}
+
+static void life(const char *kind, uint64_t seed)
+{
+    enum { N = 150 };
+    static const size_t sizes[] = {0, 8, 100, 4000, 5000, 32768, 40000, 100000, 262144, 300000, MB};
+    struct world *w = linked(kind);
+    struct sending out[2][N];
+    size_t len[2][N];
+    unsigned cuts = 0, put_by[2] = {0};
+    uint64_t rng = seed * 0x9e3779b97f4a7c15u + 1;
+    double limit = now() + 60;
+
+    w->side[1].take = TAKE_AT_ONCE;
+    while (w->side[0].msgs < N || w->side[1].msgs < N || count_done(out[0], put_by[0]) < N ||
+           count_done(out[1], put_by[1]) < N || w->side[0].taken < w->side[0].bodies ||
+           w->side[1].taken < w->side[1].bodies) {
+        unsigned i = (unsigned)(rnd(&rng) % 2);
+
+        if (now() > limit)
+            fail_msg("%s, seed %lu: %u and %u of %u messages came", kind, (unsigned long)seed,
+                     w->side[0].msgs, w->side[1].msgs, N);
+        if (put_by[i] < N && rnd(&rng) % 3) {
+            len[i][put_by[i]] = sizes[rnd(&rng) % ARRAY_LEN(sizes)];
+            put(&w->side[i], 1 - i, put_by[i], 8, len[i][put_by[i]], &out[i][put_by[i]]);
+            put_by[i]++;
+        }
+        if (rnd(&rng) % 24 == 0)
+            cuts += cut_one(&w->side[i], &rng);
+        if (rnd(&rng) % 4 == 0)
+            w->side[i].f->ops->arm(w->side[i].f);
+        if (rnd(&rng) % 8 ? !w->side[i].f->ops->progress(w->side[i].f) && !turn(w) : !turn(w))
+            rest(w);
+        for (unsigned k = 0; k < 2; k++)
+            spoil(out[k], put_by[k], len[k]);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(w->side[i].bad_order + w->side[i].bad_bytes + w->side[i].down, 0);
+        for (unsigned k = 0; k < N; k++)
+            assert_int_equal(out[i][k].st, 0);
+        free_sendings(out[i], N);
+    }
+    assert_true(cuts > 0 && mends_of(w) > 0);
+    world_free(w);
+}
+
+static void each_byte_once_and_in_order(void **state)
+{
+    static const char *const kinds[] = {"tcp mend", "tcp x 3 mend", "tcp express mend"};
+
+    for (uint64_t seed = 1; seed <= 12; seed++)
+        life(kinds[seed % ARRAY_LEN(kinds)], seed);
+}
+
+/* A body that the kernel has taken, and the other side has not read, is let go before the engine
+ * sleeps. */
+static void no_body_is_kept_asleep(void **state)
+{
+    struct world *w = linked("tcp mend");
+    struct side *s = &w->side[0];
+    struct sending out[64];
+    unsigned n = 0;
+
+    put(s, 1, n, 8, 0, &out[n]);
+    n++;
+    pump_until(w, w->side[1].msgs == 1);
+    for (; n < ARRAY_LEN(out) && TAILQ_EMPTY(&inside(s)->slot[1]->conn[0]->out); n++) {
+        put(s, 1, n, 8, 200000, &out[n]); /* until the socket is full */
+        s->f->ops->progress(s->f);
+    }
+    assert_true(n < ARRAY_LEN(out));
+    for (unsigned i = 0; i < 100 && s->f->ops->arm(s->f) == 1; i++)
+        s->f->ops->progress(s->f);
+    assert_int_equal(inside(s)->held, 0);
+    assert_true(count_done(out, n) >= n - 2); /* but what is not written yet */
+    for (unsigned i = 0; i < n; i++)
+        if (out[i].done && i)
+            memset(out[i].buf, 0xee, 200000);
+    assert_int_equal(shutdown(inside(s)->slot[1]->conn[0]->fd, SHUT_RDWR), 0);
+    pump_until(w, w->side[1].msgs == n && count_done(out, n) == n);
+    assert_int_equal(w->side[1].bad_bytes + w->side[1].bad_order + w->side[1].down, 0);
+    free_sendings(out, n);
+    world_free(w);
+}
+
+/* What is deleted on purpose is down on the other side at once, not when it has waited in vain. */
+static void deleted_on_purpose(void **state)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        struct world *w = linked("tcp mend");
+        struct sending out;
+
+        put(&w->side[0], 1, 0, 8, 8, &out);
+        pump_until(w, w->side[1].msgs == 1);
+        w->side[i].f->ops->peer_del(w->side[i].f, 1 - i);
+        pump_until(w, w->side[1 - i].down == 1);
+        assert_int_equal(w->side[1 - i].down_err, -ECONNRESET);
+        free_sendings(&out, 1);
+        world_free(w);
+    }
+}
+
+/* --- the other side is played by hand
+ * -------------------------------------------------------------- */
+
+static int come_again(struct world *w, struct side *s, unsigned incarnation, uint64_t got,
+                      struct hello *ret_answer)
+{
+    struct hello h = hello_of(incarnation);
+    int fd = raw_connect(s);
+
+    h.of = HELLO_MENDS;
+    h.got = got;
+    raw_send(fd, &h, sizeof(h));
+    pump_until(w, readable(fd));
+    if (recv(fd, ret_answer, sizeof(*ret_answer), MSG_WAITALL) != sizeof(*ret_answer) ||
+        ret_answer->of == HELLO_UNKNOWN)
+        close_fdp(&fd);
+    return fd;
+}
+
+/* Half a frame before the cut, the other half behind it; and of ours what the other side lacks. */
+static void goes_on_in_mid_frame(void **state)
+{
+    struct world *w = world_new("tcp mend", 1);
+    struct side *s = &w->side[0];
+    struct frame f = {.type = FRAME_MSG, .hdr_len = 8}, ours;
+    struct head head = {.seq = 0};
+    uint8_t bytes[sizeof(f) + 8], got[sizeof(bytes)];
+    struct sending out;
+    struct hello answer;
+    int fd = raw_linked(w, s, 1);
+
+    memcpy(bytes, &f, sizeof(f));
+    memcpy(bytes + sizeof(f), &head, 8);
+    put(s, HOSTILE, 0, 8, 0, &out);
+    pump_until(w, out.done == 1);
+    raw_send(fd, bytes, 11);
+    pump_until(w, TAILQ_FIRST(&inside(s)->conns)->got == 11);
+    raw_reset(fd);
+    fd = come_again(w, s, 1, 5, &answer);
+    assert_true(fd >= 0);
+    assert_int_equal(answer.of, HELLO_MENDS);
+    assert_int_equal(answer.got, 11);
+    raw_accept(fd);
+    raw_send(fd, bytes + 11, sizeof(bytes) - 11);
+    pump_until(w, s->msgs == 1 && readable(fd));
+    assert_int_equal(recv(fd, got, sizeof(got) - 5, MSG_WAITALL), sizeof(got) - 5);
+    memset(&ours, 0, sizeof(ours));
+    memcpy((uint8_t *)&ours + 5, got, sizeof(ours) - 5);
+    assert_int_equal(ours.type, FRAME_MSG);
+    assert_int_equal(s->down + s->bad_order, 0);
+    close(fd);
+    free_sendings(&out, 1);
+    world_free(w);
+}
+
+/* Who claims to have what was never sent, or less than its kernel acknowledged, ends the link. */
+static void positions_are_checked(void **state)
+{
+    static const uint64_t wrong[] = {33, UINT64_MAX, 1ull << 63};
+
+    for (unsigned i = 0; i < ARRAY_LEN(wrong); i++) {
+        struct world *w = world_new("tcp mend", 1);
+        struct side *s = &w->side[0];
+        struct sending out;
+        struct hello answer;
+        int fd = raw_linked(w, s, 1);
+
+        put(s, HOSTILE, 0, 8, 0, &out); /* 32 bytes */
+        pump_until(w, out.done == 1);
+        raw_reset(fd);
+        assert_int_equal(come_again(w, s, 1, wrong[i], &answer), -1);
+        assert_int_equal(s->down, 1);
+        assert_int_equal(s->down_err, -EPROTO);
+        free_sendings(&out, 1);
+        world_free(w);
+    }
+}
+
+/* Acknowledged by the kernel of a side that then has lost it, as through a box that answers for it.
+ */
+static void acknowledged_and_lost(void **state)
+{
+    enum { N = 200 };
+    struct world *w = world_new("tcp mend", 1);
+    struct side *s = &w->side[0];
+    struct sending out[N];
+    struct hello answer;
+    int fd = raw_linked(w, s, 1);
+    uint8_t sink[4096];
+
+    for (unsigned i = 0; i < N; i++) {
+        put(s, HOSTILE, i, 8, 4000, &out[i]);
+        pump_until(w, readable(fd));
+        while (recv(fd, sink, sizeof(sink), MSG_DONTWAIT) > 0)
+            continue;
+        turn(w);
+    }
+    assert_true(TAILQ_FIRST(&inside(s)->conns)->kept_at > 0);
+    raw_reset(fd);
+    assert_int_equal(come_again(w, s, 1, 0, &answer), -1);
+    assert_int_equal(s->down_err, -EPROTO);
+    pump_until(w, count_done(out, N) == N);
+    free_sendings(out, N);
+    world_free(w);
+}
+
+/* A stream that is not known, or another channel, is a stranger's; and a stranger cuts nothing. */
+static void strangers_cut_nothing(void **state)
+{
+    struct world *w = world_new("tcp mend", 1);
+    struct side *s = &w->side[0];
+    struct hello h = hello_of(1), answer;
+    int fd = raw_linked(w, s, 1), other;
+
+    pump_until(w, inside(s)->nopen == 1);
+    assert_int_equal(come_again(w, s, 2, 0, &answer), -1);
+    for (unsigned i = 0; i < 3; i++) {
+        h = hello_of(1);
+        h.of = i < 2 ? HELLO_MENDS : HELLO_BEGINS;
+        h.channel = i == 0;
+        h.channels = i == 1 ? 2 : 1;
+        other = raw_connect(s);
+        raw_send(other, &h, sizeof(h));
+        if (h.of == HELLO_MENDS)
+            assert_true(ended(w, other)); /* else it waits in the lobby */
+        close(other);
+    }
+    raw_head(fd, FRAME_MSG, 0, 0);
+    pump_until(w, s->msgs == 1);
+    assert_int_equal(s->down, 0);
+    assert_true(s->f->stats.strangers >= 4);
+    close(fd);
+    world_free(w);
+}
+
+/* Whoever does not come back in time is lost, whichever side has to connect. */
+static void not_mended_in_time(void **state)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        struct world *w = world_new("tcp mend", 1);
+        struct side *s = &w->side[0];
+        struct tcp_addr a;
+        int listener = raw_listen(s, &a), fd;
+        struct sending out;
+        struct hello h;
+
+        inside(s)->mend_ms = 300;
+        if (i) {
+            expect_listener(s, &a, 1);
+            fd = raw_come(w, listener, &h);
+            raw_answer(fd, &h, 1);
+        } else {
+            fd = raw_linked(w, s, 1);
+        }
+        pump_until(w, inside(s)->nopen == 1);
+        close(listener);
+        close(fd);
+        put(s, HOSTILE, 0, 8, 100000, &out);
+        pump_until(w, s->down == 1);
+        pump_until(w, out.done == 1);
+        free_sendings(&out, 1);
+        world_free(w);
+    }
+}
+
+/* The side that connects comes by itself, again and again, and says what it has. */
+static void comes_by_itself(void **state)
+{
+    struct world *w = world_new("tcp mend", 1);
+    struct side *s = &w->side[0];
+    struct tcp_addr a;
+    int listener = raw_listen(s, &a), fd;
+    struct sending out;
+    uint32_t accept;
+    uint8_t bytes[32];
+    struct hello h;
+
+    expect_listener(s, &a, 1);
+    fd = raw_come(w, listener, &h);
+    assert_int_equal(h.of, HELLO_BEGINS);
+    raw_answer(fd, &h, 1);
+    pump_until(w, inside(s)->nopen == 1);
+    raw_reset(fd);
+    for (unsigned i = 0; i < 3; i++) { /* greeted, and broken before it is answered */
+        fd = raw_come(w, listener, &h);
+        assert_int_equal(h.of, HELLO_MENDS);
+        assert_int_equal(h.got, 0);
+        raw_reset(fd);
+    }
+    put(s, HOSTILE, 0, 8, 0, &out);
+    fd = raw_come(w, listener, &h);
+    h.got = 0;
+    raw_answer(fd, &h, 1);
+    pump_until(w, out.done == 1);
+    assert_int_equal(recv(fd, &accept, sizeof(accept), MSG_WAITALL), sizeof(accept));
+    assert_int_equal(accept, ACCEPT_MAGIC);
+    assert_int_equal(recv(fd, bytes, sizeof(bytes), MSG_WAITALL), sizeof(bytes));
+    assert_int_equal(s->down, 0);
+    close(fd);
+    fd = raw_come(w, listener, &h);
+    h.of = HELLO_UNKNOWN; /* the other side has given up */
+    raw_send(fd, &h, sizeof(h));
+    pump_until(w, s->down == 1);
+    close(fd);
+    close(listener);
+    free_sendings(&out, 1);
+    world_free(w);
+}
+
+/* A side whose end seems well takes the word of the other one, although it is the one to connect.
+ */
+static void half_open(void **state)
+{
+    struct world *w = world_new("tcp mend", 1);
+    struct side *s = &w->side[0];
+    struct tcp_addr a;
+    int listener = raw_listen(s, &a), old, fd;
+    struct hello h, answer;
+
+    expect_listener(s, &a, 1);
+    old = raw_come(w, listener, &h);
+    raw_answer(old, &h, 1);
+    pump_until(w, inside(s)->nopen == 1);
+    fd = raw_connect(s);
+    token(h.token, HOSTILE, 0, 1);
+    h.of = HELLO_MENDS;
+    raw_send(fd, &h, sizeof(h));
+    pump_until(w, readable(fd));
+    assert_int_equal(recv(fd, &answer, sizeof(answer), MSG_WAITALL), sizeof(answer));
+    assert_int_equal(answer.of, HELLO_MENDS);
+    raw_accept(fd);
+    raw_head(fd, FRAME_MSG, 0, 0);
+    pump_until(w, s->msgs == 1);
+    assert_int_equal(s->down, 0);
+    close(old);
+    close(fd);
+    close(listener);
+    world_free(w);
+}
+
+int run_mend_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_byte_once_and_in_order),
+        cmocka_unit_test(no_body_is_kept_asleep),
+        cmocka_unit_test(deleted_on_purpose),
+        cmocka_unit_test(goes_on_in_mid_frame),
+        cmocka_unit_test(positions_are_checked),
+        cmocka_unit_test(acknowledged_and_lost),
+        cmocka_unit_test(strangers_cut_nothing),
+        cmocka_unit_test(not_mended_in_time),
+        cmocka_unit_test(comes_by_itself),
+        cmocka_unit_test(half_open),
+    };
+
+    return cmocka_run_group_tests_name("fabric tcp mend", tests, NULL, NULL);
+}
