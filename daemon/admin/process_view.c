@@ -43,32 +43,20 @@ static bool group_file_has(const char *const places[2], const char *group, const
     return false;
 }
 
-/* Is its control group frozen? To other users it then looks as if it slept (version 2), or waited
- * for a device (1). cgroups(7): lines "number:controllers:group". A group outside of our namespace,
- * which begins with "/..", is no place under ours. */
-static bool is_frozen(uint32_t pid)
+/* Is this group frozen? To other users a process of it then looks as if it slept (version 2), or
+ * waited for a device (1). */
+static bool is_frozen(const char *controllers, const char *group)
 {
     static const char *const unified[2] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"},
                              *const freezer[2] = {"/sys/fs/cgroup/freezer"};
-    char buf[4096], *save = NULL;
 
-    if (read_proc(pid, "cgroup", buf, sizeof(buf)) <= 0)
-        return false;
-    for (char *line = strtok_r(buf, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-        char *name = strchr(line, ':'), *group = name ? strchr(++name, ':') : NULL;
-
-        if (!group || !strncmp(group + 1, "/..", 3))
-            continue;
-        *group++ = 0;
-        if (!*name && group_file_has(unified, group, "cgroup.events", "frozen 1"))
-            return true;
-        if (!strcmp(name, "freezer") && group_file_has(freezer, group, "freezer.state", "FROZEN"))
-            return true;
-    }
-    return false;
+    if (!*controllers)
+        return group_file_has(unified, group, "cgroup.events", "frozen 1");
+    return !strcmp(controllers, "freezer") &&
+           group_file_has(freezer, group, "freezer.state", "FROZEN");
 }
 
-const char *process_word(uint32_t pid)
+const char *process_word(uint32_t pid, struct process_groups *groups)
 {
     char buf[512], *end;
 
@@ -80,9 +68,11 @@ const char *process_word(uint32_t pid)
         return "running";
     case 'S':
     case 'I':
-        return is_frozen(pid) ? "frozen" : "sleeping";
+        process_groups(pid, groups);
+        return groups->frozen ? "frozen" : "sleeping";
     case 'D':
-        return is_frozen(pid) ? "frozen" : "blocked";
+        process_groups(pid, groups);
+        return groups->frozen ? "frozen" : "blocked";
     case 'T':
         return "stopped";
     case 't':
@@ -112,7 +102,7 @@ void process_kernel(uint32_t pid, char *buf, size_t size)
             *c = '_';
 }
 
-/* ---- quotas of control groups -------------------------------------------------------------- */
+/* ---- control groups -------------------------------------------------------------------------- */
 
 static uint64_t number_behind(const char *text, const char *word)
 {
@@ -150,28 +140,6 @@ static bool has_word(const char *list, const char *word)
     return false;
 }
 
-void process_quota(uint32_t pid, struct process_quota *ret)
-{
-    char buf[4096], *save = NULL;
-
-    *ret = (struct process_quota){0};
-    if (read_proc(pid, "cgroup", buf, sizeof(buf)) <= 0)
-        return;
-    for (char *line = strtok_r(buf, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-        char *name = strchr(line, ':'), *group = name ? strchr(++name, ':') : NULL;
-
-        if (!group || !strncmp(group + 1, "/..", 3))
-            continue;
-        *group++ = 0;
-        if (!*name) {
-            add_quota("/sys/fs/cgroup", group, ret);
-            add_quota("/sys/fs/cgroup/unified", group, ret);
-        } else if (has_word(name, "cpu")) {
-            add_quota("/sys/fs/cgroup/cpu", group, ret);
-        }
-    }
-}
-
 unsigned process_throttled_pct(const struct process_quota *before, const struct process_quota *now)
 {
     if (now->periods <= before->periods || now->throttled <= before->throttled)
@@ -180,8 +148,6 @@ unsigned process_throttled_pct(const struct process_quota *before, const struct 
                              (now->periods - before->periods),
                          (uint64_t)100);
 }
-
-/* ---- jobs ---------------------------------------------------------------------------------- */
 
 /* What stands behind @mark in @path, as long as it is of a job's name, at least @least of it. */
 static bool take_job(const char *path, const char *mark, size_t least, const char *kind, char *buf,
@@ -201,13 +167,43 @@ static bool take_job(const char *path, const char *mark, size_t least, const cha
     return false;
 }
 
-void process_job(uint32_t pid, char *buf, size_t size)
+/* cgroups(7): lines "number:controllers:group". A group outside of our namespace, which begins with
+ * "/..", is no place under ours. */
+static void look_at_groups(struct process_groups *groups)
 {
-    char text[4096];
+    char buf[sizeof(groups->text)], *save = NULL;
 
-    buf[0] = 0;
-    if (read_proc(pid, "cgroup", text, sizeof(text)) <= 0)
+    memcpy(buf, groups->text, sizeof(buf));
+    for (char *line = strtok_r(buf, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        char *name = strchr(line, ':'), *group = name ? strchr(++name, ':') : NULL;
+
+        if (!group || !strncmp(group + 1, "/..", 3))
+            continue;
+        *group++ = 0;
+        groups->frozen = groups->frozen || is_frozen(name, group);
+        if (!*name) {
+            add_quota("/sys/fs/cgroup", group, &groups->quota);
+            add_quota("/sys/fs/cgroup/unified", group, &groups->quota);
+        } else if (has_word(name, "cpu")) {
+            add_quota("/sys/fs/cgroup/cpu", group, &groups->quota);
+        }
+    }
+    if (!take_job(groups->text, "/job_", 1, "Slurm job", groups->job, sizeof(groups->job)))
+        (void)take_job(groups->text, "pod", 32, "pod", groups->job, sizeof(groups->job));
+}
+
+void process_groups(uint32_t pid, struct process_groups *groups)
+{
+    struct process_groups now;
+
+    if (pid && groups->pid == pid)
         return;
-    if (!take_job(text, "/job_", 1, "Slurm job", buf, size))
-        (void)take_job(text, "pod", 32, "pod", buf, size);
+    now = (struct process_groups){.pid = pid};
+    if (read_proc(pid, "cgroup", now.text, sizeof(now.text)) <= 0)
+        *groups = now;
+    else if (strcmp(groups->text, now.text)) {
+        look_at_groups(&now);
+        *groups = now;
+    }
+    groups->pid = pid;
 }

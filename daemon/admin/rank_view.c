@@ -184,7 +184,8 @@ bool ranks_look_at_cpus(struct ranks *ranks, uint64_t until_us)
 
         row->cpu_since_ns = now_ns();
         row->cpu_waited_ns = process_cpu_waited(row->pid);
-        process_quota(row->pid, &row->quota);
+        process_groups(row->pid, &ranks->groups_of);
+        row->quota = ranks->groups_of.quota;
         if (clock_us() >= until_us)
             return ranks->cpu_at == ranks->nrows;
     }
@@ -217,7 +218,8 @@ bool ranks_find(struct ranks *ranks, struct daemon *d, uint64_t until_us)
     if (!ranks->engine.pid) {
         core_status(d->core, &status);
         ranks->engine.pid = status.engine_pid;
-        process_quota(status.engine_pid, &ranks->engine.quota);
+        process_groups(status.engine_pid, &ranks->groups_of);
+        ranks->engine.quota = ranks->groups_of.quota;
     }
     ranks->found = ranks->found || find_groups(ranks, d, until_us);
     return ranks->found && ranks_look_at_cpus(ranks, until_us);
@@ -465,7 +467,8 @@ static void operation_cell(struct table *t, const struct op_desc *desc)
 }
 
 /* @ended: its pid may be another's by now. */
-static void process_cells(struct table *t, const struct rank_row *row, bool ended)
+static void process_cells(struct table *t, struct ranks *ranks, const struct rank_row *row,
+                          bool ended)
 {
     char kernel[64] = "";
 
@@ -474,7 +477,7 @@ static void process_cells(struct table *t, const struct rank_row *row, bool ende
         if (ended)
             return empty_cells(t, 2);
         process_kernel(row->pid, kernel, sizeof(kernel));
-        table_text(t, process_word(row->pid));
+        table_text(t, process_word(row->pid, &ranks->groups_of));
         break;
     case RANK_LEFT:
         table_text(t, "left");
@@ -533,36 +536,33 @@ static void gpu_cells(struct table *t, const struct daemon *d, const struct rank
 /* The engine of this node, at the end of the look: a word if it cannot work. */
 static void look_at_engine(struct ranks *ranks)
 {
-    struct process_quota now;
     const char *word;
 
     if (!ranks->engine.pid || ranks->engine.word)
         return;
-    word = process_word(ranks->engine.pid);
+    word = process_word(ranks->engine.pid, &ranks->groups_of);
     ranks->engine.word =
         !strcmp(word, "stopped") || !strcmp(word, "traced") || !strcmp(word, "frozen") ? word : "";
-    process_quota(ranks->engine.pid, &now);
-    ranks->engine.throttled_pct = process_throttled_pct(&ranks->engine.quota, &now);
+    process_groups(ranks->engine.pid, &ranks->groups_of);
+    ranks->engine.throttled_pct =
+        process_throttled_pct(&ranks->engine.quota, &ranks->groups_of.quota);
 }
 
 /* What keeps a rank, or its node's engine, from its cores, and whose job it is. */
-static void system_cells(struct table *t, const struct ranks *ranks, const struct rank_row *row,
-                         bool gone)
+static void system_cells(struct table *t, struct ranks *ranks, const struct rank_row *row, bool gone)
 {
-    struct process_quota now;
-    char job[80];
+    const struct process_groups *groups = &ranks->groups_of;
 
     if (gone)
         return empty_cells(t, 4);
-    process_quota(row->pid, &now);
-    process_job(row->pid, job, sizeof(job));
-    table_number(t, process_throttled_pct(&row->quota, &now));
-    table_text(t, job);
+    process_groups(row->pid, &ranks->groups_of);
+    table_number(t, process_throttled_pct(&row->quota, &groups->quota));
+    table_text(t, groups->job);
     table_text(t, ranks->engine.word ? ranks->engine.word : "");
     table_number_if(t, ranks->engine.pid, ranks->engine.throttled_pct);
 }
 
-static void row_cells(struct table *t, const struct daemon *d, const struct ranks *ranks,
+static void row_cells(struct table *t, const struct daemon *d, struct ranks *ranks,
                       const struct rank_row *row, uint64_t watched_ms, bool ended)
 {
     const struct board_seat *seat = &row->seat;
@@ -571,7 +571,7 @@ static void row_cells(struct table *t, const struct daemon *d, const struct rank
     table_number(t, row->rank);
     table_text(t, d->conf->node);
     table_number(t, row->pid);
-    process_cells(t, row, ended);
+    process_cells(t, ranks, row, ended);
     table_number(t, seat->ops);
     table_number(t, seat->started);
     operation_cell(t, &seat->now);
@@ -603,6 +603,8 @@ bool ranks_fill(struct ranks *ranks, struct daemon *d, struct table *table, uint
 {
     uint64_t watched_ms = clock_ms() - ranks->begun_ms;
 
+    if (!ranks->group_at && !ranks->row_at)
+        ranks->groups_of = (struct process_groups){0}; /* another look begins */
     look_at_engine(ranks);
     for (; ranks->group_at < ranks->ngroups; ranks->group_at++, ranks->row_at = 0) {
         struct rank_group *group = &ranks->groups[ranks->group_at];

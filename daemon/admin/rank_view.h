@@ -84,6 +84,7 @@ struct ranks {
     unsigned cpu_at; /* by ranks_look_at_cpus() */
     unsigned group_at, row_at;
     uint64_t begun_ms;
+    struct process_groups groups_of; /* of the row before, in the same look */
     /* The engine of this node: its quota at the first look; the rest when the table is begun. */
     struct {
         uint32_t pid; /* 0: there is none */

@@ -4,6 +4,8 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
+#include <signal.h>
+#include <sys/wait.h>
 
 #include "daemon/admin/asking.h"
 #include "daemon/admin/rank_view.h"
@@ -36,6 +38,32 @@ static void processes_are_looked_at_turn_by_turn(void **state)
     assert_true(ranks_look_at_cpus(&ranks, clock_us() + 60000000));
     assert_int_equal(ranks.cpu_at, RANKS);
     ranks_fini(&ranks);
+}
+
+/* What control groups say is read once for ranks of the same ones, and anew in the next look. */
+static void control_groups_are_read_once(void **state)
+{
+    struct process_groups groups = {0};
+    pid_t child = fork();
+
+    (void)state;
+    assert_true(child >= 0);
+    if (!child) {
+        pause();
+        _exit(0);
+    }
+    process_groups((uint32_t)getpid(), &groups);
+    if (!*groups.text)
+        skip(); /* there is no /proc */
+    strcpy(groups.job, "not read again");
+    process_groups((uint32_t)child, &groups);
+    assert_int_equal(groups.pid, child);
+    assert_string_equal(groups.job, "not read again");
+    groups = (struct process_groups){0};
+    process_groups((uint32_t)child, &groups);
+    assert_string_not_equal(groups.job, "not read again");
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
 }
 
 /* Clients of this node: a user has a few questions, and the last place is never taken by one. */
@@ -76,6 +104,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_are_looked_at_turn_by_turn),
+        cmocka_unit_test(control_groups_are_read_once),
         cmocka_unit_test(questions_of_users_are_shared),
         cmocka_unit_test(questions_from_nodes_are_shared),
     };
