@@ -123,7 +123,7 @@ static void find_absent(struct finding *f, const struct seats *seats, const stru
 {
     bool gpu = waits_on_gpu(waiter), operation = waits_in_operation(waiter) || gpu;
     const char *did = operation ? "begun it" : is(waiter->message, "send") ? "received" : "sent";
-    char name[SEAT_NAME], process[SEAT_NAME], list[RANKS_NAME], only[RANK_NAME];
+    char name[SEAT_NAME], process[SEAT_NAME], list[RANKS_NAME], only[RANK_NAME], pid[PID_NAME];
     unsigned n = operation ? name_ranks(seats, waiter, gpu ? gpu_late : is_late, list) : 1;
 
     f->verdict = VERDICT_NOT_ARRIVED;
@@ -165,9 +165,8 @@ static void find_absent(struct finding *f, const struct seats *seats, const stru
              "%.1f s",
              (double)f->waiting_ms / 1000);
     tell(f->remedy,
-         "see what it does instead: py-spy dump --nonblocking --pid %llu (or gdb -p %llu) on node "
-         "%s",
-         (unsigned long long)s->pid, (unsigned long long)s->pid, s->node);
+         "see what it does instead: py-spy dump --nonblocking --pid %s (or gdb -p %s) on node %s",
+         pid_name(s, pid), pid, s->node);
 }
 
 /* Nodes are not looked at in the same moment: has somebody begun the operation of @waiter only just

@@ -113,8 +113,9 @@ static void print_culprit(const struct finding *f)
     printf("  culprit   rank %lld", (long long)f->world_rank);
     if (f->world_rank != f->rank || strcmp(f->rank_group, f->name))
         printf(" (%lld of group \"%s\")", (long long)f->rank, f->rank_group);
-    printf(", pid %lld on node %s%s%s\n", (long long)f->pid, f->node, *f->command ? ": " : "",
-           f->command);
+    if (f->pid > 0)
+        printf(", pid %lld", (long long)f->pid);
+    printf(" on node %s%s%s\n", f->node, *f->command ? ": " : "", f->command);
 }
 
 static bool is_shown(const struct finding *f, const char *group)

@@ -23,7 +23,7 @@ enum {
 static bool find_awaited(struct finding *f, const struct seats *seats, const struct seat *waiter)
 {
     const struct seat *late = NULL;
-    char name[SEAT_NAME], list[RANKS_NAME];
+    char name[SEAT_NAME], list[RANKS_NAME], pid[PID_NAME];
 
     for (unsigned i = 0; i < seats->n; i++) {
         const struct seat *s = &seats->at[i];
@@ -49,9 +49,8 @@ static bool find_awaited(struct finding *f, const struct seats *seats, const str
         tell(f->evidence, "the last that it completed is operation %u (%s)", late->ops, late->last);
     tell(f->remedy,
          "look at that rank's own output, and what its process does: py-spy dump --nonblocking "
-         "--pid "
-         "%llu on node %s",
-         (unsigned long long)late->pid, late->node);
+         "--pid %s on node %s",
+         pid_name(late, pid), late->node);
     return true;
 }
 
@@ -217,7 +216,7 @@ static struct pace pace_of(const struct seats *seats, const struct seat *of)
 /* Ranks that wait less than the others make the others wait. */
 static bool find_slow(struct finding *f, const struct seats *seats, const struct pace *p)
 {
-    char name[SEAT_NAME], when[64] = "";
+    char name[SEAT_NAME], pid[PID_NAME], when[64] = "";
     unsigned slow = 0;
 
     if (!p->tells || p->most - p->least < SLOW_PCT)
@@ -238,10 +237,9 @@ static bool find_slow(struct finding *f, const struct seats *seats, const struct
     if (slow > 1)
         tell(f->evidence, "%u of %u ranks are like it", slow, p->n);
     tell(f->remedy,
-         "see what it does between operations (py-spy dump --nonblocking --pid %llu on node %s): "
-         "its share of the "
-         "data, its cores, what else runs there",
-         (unsigned long long)p->of->pid, p->of->node);
+         "see what it does between operations (py-spy dump --nonblocking --pid %s on node %s): its "
+         "share of the data, its cores, what else runs there",
+         pid_name(p->of, pid), p->of->node);
     tell_starved(f, p->of);
     return true;
 }
@@ -307,11 +305,13 @@ static void find_pace(struct finding *f, const struct seats *seats, const struct
 /* For whom, as far as that is known. */
 static void tell_usual(struct finding *f, const struct finding *stuck, const struct seat *waiter)
 {
-    char whom[160] = "";
+    char whom[160] = "", pid[PID_NAME + 8] = "";
 
+    if (stuck->pid > 0)
+        snprintf(pid, sizeof(pid), "pid %lld ", (long long)stuck->pid);
     if (stuck->rank >= 0)
-        snprintf(whom, sizeof(whom), ", for rank %lld (pid %lld on node %s)",
-                 (long long)stuck->world_rank, (long long)stuck->pid, stuck->node);
+        snprintf(whom, sizeof(whom), ", for rank %lld (%son node %s)",
+                 (long long)stuck->world_rank, pid, stuck->node);
     else if (stuck->unseen)
         snprintf(whom, sizeof(whom), ", of whose ranks not all were seen");
     else if (stuck->verdict == VERDICT_LINK_STALL)
@@ -336,7 +336,7 @@ static void find_often_late(struct finding *f, const struct seats *seats,
          i++) {
         const struct seat *s = seats->by_rank[i];
 
-        if ((int64_t)s->pid != stuck->pid || !is(s->node, stuck->node) ||
+        if (seat_pid(s) != stuck->pid || !is(s->node, stuck->node) ||
             (!s->pid && s->rank != stuck->rank))
             continue;
         in = s->lately_in_ms * 100 / MAX(waiter->lately_ms, s->lately_ms);
@@ -530,7 +530,8 @@ int diagnose(const struct msg_table *ranks, struct finding **ret_findings, unsig
             .ended = is(of->state, "ended"),
             .ended_s = of->ended_s,
         };
-        find_verdict(&findings[n++], &seats, of);
+        find_verdict(&findings[n], &seats, of);
+        tell_unseen(&findings[n++]);
     }
     seats_free(&seats);
     *ret_findings = findings;

@@ -36,19 +36,28 @@ const char *group_name(const struct seat *s, char buf[GROUP_NAME])
     return buf;
 }
 
+const char *pid_name(const struct seat *s, char buf[PID_NAME])
+{
+    if (s->pid)
+        snprintf(buf, PID_NAME, "%llu", (unsigned long long)s->pid);
+    else
+        snprintf(buf, PID_NAME, "PID");
+    return buf;
+}
+
 /* "rank 3 (pid 12 on node b)"; of a group that is part of its job
- * "rank 7 (3 of group "g", pid 12 on node b)" */
+ * "rank 7 (3 of group "g", pid 12 on node b)"; where commd does not see the process, without pid */
 const char *seat_name(const struct seat *s, char buf[SEAT_NAME])
 {
-    char group[GROUP_NAME];
+    char group[GROUP_NAME], pid[PID_NAME + 8] = "", number[PID_NAME];
 
+    if (s->pid)
+        snprintf(pid, sizeof(pid), "pid %s ", pid_name(s, number));
     if (s->world)
-        snprintf(buf, SEAT_NAME, "rank %lld (%lld of group \"%s\", pid %llu on node %s)",
-                 (long long)s->world->rank, (long long)s->rank, group_name(s, group),
-                 (unsigned long long)s->pid, s->node);
+        snprintf(buf, SEAT_NAME, "rank %lld (%lld of group \"%s\", %son node %s)",
+                 (long long)s->world->rank, (long long)s->rank, group_name(s, group), pid, s->node);
     else
-        snprintf(buf, SEAT_NAME, "rank %lld (pid %llu on node %s)", (long long)s->rank,
-                 (unsigned long long)s->pid, s->node);
+        snprintf(buf, SEAT_NAME, "rank %lld (%son node %s)", (long long)s->rank, pid, s->node);
     return buf;
 }
 
@@ -159,41 +168,54 @@ void blame(struct finding *f, const struct seat *s)
     f->rank = s->rank;
     f->world_rank = s->world ? s->world->rank : s->rank;
     f->rank_group = s->name;
-    f->pid = (int64_t)s->pid;
+    f->pid = seat_pid(s);
     f->node = s->node;
     f->command = s->command;
 }
 
+void tell_unseen(struct finding *f)
+{
+    if (f->rank < 0 || f->pid > 0 || f->ended || f->killed)
+        return;
+    tell(f->evidence,
+         "commd on node %s does not see its process, which is in another pid namespace: the PID is "
+         "what pgrep -af finds there, by its command%s%s, or among others by RANK=%lld in "
+         "/proc/PID/environ",
+         f->node, *f->command ? ": " : "", f->command, (long long)f->world_rank);
+}
+
 void find_stopped(struct finding *f, const struct seat *s)
 {
-    char name[SEAT_NAME];
+    char name[SEAT_NAME], pid[PID_NAME];
 
     f->verdict = VERDICT_RANK_STOPPED;
     blame(f, s);
     if (is(s->process, "traced")) {
         tell(f->evidence, "%s is stopped by a debugger or tracer", seat_name(s, name));
         tell(f->remedy,
-             "let the debugger go on, or end it: grep TracerPid /proc/%llu/status on node %s",
-             (unsigned long long)s->pid, s->node);
+             "let the debugger go on, or end it: grep TracerPid /proc/%s/status on node %s",
+             pid_name(s, pid), s->node);
     } else if (is(s->process, "frozen")) {
         tell(f->evidence,
              "%s is frozen, with all of its control group (docker pause, systemctl "
              "freeze, a scheduler)",
              seat_name(s, name));
         tell(f->remedy,
-             "thaw it: docker unpause, systemctl thaw; its control group: cat /proc/%llu/cgroup on "
+             "thaw it: docker unpause, systemctl thaw; its control group: cat /proc/%s/cgroup on "
              "node %s",
-             (unsigned long long)s->pid, s->node);
+             pid_name(s, pid), s->node);
     } else {
         tell(f->evidence, "%s is stopped (SIGSTOP, SIGTSTP or job control)", seat_name(s, name));
-        tell(f->remedy, "on node %s: kill -CONT %llu; or end it, and the others get an error",
-             s->node, (unsigned long long)s->pid);
+        tell(f->remedy, "on node %s: kill -CONT %s; or end it, and the others get an error",
+             s->node, pid_name(s, pid));
     }
 }
 
 /* How it ended, and where to look then. */
 static void tell_end(struct finding *f, const struct seat *s)
 {
+    char pid[PID_NAME];
+
     if (is(s->exit, "exit code 0"))
         tell(f->remedy, "its program ended without leaving the group: look at the end of its own "
                         "output, and of its program");
@@ -210,8 +232,8 @@ static void tell_end(struct finding *f, const struct seat *s)
     else if (*s->exit)
         tell(f->remedy,
              "it crashed: look at the end of its own output, and on node %s for its core "
-             "file: coredumpctl info %llu",
-             s->node, (unsigned long long)s->pid);
+             "file: coredumpctl info %s",
+             s->node, pid_name(s, pid));
     else
         tell(f->remedy, "look at its own output, and on node %s for the OOM killer: journalctl -k",
              s->node);

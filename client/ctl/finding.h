@@ -6,12 +6,16 @@
 #include "client/ctl/diagnose.h"
 #include "client/ctl/seats.h"
 
-enum { GROUP_NAME = 48, SEAT_NAME = 256, RANK_NAME = 128, RANKS_NAME = 256 };
+enum { GROUP_NAME = 48, SEAT_NAME = 256, RANK_NAME = 128, RANKS_NAME = 256, PID_NAME = 24 };
 
 /* finding.c: one more line, if there is room for it. @text: FINDING_TEXT bytes. */
 void tell(char *text, const char *fmt, ...) _printf_(2, 3);
 const char *group_name(const struct seat *s, char buf[GROUP_NAME]);
 const char *seat_name(const struct seat *s, char buf[SEAT_NAME]);
+/* For a command that a person copies: "PID" where commd does not see the process. */
+const char *pid_name(const struct seat *s, char buf[PID_NAME]);
+/* How such a process is found, if it is to blame and there still. */
+void tell_unseen(struct finding *f);
 /* Of @rank of @of's group, without its process. */
 const char *rank_name(const struct seats *seats, const struct seat *of, int64_t rank,
                       char buf[RANK_NAME]);

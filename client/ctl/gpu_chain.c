@@ -41,7 +41,7 @@ const struct seat *gpu_waited_for(const struct seats *seats, const struct seat *
 void find_behind(struct finding *f, const struct seat *waiter, const struct seat *s)
 {
     bool gpu = waits_on_gpu(waiter);
-    char name[SEAT_NAME];
+    char name[SEAT_NAME], pid[PID_NAME];
 
     f->verdict = VERDICT_GPU_BEHIND;
     blame(f, s);
@@ -51,10 +51,9 @@ void find_behind(struct finding *f, const struct seat *waiter, const struct seat
          seat_name(s, name),
          (double)(gpu ? s->gpu_ended == waiter->gpu_ended ? s->gpu_ms : 0 : s->unready_ms) / 1000);
     tell(f->remedy,
-         "see what that GPU does: nvidia-smi on node %s; py-spy dump --nonblocking --pid %llu; a "
-         "kernel that does "
-         "not end, or a stream that waits for an event or a word that nobody writes",
-         s->node, (unsigned long long)s->pid);
+         "see what that GPU does: nvidia-smi on node %s; py-spy dump --nonblocking --pid %s; a "
+         "kernel that does not end, or a stream that waits for an event or a word that nobody writes",
+         s->node, pid_name(s, pid));
 }
 
 /* Of the group, one whose node's commd-gpu does not answer; NULL: they do. */

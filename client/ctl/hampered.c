@@ -14,7 +14,7 @@ static const char quota_remedy[] =
 
 void tell_starved(struct finding *f, const struct seat *s)
 {
-    char name[SEAT_NAME];
+    char name[SEAT_NAME], pid[PID_NAME];
 
     if (s->throttled_pct >= TOLD_PCT) {
         tell(f->evidence,
@@ -29,9 +29,9 @@ void tell_starved(struct finding *f, const struct seat *s)
          (unsigned long long)s->starved_pct);
     tell(
         f->remedy,
-        "what else runs on its cores, and its nice value: ps -o pid,ni,psr,cgroup %llu; taskset -p "
-        "%llu on node %s",
-        (unsigned long long)s->pid, (unsigned long long)s->pid, s->node);
+        "what else runs on its cores, and its nice value: ps -o pid,ni,psr,cgroup %s; taskset -p "
+        "%s on node %s",
+        pid_name(s, pid), pid, s->node);
 }
 
 bool is_throttled(const struct seat *s)

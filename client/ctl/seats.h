@@ -76,6 +76,12 @@ static inline bool same_process(const struct seat *a, const struct seat *b)
     return a->pid == b->pid && !strcmp(a->node, b->node);
 }
 
+/* -1: commd does not see the process. */
+static inline int64_t seat_pid(const struct seat *s)
+{
+    return s->pid ? (int64_t)s->pid : -1;
+}
+
 static inline bool is(const char *text, const char *word)
 {
     return !strcmp(text, word);

@@ -979,6 +979,37 @@ static void groups_that_join_are_their_users(void **state)
                          !strstr(f->findings[i].evidence, "ranks of two users"));
 }
 
+/* commd in another pid namespace than the ranks: pid 0 helps nobody. */
+static void processes_that_commd_does_not_see(void **state)
+{
+    static const char *const situations[] = {
+        "command=train.py",
+        "process=stopped",
+        "process=traced",
+        "process=frozen",
+        "process=running starved_pct=90",
+        "process=died exit=signal",
+    };
+    struct fix *f = *state;
+
+    for (unsigned i = 0; i < ARRAY_LEN(situations); i++) {
+        row(f, 0, WAITS " pid=0 asleep_ms=60000");
+        row(f, 1, situations[i]);
+        set(f, "pid", "0");
+        (void)verdict(f);
+        assert_int_equal(f->findings[0].rank, 1);
+        assert_int_equal(f->findings[0].pid, -1);
+        assert_null(strstr(f->findings[0].evidence, "pid 0"));
+        assert_null(strstr(f->findings[0].remedy, " 0"));
+        assert_null(strstr(f->findings[0].remedy, "/0/"));
+        assert_evidence(f, "rank 1 (on node a)");
+        assert_evidence(f, "RANK=1");
+        if (!i)
+            assert_evidence(f, "pgrep -af finds there, by its command: train.py");
+        clear(f);
+    }
+}
+
 /* Whatever a node sends: no crash, no endless loop, an answer. */
 static void nonsense(void **state)
 {
@@ -1818,7 +1849,7 @@ static void nodes_that_disagree_who_was_gone_first(void **state)
     row(f, 1, "node=b process=died started=6 operation=all_reduce" LEFT(2, c));
     assert_first_gone(f, RANK_LEFT, 2);
     assert_string_equal(f->findings[0].node, "c");
-    assert_evidence(f, "rank 2 (pid 0 on node c) left the group after operation 5");
+    assert_evidence(f, "rank 2 (on node c) left the group after operation 5");
     assert_evidence(f, "rank 1 began operation 6 (all_reduce), which it did not");
     assert_evidence(f, "rank 1 has died");
     clear(f);
@@ -1931,6 +1962,7 @@ int main(void)
         T(one_that_differs_from_most),
         T(joining),
         T(groups_that_join_are_their_users),
+        T(processes_that_commd_does_not_see),
         T(nonsense),
         T(a_column_that_is_missing_is_named),
         T(many_ranks),
