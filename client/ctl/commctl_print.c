@@ -44,6 +44,7 @@ static const char *humanly(const char *title, const char *cell, char buf[HUMAN_M
 {
     static const char *const bytes[] = {"B", "kB", "MB", "GB", "TB", "PB"};
     static const char *const rates[] = {"B/s", "kB/s", "MB/s", "GB/s", "TB/s"};
+    static const char *const counts[] = {"/s", "k/s", "M/s", "G/s", "T/s"};
     static const char *const times[] = {"us", "ms", "s", "min", "h", "d"};
     static const double thousands[] = {1000, 1000, 1000, 1000, 1000, 1000};
     static const double spans[] = {1000, 1000, 60, 60, 24, 0};
@@ -55,6 +56,8 @@ static const char *humanly(const char *title, const char *cell, char buf[HUMAN_M
         return in_largest_unit(cell, bytes, thousands, ARRAY_LEN(bytes), buf);
     if (!strcmp(unit, "[bytes/s]"))
         return in_largest_unit(cell, rates, thousands, ARRAY_LEN(rates), buf);
+    if (!strcmp(unit, "[/s]"))
+        return in_largest_unit(cell, counts, thousands, ARRAY_LEN(counts), buf);
     for (unsigned i = 0; i < 3; i++)
         if (unit[1] == times[i][0] && unit[1 + strlen(times[i])] == ']')
             return in_largest_unit(cell, times + i, spans + i, ARRAY_LEN(times) - i, buf);

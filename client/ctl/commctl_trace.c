@@ -49,7 +49,7 @@ static unsigned node_number(const struct timeline *tl, unsigned rank)
 static void print_names(const struct timeline *tl, unsigned i, const char *comma)
 {
     const struct timeline_rank *rank = &tl->ranks[i];
-    char name[MSG_GROUP_MAX + 64];
+    char name[MSG_GROUP_MAX + 64], pid[32] = "";
 
     if (node_number(tl, i) == i + 1) {
         printf("%s\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%u,\"args\":{\"name\":", comma,
@@ -60,8 +60,9 @@ static void print_names(const struct timeline *tl, unsigned i, const char *comma
     }
     printf("%s\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%u,\"tid\":%u,\"args\":{\"name\":",
            comma, node_number(tl, i), i + 1);
-    snprintf(name, sizeof(name), "%s: rank %" PRId64 " (pid %" PRId64 ")", rank->name, rank->rank,
-             rank->pid);
+    if (rank->pid)
+        snprintf(pid, sizeof(pid), " (pid %" PRId64 ")", rank->pid);
+    snprintf(name, sizeof(name), "%s: rank %" PRId64 "%s", rank->name, rank->rank, pid);
     print_string(name);
     printf("}}");
 }
@@ -196,39 +197,17 @@ bool show_trace(const struct show *show, const char *group, const struct msg_tab
 
 /* ---- top -------------------------------------------------------------------------------- */
 
-/* "1.5M", with a unit of thousands. */
-static void short_number(double n, char *buf, size_t len)
-{
-    static const char units[] = " kMGTPE";
-    unsigned u = 0;
-
-    for (; n >= 1000 && units[u + 1]; u++)
-        n /= 1000;
-    if (u)
-        snprintf(buf, len, n < 10 ? "%.1f%c" : "%.0f%c", n, units[u]);
-    else
-        snprintf(buf, len, n > 0 && n < 10 ? "%.1f" : "%.0f", n);
-}
-
-static void top_row(struct made *made, const struct timeline_rank *rank, bool json)
+static void top_row(struct made *made, const struct timeline_rank *rank)
 {
     double per_s = rank->watched_ms ? (double)rank->done * 1000 / (double)rank->watched_ms : 0;
     double bytes = rank->watched_ms ? (double)rank->gave * 1000 / (double)rank->watched_ms : 0;
-    char text[24];
 
     made_text(made, rank->name);
     made_number(made, (double)rank->rank, "%.0f");
     made_text(made, rank->node);
-    made_number(made, (double)rank->pid, "%.0f");
-    if (json) {
-        made_number(made, per_s, "%.1f");
-        made_number(made, bytes, "%.0f");
-    } else {
-        short_number(per_s, text, sizeof(text));
-        made_copy(made, text);
-        short_number(bytes, text, sizeof(text));
-        made_copy(made, text);
-    }
+    made_number(made, rank->pid ? (double)rank->pid : -1, "%.0f");
+    made_number(made, per_s, "%.1f");
+    made_number(made, bytes, "%.0f");
     made_number(made, (double)rank->busy_pct, "%.0f");
     made_number(made, timeline_waiting_pct(rank), "%.0f");
     made_number(made, rank->compared ? (double)rank->took_ns / 1000 : -1, "%.1f");
@@ -244,8 +223,8 @@ bool show_top(const struct show *show, const char *group, const struct msg_table
         {"rank", "RANK", MSG_CELL_NUMBER},
         {"node", "NODE", MSG_CELL_STRING},
         {"pid", "PID", MSG_CELL_NUMBER},
-        {"ops_per_s", "OPS/s", MSG_CELL_NUMBER},
-        {"bytes_per_s", "BYTES/s", MSG_CELL_NUMBER},
+        {"ops_per_s", "OPS [/s]", MSG_CELL_NUMBER},
+        {"bytes_per_s", "GIVES [bytes/s]", MSG_CELL_NUMBER},
         {"busy_pct", "IN OPS [%]", MSG_CELL_NUMBER},
         {"waiting_pct", "WAITING [%]", MSG_CELL_NUMBER},
         {"took_us", "TOOK [us]", MSG_CELL_NUMBER},
@@ -265,7 +244,7 @@ bool show_top(const struct show *show, const char *group, const struct msg_table
         if (tl.ranks[i].ended)
             continue;
         made.table.nrows++;
-        top_row(&made, &tl.ranks[i], show->json);
+        top_row(&made, &tl.ranks[i]);
     }
     if (!ok)
         complain("%s", strerror(ENOMEM));
