@@ -54,6 +54,7 @@ static void take_nodes(const struct answers *a, const char *own, struct doctor_f
             .sent = number_or_unknown(cell_of(nodes, row, "sent")),
             .retransmits = number_or_unknown(cell_of(nodes, row, "retransmits")),
             .bandwidth = number_or_unknown(cell_of(nodes, row, "bandwidth")),
+            .apart_s = number_or_unknown(cell_of(nodes, row, "apart_s")),
         };
     }
 }

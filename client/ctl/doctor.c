@@ -314,6 +314,14 @@ static void judge_node(const struct doctor_facts *f, const struct doctor_node *n
     if (!strcmp(n->state, "draining"))
         tell_finding(all, DOCTOR_ERROR, check, "when it shall: commctl drain --undo there",
                      "it is draining: it takes no new clients and groups");
+    else if (n->apart_s > 0)
+        tell_finding(all, DOCTOR_ERROR, check,
+                     "does a firewall, here or there, drop the ports of the engines? Let "
+                     "transport.port_range through in both directions: nft list ruleset, "
+                     "iptables -S, security groups",
+                     "its commd is linked, but its engine and ours have had no connection for "
+                     "%" PRId64 " s: no data come through",
+                     n->apart_s);
     else if (strcmp(n->state, "up"))
         judge_connection(n, check, all);
     else

@@ -15,6 +15,7 @@ struct doctor_node {
     int64_t bandwidth; /* bytes per second: the highest rate that was seen */
     int connect_error; /* of a connection to its commd, an errno; DOCTOR_UNKNOWN: not tried */
     int64_t mtu;       /* of the way there; DOCTOR_UNKNOWN */
+    int64_t apart_s;   /* for so long its engine and ours have no connection; 0, DOCTOR_UNKNOWN */
 };
 
 /* What is not known is DOCTOR_UNKNOWN, or "". */

@@ -15,6 +15,7 @@ struct link_row {
     bool unheard; /* the peer has not told all of its ranks: it is no link */
     bool silent;  /* it did not answer the question */
     bool down;    /* it could not be asked */
+    bool apart;   /* its engines have no connection */
     struct link_quality quality;
     uint64_t badness;
     uint32_t row; /* in the table */
@@ -88,11 +89,12 @@ static void read_link(const struct msg_table *links, uint32_t row, struct link_r
         .unheard = is(state, "silent") || is(state, "partial") || is(state, "down"),
         .silent = is(state, "silent"),
         .down = is(state, "down"),
+        .apart = is(state, "linking"),
         .quality = {n[0], n[1], n[2], n[3], n[4], n[5]},
         .row = row,
     };
     link->badness =
-        link->unheard || is(state, "linking") ? UINT64_MAX : link_badness(&link->quality);
+        link->unheard || link->apart ? UINT64_MAX : link_badness(&link->quality);
 }
 
 static int worse_first(const void *a, const void *b)
@@ -142,9 +144,16 @@ static void accuse(struct finding *f, const struct link_row *link, unsigned more
 {
     const struct link_quality *q = &link->quality;
 
-    f->verdict = VERDICT_SLOW_LINK;
+    f->verdict = link->apart ? VERDICT_LINK_DEAD : VERDICT_SLOW_LINK;
     f->remedy[0] = 0;
-    if (link_crawls(q) && !link_loses(q)) {
+    if (link->apart) {
+        tell(f->evidence, "the engines of nodes %s and %s have no connection, and their commds have",
+             link->node, link->peer);
+        tell(f->remedy,
+             "does a firewall on node %s or %s drop the ports of the engines? Let "
+             "transport.port_range through in both directions: nft list ruleset; commctl doctor",
+             link->node, link->peer);
+    } else if (link_crawls(q) && !link_loses(q)) {
         tell(f->evidence,
              "what node %s sends to node %s waits: %.1f ms there and back, at best %.1f ms; "
              "%.1f MB/s get through, where up to %.1f did",
@@ -234,18 +243,20 @@ static void judge_finding(struct finding *f, const struct msg_table *ranks,
                           const struct link_rows *links)
 {
     bool healthy = (f->verdict == VERDICT_HEALTHY || f->verdict == VERDICT_COMM_BOUND) &&
-                   f->nodes > 1 && !f->ended && busy_pct(ranks, f) >= BUSY_PCT;
+                   f->nodes > 1 && !f->ended && busy_pct(ranks, f) >= BUSY_PCT,
+         stalls = f->verdict == VERDICT_LINK_STALL;
     const struct link_row *link = NULL;
     struct group_nodes nodes;
     unsigned more = 0;
 
     bool asks = f->unseen || (verdict_is_well(f->verdict) && f->nodes > 1 && !f->ended);
 
-    if (!healthy && !asks)
+    if (!healthy && !asks && !stalls)
         return;
-    if (nodes_of(ranks, f, &nodes) && !(asks && accuse_silent(f, &nodes, links)) && healthy)
+    if (nodes_of(ranks, f, &nodes) && !(asks && accuse_silent(f, &nodes, links)) &&
+        (healthy || stalls))
         link = find_link(&nodes, links, &more);
-    if (link)
+    if (link && (healthy || link->apart))
         accuse(f, link, more);
     free(nodes.names);
 }

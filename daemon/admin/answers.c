@@ -22,7 +22,10 @@
 #include "shm/proto/codec.h"
 #include "shm/util/ranks.h"
 
-enum { JOINERS_SHOWN = 256 }; /* of this node, for one group */
+enum {
+    JOINERS_SHOWN = 256, /* of this node, for one group */
+    APART_MS = 3000,     /* engines that have just been told of each other meet within two */
+};
 
 static bool may_see(const struct answer *a, uint32_t uid)
 {
@@ -50,6 +53,13 @@ void answer_unwell(struct answer *a, const char *fmt, ...)
     va_end(ap);
 }
 
+uint64_t answer_apart_ms(const struct core_peer_view *peer)
+{
+    uint64_t ms = peer->apart_ms ? clock_ms() - peer->apart_ms : 0;
+
+    return peer->state == CORE_PEER_READY && ms >= APART_MS ? ms : 0;
+}
+
 const char *answer_node_error(const struct daemon *d, unsigned node,
                               const struct core_peer_view *view)
 {
@@ -57,6 +67,9 @@ const char *answer_node_error(const struct daemon *d, unsigned node,
 
     if (view->state == CORE_PEER_DOWN_ && link[0])
         return link;
+    if (answer_apart_ms(view))
+        return "its engine and ours have no connection: what drops the ports of the engines "
+               "(transport.port_range)?";
     return view->last_error ? view->last_error : "";
 }
 
@@ -83,6 +96,9 @@ void answer_check_well(struct answer *a)
             answer_unwell(a, "node %s is down%s%s", peer.name, why[0] ? ": " : "", why);
         else if (peer.state == CORE_PEER_LINKING)
             answer_unwell(a, "node %s is linking", peer.name);
+        else if (answer_apart_ms(&peer))
+            answer_unwell(a, "node %s is linked, and for %llu s no data have come through: %s",
+                          peer.name, (unsigned long long)answer_apart_ms(&peer) / 1000, why);
     }
 }
 
@@ -198,7 +214,7 @@ const char *answer_peer_word(const struct core_peer_view *peer)
     case CORE_PEER_LINKING:
         return "linking";
     case CORE_PEER_READY:
-        return "up";
+        return answer_apart_ms(peer) ? "linking" : "up";
     }
     return "";
 }
@@ -228,6 +244,7 @@ static bool fill_nodes(struct answer *a)
         {"received", "RECEIVED [bytes]", MSG_CELL_NUMBER},
         {"retransmits", "RESENT", MSG_CELL_NUMBER},
         {"bandwidth", "MOST [bytes/s]", MSG_CELL_NUMBER},
+        {"apart_s", "APART [s]", MSG_CELL_NUMBER},
         {"last_error", "LAST ERROR", MSG_CELL_STRING},
     };
     struct daemon *d = a->d;
@@ -252,6 +269,7 @@ static bool fill_nodes(struct answer *a)
         else
             table_text(t, "");
         traffic_cells(t, peer.traffic);
+        table_number_if(t, answer_apart_ms(&peer) != 0, answer_apart_ms(&peer) / 1000);
         table_text(t, answer_node_error(d, i, &peer));
     }
     return true;

@@ -48,6 +48,8 @@ const char *answer_engine_word(const struct daemon *d, const struct core_status 
 /* "up", "down", "starting"; "none" where there is none. */
 const char *answer_gpu_word(const struct core_gpu_view *gpu);
 const char *answer_group_word(enum core_group_state state);
+/* For how long no data can come through to or from a node whose commd is linked; 0: they can. */
+uint64_t answer_apart_ms(const struct core_peer_view *peer);
 const char *answer_peer_word(const struct core_peer_view *peer);
 const char *answer_state_word(const struct core_status *status, bool unwell);
 /* Why there is no link to @node, or "". */

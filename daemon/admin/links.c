@@ -59,7 +59,7 @@ static uint64_t badness_of(const struct core_peer_view *peer)
         .bandwidth = traffic->bandwidth,
     };
 
-    if (peer->state != CORE_PEER_READY)
+    if (peer->state != CORE_PEER_READY || answer_apart_ms(peer))
         return UINT64_MAX;
     return is_fresh(traffic) ? link_badness(&quality) : 0;
 }
@@ -77,7 +77,7 @@ static void insert(struct bad_link *worst, unsigned n, struct bad_link new)
 static void fill_link(struct daemon *d, const struct core_peer_view *peer, struct table *table)
 {
     const struct core_traffic *traffic = peer->traffic;
-    bool fresh = peer->state == CORE_PEER_READY && is_fresh(traffic);
+    bool fresh = badness_of(peer) < UINT64_MAX && is_fresh(traffic);
 
     table_text(table, d->conf->node);
     table_text(table, peer->name);

@@ -254,6 +254,7 @@ struct peer {
     uint64_t accepts_mine, accepts_from; /* its last ENGINE_READY */
     uint64_t doubt_ms; /* our engine lost theirs: break groups then; CORE_NEVER: no doubt */
     uint64_t retry_ms; /* add it again then; CORE_NEVER: no need */
+    uint64_t apart_ms; /* since when the two have no connection, as ours tells; 0: they have */
     uint64_t backoff_ms;
     bool draining; /* as its last heartbeat says */
     bool gpu;      /* as its last JOIN says */

@@ -89,6 +89,7 @@ static void del(struct core *core, unsigned node)
     if (peer->added && core->engine.state == CORE_ENGINE_UP)
         act_peer_del(core, node, peer->engine);
     peer->added = peer->accepted = false;
+    peer->apart_ms = 0;
     peer->retry_ms = peer->doubt_ms = CORE_NEVER;
 }
 
@@ -291,6 +292,11 @@ void peer_engine_traffic(struct core *core, const struct msg_engine_traffic *msg
     peer = &core->peers[msg->peer];
     if (!peer->added || peer->engine != msg->engine)
         return; /* about an engine that is gone */
+    if (msg->apart) {
+        peer->apart_ms = peer->apart_ms ? peer->apart_ms : core->now;
+        return;
+    }
+    peer->apart_ms = 0;
     before = peer->reported;
     if (before.engine != msg->engine)
         before = (struct msg_engine_traffic){0};

@@ -270,6 +270,7 @@ bool core_peer_at(const struct core *core, unsigned node, struct core_peer_view 
         .name = core_node_name(core, node),
         .state = peer->state,
         .since_ms = peer->since_ms,
+        .apart_ms = peer->apart_ms,
         .engine = peer->state == CORE_PEER_SELF ? core->engine.incarnation : peer->engine,
         .last_error = peer->error,
         .draining = peer->state == CORE_PEER_SELF ? core->draining : peer->draining,

@@ -183,7 +183,7 @@
 #define FIELDS_engine_traffic(F) \
     F(NODE, peer) F(NUM, engine) F(NUM, sent) F(NUM, received) F(NUM, segments) \
     F(NUM, retransmits) F(NUM, stalled_us) F(NUM, rtt_us) F(NUM, min_rtt_us) \
-    F(NUM, rate) F(NUM, mends)
+    F(NUM, rate) F(NUM, mends) F(FLAG, apart)
 #define FIELDS_engine_sent(F) F(NUM, uid) F(NUM, ms) F(NUM, bytes)
 #define FIELDS_engine_peer(F) F(NUM, engine) F(NODE, peer) F(TEXT, text)
 #define FIELDS_board_add(F)   F(NUM, group) F(NUM, me) F(NUM, uid) F(NUM, weight) F(INDEXES, peers)

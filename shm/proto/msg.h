@@ -376,6 +376,7 @@ struct msg_engine_traffic {
     uint64_t sent, received, segments, retransmits, stalled_us;
     uint32_t rtt_us, min_rtt_us;
     uint64_t rate, mends;
+    uint32_t apart; /* 1: it has no connection to that engine */
 };
 
 /* What the groups of a user sent to other nodes in the @ms since the last time. */

@@ -8,6 +8,7 @@ the path of its socket.
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -15,7 +16,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import faults  # noqa: E402
 import staged  # noqa: E402
-from cluster import Cluster, Skip, check, equal, main, now, until  # noqa: E402
+from cluster import HANG, Cluster, Skip, check, commctl, equal, main, now, until  # noqa: E402
 from test_collectives import SEED, stream  # noqa: E402
 
 PORT = 18400
@@ -133,6 +134,31 @@ def test_cable_pulled():
         cluster.wait_linked()
         faults.new_group_works(cluster, ranks)
         until(lambda: not cluster.nodes[0].groups(), "no group is left")
+
+
+def test_data_ports_that_are_dropped():
+    """The commds are linked and the engines meet nobody: `nodes`, `doctor` and `links` say so."""
+    with Namespaces(transport=staged.SLOW_LINK) as cluster:
+        cluster.expect("the engines of nodes .* lost each other")
+        node = cluster.nodes[0]
+        equal([row["apart_s"] for row in node.ctl("nodes")["nodes"]], [None, None])
+        staged.drop_data(cluster)
+        os.kill(cluster.nodes[1].engine_pid(), signal.SIGKILL)  # the next one is to be met
+        cluster.expect("the engine of node node1 was lost")
+
+        def apart():
+            row = node.ctl("nodes")["nodes"][1]
+            return row["state"] == "linking" and row["apart_s"]
+
+        until(apart, lambda: f"it is told: {node.ctl('nodes')}", 6 * HANG)
+        error = node.ctl("nodes")["nodes"][1]["last_error"]
+        check("have no connection" in error, error)
+        links = {row["peer"]: row for row in node.ctl("links")["links"] if row["node"] == "node0"}
+        equal(links["node1"]["state"], "linking", links)
+        shown = subprocess.run([*commctl(node), "doctor"], capture_output=True, text=True)
+        equal(shown.returncode, 1, shown)
+        check("its engine and ours have had no connection for" in shown.stdout, shown)
+        check("transport.port_range" in shown.stdout, shown)
 
 
 def test_network_that_crawls():

@@ -171,16 +171,18 @@ static void board_add(struct shell *s, const struct msg_board_add *b, int fd)
 static void tell_traffic(struct shell *s)
 {
     struct msg m = {.type = MSG_ENGINE_TRAFFIC};
-    struct fabric_traffic traffic;
     unsigned told = 0;
 
     if (!s->fabric || !s->fabric->ops->traffic)
         return;
     for (unsigned n = 0; n < FABRIC_MAX_PEERS && told < TRAFFIC_AT_ONCE; n++) {
         unsigned peer = s->traffic_at++ % FABRIC_MAX_PEERS;
+        struct fabric_traffic traffic = {0};
+        bool apart;
 
-        if (!s->incarnation[peer] || !s->fabric->ops->traffic(s->fabric, peer, &traffic))
+        if (!s->incarnation[peer])
             continue;
+        apart = !s->fabric->ops->traffic(s->fabric, peer, &traffic);
         m.engine_traffic = (struct msg_engine_traffic){
             .peer = peer,
             .engine = s->incarnation[peer],
@@ -193,6 +195,7 @@ static void tell_traffic(struct shell *s)
             .min_rtt_us = traffic.min_rtt_us,
             .rate = traffic.rate,
             .mends = traffic.mends,
+            .apart = apart,
         };
         send_msg(s, &m);
         told++;

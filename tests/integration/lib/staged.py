@@ -168,22 +168,28 @@ def engine_stopped(cluster):
 SLOW_LINK = {"trusted_network": "true", "device": "veth0", "fabric": "tcp"}
 
 
-def slow_link(cluster):
-    """Namespaces (test_netns.py) with the section transport SLOW_LINK: what node1 sends to node0
-    is lost now and then, but not between the commds."""
+def drop_data(cluster, which=""):
+    """Namespaces: of what comes to node0 over TCP, but not between the commds, @which is dropped."""
     if not shutil.which("nft"):
         raise Skip("there is no nft: apt install nftables")
-    ranks = cluster.ranks("g", [0, 1])
-    faults.start_loops("g", ranks, 100_000)
     port = cluster.nodes[0].port
-    rules = (
-        "add table inet lossy; add chain inet lossy in { type filter hook input priority 0; };"
-        f"add rule inet lossy in tcp dport != {port} tcp sport != {port} "
-        "numgen random mod 100 < 4 drop"
+    # not both ports in one rule: nft 1.0.6 compares them at once, and drops what has one of them
+    rules = "; ".join(
+        ["add table inet t", "add chain inet t in { type filter hook input priority 0; }"]
+        + [f"add rule inet t in tcp {side} {port} accept" for side in ("dport", "sport")]
+        + [f"add rule inet t in meta l4proto tcp {which} drop"]
     )
     done = subprocess.run(["ip", "netns", "exec", cluster.names[0], "nft", rules],
                           capture_output=True, text=True)  # fmt: skip
     if done.returncode:
         raise Skip(f"nft cannot drop here: {done.stderr.strip()}")
+
+
+def slow_link(cluster):
+    """Namespaces (test_netns.py) with the section transport SLOW_LINK: what node1 sends to node0
+    is lost now and then, but not between the commds."""
+    ranks = cluster.ranks("g", [0, 1])
+    faults.start_loops("g", ranks, 100_000)
+    drop_data(cluster, "numgen random mod 100 < 4")
     says = ["node node1 sends", "of what goes to node node0 again"]
     return Staged("SLOW_LINK", ranks, says=says)

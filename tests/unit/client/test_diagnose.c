@@ -1470,6 +1470,20 @@ static const struct finding *with_unheard(struct fix *f, const char *states)
     return &f->findings[0];
 }
 
+/* All have begun it, and nothing but commd comes through. */
+static void engines_without_a_connection(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, WAITS " size=2");
+    row(f, 1, WAITS " size=2 node=b");
+    assert_verdict(f, LINK_STALL);
+    assert_int_equal(with_unheard(f, "b=up")->verdict, VERDICT_LINK_STALL);
+    assert_int_equal(with_unheard(f, "b=linking")->verdict, VERDICT_LINK_DEAD);
+    assert_evidence(f, "the engines of nodes a and b have no connection");
+    assert_non_null(strstr(f->findings[0].remedy, "firewall on node a or b"));
+}
+
 /* A job that gets on, or idles, while the commd of one of its nodes stands still. */
 static void a_silent_node_of_a_group_that_gets_on(void **state)
 {
@@ -1963,6 +1977,7 @@ int main(void)
         T(joining),
         T(groups_that_join_are_their_users),
         T(processes_that_commd_does_not_see),
+        T(engines_without_a_connection),
         T(nonsense),
         T(a_column_that_is_missing_is_named),
         T(many_ranks),

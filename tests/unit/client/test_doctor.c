@@ -142,6 +142,7 @@ static void one_thing_is_wrong(void **state)
     WITH(bandwidth = "11000000000", DOCTOR_OK, "", "");
     WITH(bandwidth = "1X", DOCTOR_OK, "", "");
     WITH(nodes[1].bandwidth = 5, DOCTOR_OK, "", ""); /* nothing was sent that could be faster */
+    WITH(nodes[0].apart_s = 12, DOCTOR_ERROR, "no connection for 12 s", "transport.port_range");
     WITH(nodes[0].state = "draining", DOCTOR_ERROR, "it is draining", "commctl drain --undo there");
     f = well();
     nodes[0].mtu = nodes[1].mtu = 1400;
