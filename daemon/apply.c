@@ -224,6 +224,7 @@ static int tell_members(struct daemon *d, const struct core_group_view *view,
         if (r) /* it can work without, but slowly; it is about to fail for the same reason */
             log_no_doorbell(d, slot, view->uid, r);
         msg.joined.req = req;
+        waits_joined(d, slot, req);
         if (bell >= 0)
             shared[1] = stream_fd_new(&bell);
         msg.joined.new_doorbell = shared[1] != NULL;
@@ -427,6 +428,7 @@ void apply_client_gone(struct daemon *d, unsigned slot)
     arenas_drop(&d->arenas, slot);
     admin_drop(d, slot);
     gather_drop(d, slot);
+    waits_gone(d, slot);
     if (!life || life != engine_link_life(d->engine))
         return;
     msg.doorbell.client = slot;
@@ -475,6 +477,8 @@ void apply_action(struct daemon *d, const struct core_action *a)
 {
     switch (a->type) {
     case CORE_DO_CLIENT_SEND:
+        if (a->msg.type == MSG_JOIN_FAILED)
+            waits_failed(d, a->client, &a->msg.join_failed);
         listener_send(d->listener, a->client, &a->msg, NULL, 0);
         break;
     case CORE_DO_CLIENT_CLOSE:

@@ -12,6 +12,7 @@
 
 #include "daemon/admin/diary.h"
 #include "daemon/admin/gather.h"
+#include "daemon/admin/waits.h"
 #include "daemon/memory/arenas.h"
 #include "daemon/memory/boards.h"
 #include "daemon/conf/conf.h"
@@ -30,8 +31,10 @@ struct http;
 
 /* Of the client that was last in a slot, as it says itself. */
 struct client_command {
-    uint32_t pid;
-    char text[MSG_COMMAND_MAX];
+    uint32_t uid, pid;
+    bool here;
+    char text[MSG_COMMAND_MAX], job[MSG_NAME_MAX];
+    struct client_wait wait;
 };
 
 struct daemon {

@@ -33,7 +33,7 @@ static void edge_client_open(void *arg, unsigned slot, uint32_t uid, uint32_t pi
 
     if (!pid)
         tell_unseen(d);
-    d->commands[slot] = (struct client_command){.pid = pid};
+    d->commands[slot] = (struct client_command){.uid = uid, .pid = pid, .here = true};
     daemon_dispatch(d, &e);
 }
 
@@ -44,10 +44,8 @@ static void edge_client_msg(void *arg, unsigned slot, const struct msg *msg)
     struct listener_client client;
     bool welcome = listener_client(d->listener, slot, &client) && client.welcome;
 
-    if (msg->type == MSG_CLIENT_HELLO)
-        snprintf(d->commands[slot].text, sizeof(d->commands[slot].text), "%s",
-                 msg->client_hello.command);
-
+    if (welcome == (msg->type != MSG_CLIENT_HELLO))
+        waits_msg(d, slot, msg);
     /* Questions change nothing, and arenas decide nothing, so the core does not see them; before
      * the hello it does, and refuses them. What commctl wants changed it decides. */
     if (welcome && msg->type == MSG_ADMIN && !strcmp(msg->admin.verb, GATHER_VERB))

@@ -5,6 +5,7 @@
 
 #include "client/ctl/finding.h"
 #include "client/ctl/seats.h"
+#include "shm/util/ranks.h"
 #include "shm/util/wait.h"
 
 #include <stdio.h>
@@ -108,9 +109,47 @@ static void tell_other_user(struct finding *f, const struct seats *seats, const 
     }
 }
 
-/* Each rank that waits has a row of its own; which are missing the group's home says. */
+/* The ranks of @of's group of which there is no row. */
+static unsigned list_unseen(const struct seats *seats, const struct seat *of, char list[RANKS_NAME])
+{
+    struct rank_list ranks;
+    uint64_t next = 0;
+
+    rank_list_init(&ranks, list, RANKS_NAME);
+    for (unsigned i = of->group_at; i <= seats->n; i++) {
+        bool here = i < seats->n && same_group(seats->by_rank[i], of);
+        uint64_t rank = !here ? of->size : (uint64_t)MAX(seats->by_rank[i]->rank, (int64_t)0);
+
+        for (; next < MIN(rank, (uint64_t)MSG_MAX_RANKS); next++)
+            rank_list_add(&ranks, (unsigned)next);
+        if (!here)
+            break;
+        if (seats->by_rank[i]->rank >= 0)
+            next = rank + 1;
+    }
+    rank_list_end(&ranks);
+    return ranks.n;
+}
+
+static void tell_missing(struct finding *f, const struct seats *seats, const struct seat *of,
+                         const char *missing)
+{
+    char list[RANKS_NAME];
+
+    if (*missing)
+        tell(f->evidence, "rank %s of %llu has not joined the group", missing,
+             (unsigned long long)of->size);
+    else if (list_unseen(seats, of, list))
+        tell(f->evidence, "no node tells of rank %s of %llu", list, (unsigned long long)of->size);
+    else
+        tell(f->evidence, "all of its %llu ranks are there", (unsigned long long)of->size);
+}
+
+/* Each rank that waits has a row of its own; which are missing the group's home says. Of those that
+ * wait elsewhere nobody knows but the rows. */
 static void find_joining(struct finding *f, const struct seats *seats, const struct seat *of)
 {
+    bool elsewhere = is(of->state, "starting");
     const struct seat *first = NULL;
     const char *missing = "";
     char name[SEAT_NAME], list[RANKS_NAME];
@@ -130,17 +169,25 @@ static void find_joining(struct finding *f, const struct seats *seats, const str
     if (first) {
         f->waiting_ms = first->joining_ms;
         n = name_ranks(seats, of, waits_in_join, list);
-        tell(f->evidence, "of %llu ranks %s wait%s in the join, %s for %.1f s",
-             (unsigned long long)of->size, list, n == 1 ? "s" : "", seat_name(first, name),
-             (double)first->joining_ms / 1000);
+        tell(f->evidence, "of %llu ranks %s wait%s %s, %s for %.1f s", (unsigned long long)of->size,
+             list,
+             f->ended ? "ed"
+             : n == 1 ? "s"
+                      : "",
+             elsewhere ? "before the join (in torch's store, until all can agree on a group)"
+                       : "in the join",
+             seat_name(first, name), (double)first->joining_ms / 1000);
     }
-    if (*missing)
-        tell(f->evidence, "rank %s of %llu has not joined the group", missing,
-             (unsigned long long)of->size);
+    if (f->ended)
+        tell(f->evidence, "%s: %s", of->cause, of->cause_text);
     else
-        tell(f->evidence, "not all of its %llu ranks have joined the group",
-             (unsigned long long)of->size);
+        tell_missing(f, seats, of, missing);
     tell_other_user(f, seats, of);
+    f->early = elsewhere && f->waiting_ms < WAIT_LONG_MS;
+    if (elsewhere)
+        tell(f->remedy, "have all ranks one MASTER_ADDR, MASTER_PORT and WORLD_SIZE, and can they "
+                        "reach that address? A rank is seen here when it has called "
+                        "init_process_group() or new_group()");
     tell(f->remedy, "look at the output of the ranks that are missing: were they started, does "
                     "their node's commd run?");
 }
@@ -310,8 +357,8 @@ static void tell_usual(struct finding *f, const struct finding *stuck, const str
     if (stuck->pid > 0)
         snprintf(pid, sizeof(pid), "pid %lld ", (long long)stuck->pid);
     if (stuck->rank >= 0)
-        snprintf(whom, sizeof(whom), ", for rank %lld (%son node %s)",
-                 (long long)stuck->world_rank, pid, stuck->node);
+        snprintf(whom, sizeof(whom), ", for rank %lld (%son node %s)", (long long)stuck->world_rank,
+                 pid, stuck->node);
     else if (stuck->unseen)
         snprintf(whom, sizeof(whom), ", of whose ranks not all were seen");
     else if (stuck->verdict == VERDICT_LINK_STALL)
@@ -391,7 +438,7 @@ static void find_verdict(struct finding *f, const struct seats *seats, const str
 {
     const struct seat *waiter = NULL;
 
-    if (is(of->state, "joining"))
+    if (is(of->state, "joining") || is(of->state, "starting") || !*of->group)
         return find_joining(f, seats, of);
     if (*of->cause)
         return find_cause(f, seats, of);
@@ -537,4 +584,30 @@ int diagnose(const struct msg_table *ranks, struct finding **ret_findings, unsig
     *ret_findings = findings;
     *ret_n = n;
     return 0;
+}
+
+bool diagnose_missing(const struct msg_table *ranks, const char *name, const char *uid,
+                      const char *state, char *buf, size_t len)
+{
+    const struct seat *of = NULL;
+    char list[RANKS_NAME] = "";
+    struct seats seats;
+    const char *key;
+
+    if (seats_read(ranks, &seats, &key))
+        return false;
+    for (unsigned i = 0; i < seats.n; i++) {
+        const struct seat *s = &seats.at[i];
+
+        if (!is(s->name, name) || !is(s->state, state) || s->uid != strtoull(uid, NULL, 10))
+            continue;
+        if (!of || *s->missing)
+            of = s;
+    }
+    if (of && *of->missing)
+        snprintf(buf, len, "%s", of->missing);
+    else if (of && list_unseen(&seats, of, list))
+        snprintf(buf, len, "%s", list);
+    seats_free(&seats);
+    return of != NULL;
 }

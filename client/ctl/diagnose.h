@@ -71,6 +71,11 @@ bool finding_is_well(const struct finding *f);
 int diagnose(const struct msg_table *ranks, struct finding **ret_findings, unsigned *ret_n,
              const char **ret_key);
 
+/* Which ranks of a group that has not come about yet are not there, "1,3-5", by what all nodes say:
+ * of user @uid, in @state. False: nobody knows. */
+bool diagnose_missing(const struct msg_table *ranks, const char *name, const char *uid,
+                      const char *state, char *buf, size_t len);
+
 /* links.c: of groups that are well otherwise: is it the network? Of others: is it a node that does
  * not answer? */
 void judge_links(const struct msg_tables *answer, struct finding *findings, unsigned n);

@@ -52,7 +52,8 @@ void find_behind(struct finding *f, const struct seat *waiter, const struct seat
          (double)(gpu ? s->gpu_ended == waiter->gpu_ended ? s->gpu_ms : 0 : s->unready_ms) / 1000);
     tell(f->remedy,
          "see what that GPU does: nvidia-smi on node %s; py-spy dump --nonblocking --pid %s; a "
-         "kernel that does not end, or a stream that waits for an event or a word that nobody writes",
+         "kernel that does not end, or a stream that waits for an event or a word that nobody "
+         "writes",
          s->node, pid_name(s, pid));
 }
 

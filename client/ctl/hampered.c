@@ -27,11 +27,10 @@ void tell_starved(struct finding *f, const struct seat *s)
         return;
     tell(f->evidence, "%s wanted a core, and had none, for %llu %% of the time", seat_name(s, name),
          (unsigned long long)s->starved_pct);
-    tell(
-        f->remedy,
-        "what else runs on its cores, and its nice value: ps -o pid,ni,psr,cgroup %s; taskset -p "
-        "%s on node %s",
-        pid_name(s, pid), pid, s->node);
+    tell(f->remedy,
+         "what else runs on its cores, and its nice value: ps -o pid,ni,psr,cgroup %s; taskset -p "
+         "%s on node %s",
+         pid_name(s, pid), pid, s->node);
 }
 
 bool is_throttled(const struct seat *s)

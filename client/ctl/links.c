@@ -93,8 +93,7 @@ static void read_link(const struct msg_table *links, uint32_t row, struct link_r
         .quality = {n[0], n[1], n[2], n[3], n[4], n[5]},
         .row = row,
     };
-    link->badness =
-        link->unheard || link->apart ? UINT64_MAX : link_badness(&link->quality);
+    link->badness = link->unheard || link->apart ? UINT64_MAX : link_badness(&link->quality);
 }
 
 static int worse_first(const void *a, const void *b)
@@ -147,8 +146,9 @@ static void accuse(struct finding *f, const struct link_row *link, unsigned more
     f->verdict = link->apart ? VERDICT_LINK_DEAD : VERDICT_SLOW_LINK;
     f->remedy[0] = 0;
     if (link->apart) {
-        tell(f->evidence, "the engines of nodes %s and %s have no connection, and their commds have",
-             link->node, link->peer);
+        tell(f->evidence,
+             "the engines of nodes %s and %s have no connection, and their commds have", link->node,
+             link->peer);
         tell(f->remedy,
              "does a firewall on node %s or %s drop the ports of the engines? Let "
              "transport.port_range through in both directions: nft list ruleset; commctl doctor",

@@ -86,13 +86,16 @@ static void read_row(const struct msg_table *t, uint32_t row, struct seat *s, co
     };
 }
 
-/* A group that is joining has no id yet: its name is its user's. */
+/* A group that is joining has no id yet: its name is its user's. One of that name may have failed
+ * before. */
 static int compare_groups(const struct seat *x, const struct seat *y)
 {
     int order = strcmp(x->group, y->group);
 
     if (!order)
         order = strcmp(x->name, y->name);
+    if (!order && !*x->group)
+        order = strcmp(x->state, y->state);
     return order ? order : (x->uid > y->uid) - (x->uid < y->uid);
 }
 
@@ -179,7 +182,7 @@ void seats_free(struct seats *seats)
 /* Who died in a wait has left its words: they say what all of them did until then. */
 static void revive(struct seat *s)
 {
-    if (!is(s->state, "joining"))
+    if (*s->group && !is(s->state, "joining"))
         s->state = "open";
     if (is_dead(s) || is(s->process, "left"))
         s->process = "";

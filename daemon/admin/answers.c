@@ -150,6 +150,16 @@ const char *answer_state_word(const struct core_status *status, bool unwell)
                               : "ready";
 }
 
+/* Ranks of this node that wait elsewhere, of those that the asker may see. */
+static unsigned count_waiting(const struct answer *a)
+{
+    unsigned n = 0;
+
+    for (unsigned slot = 0; (slot = waits_next(a->d, slot)) < a->d->nslots; slot++)
+        n += may_see(a, a->d->commands[slot].uid);
+    return n;
+}
+
 static bool fill_status(struct answer *a)
 {
     static const struct table_column columns[] = {
@@ -171,6 +181,7 @@ static bool fill_status(struct answer *a)
         {"gpu", "GPU SERVICE", MSG_CELL_STRING},
         {"gpu_pid", "GPU PID", MSG_CELL_NUMBER},
         {"gpu_text", "GPU TEXT", MSG_CELL_STRING},
+        {"starting", "STARTING RANKS", MSG_CELL_NUMBER},
     };
     struct daemon *d = a->d;
     struct table *t = &a->table;
@@ -199,6 +210,7 @@ static bool fill_status(struct answer *a)
     table_text(t, answer_gpu_word(&gpu));
     table_number_if(t, gpu.pid, gpu.pid);
     table_text(t, gpu.text);
+    table_number(t, count_waiting(a));
     return true;
 }
 
@@ -351,6 +363,11 @@ static void group_ops(struct answer *a, const struct core_group_view *view)
         table_text(&a->table, "");
 }
 
+static bool waits_alike(const struct client_command *a, const struct client_command *b)
+{
+    return a->uid == b->uid && a->wait.size == b->wait.size && !strcmp(a->wait.name, b->wait.name);
+}
+
 static int joiners_by_rank(const void *a, const void *b)
 {
     const struct core_joiner *x = a, *y = b;
@@ -411,6 +428,48 @@ static void group_row(struct answer *a, const struct core_group_view *view)
         table_text(t, "");
 }
 
+/* Ranks of this node that wait elsewhere: clients that wait for one thing and came one after the
+ * other, in the order of their ranks, share a row. */
+static void waiting_rows(struct answer *a)
+{
+    const struct daemon *d = a->d;
+    struct table *t = &a->table;
+    unsigned slot = waits_next(d, 0), last;
+
+    for (; slot < d->nslots; slot = last) {
+        const struct client_command *first = &d->commands[slot];
+        uint64_t since_ms = first->wait.since_ms;
+        struct rank_list list;
+        char text[128];
+        unsigned n = 0, rank = 0;
+
+        rank_list_init(&list, text, sizeof(text));
+        for (last = slot; last < d->nslots && waits_alike(first, &d->commands[last]) &&
+                          (!n || d->commands[last].wait.rank > rank);
+             last = waits_next(d, last + 1)) {
+            rank = d->commands[last].wait.rank;
+            rank_list_add(&list, rank);
+            since_ms = MIN(since_ms, d->commands[last].wait.since_ms);
+            n++;
+        }
+        rank_list_end(&list);
+        if (!may_see(a, first->uid))
+            continue;
+        table_text(t, "");
+        table_text(t, first->wait.name);
+        table_number(t, first->uid);
+        table_number(t, first->wait.size);
+        table_text(t, "");
+        table_number(t, n);
+        table_text(t, "starting");
+        table_text(t, "");
+        table_text(t, text);
+        table_number(t, seconds_since(since_ms));
+        for (unsigned i = 0; i < 3; i++)
+            table_text(t, "");
+    }
+}
+
 static bool fill_groups(struct answer *a)
 {
     static const struct table_column columns[] = {
@@ -433,6 +492,8 @@ static bool fill_groups(struct answer *a)
         r = core_group_scan(a->d->core, &a->scan, uid, &view);
         if (r == CORE_SCAN_FOUND)
             group_row(a, &view);
+        if (r == CORE_SCAN_END)
+            waiting_rows(a);
         if (r == CORE_SCAN_END || a->table.error)
             return true;
     } while (clock_us() < a->until_us);

@@ -1,6 +1,8 @@
-/* past.c - see past.h. What is kept is bounded by PAST_*: some 950 bytes a rank, and 1,500 if it
+/* past.c - see past.h. What is kept is bounded by PAST_*: some 1,000 bytes a rank, and 1,500 if it
  * had operations on GPUs. */
 #include "daemon/admin/past.h"
+
+#include <stdio.h>
 
 #include "daemon/daemon.h"
 #include "daemon/process/clock.h"
@@ -32,19 +34,20 @@ void past_fini(struct past *past)
         past_drop(past, TAILQ_FIRST(&past->groups));
 }
 
-static void past_make_room(struct past *past, uint32_t uid)
+/* @waits: for ranks that waited, and came into no group: such have no id. */
+static void past_make_room(struct past *past, uint32_t uid, bool waits)
 {
     struct past_group *old, *first = NULL;
     unsigned own = 0;
 
     TAILQ_FOREACH(old, &past->groups, entry) {
-        if (old->group.uid != uid)
+        if (old->group.uid != uid || (old->group.id == 0) != waits)
             continue;
         own++;
         if (!first)
             first = old;
     }
-    if (own >= PAST_MAX_PER_USER)
+    if (own >= (waits ? PAST_WAITS_PER_USER : PAST_MAX_PER_USER))
         past_drop(past, first);
     else if (past->ngroups >= PAST_MAX)
         past_drop(past, TAILQ_FIRST(&past->groups));
@@ -76,7 +79,7 @@ static void past_keep(struct past *past, const struct ranks *ranks, const struct
 
     if (!new)
         return; /* history is a courtesy */
-    past_make_room(past, ranks->groups[0].uid);
+    past_make_room(past, ranks->groups[0].uid, false);
     new->group = ranks->groups[0];
     new->group.first_row = 0;
     new->group.nrows = nrows;
@@ -110,6 +113,65 @@ void past_closing(struct past *past, struct daemon *d, const struct board_entry 
             past_keep(past, &ranks, closing->ctl);
     }
     ranks_fini(&ranks);
+}
+
+/* A wait that others have given up just now, for the same; NULL: there is none. */
+static struct past_group *same_wait(const struct past *past, const struct client_command *client)
+{
+    struct past_group *old;
+
+    TAILQ_FOREACH_REVERSE(old, &past->groups, past_list, entry)
+    if (!old->group.id && old->group.uid == client->uid && old->group.size == client->wait.size &&
+        !strcmp(old->group.name, client->wait.name) &&
+        clock_ms() - old->group.ended_ms <= PAST_WAIT_MS)
+        return old;
+    return NULL;
+}
+
+/* Its row, or the one behind the last; NULL: there are too many. */
+static struct rank_row *row_for(struct past_group *group, uint32_t rank)
+{
+    for (unsigned i = 0; i < group->group.nrows; i++)
+        if (group->rows[i].rank == rank)
+            return &group->rows[i];
+    return group->group.nrows < PAST_MAX_ROWS ? &group->rows[group->group.nrows++] : NULL;
+}
+
+void past_wait_failed(struct past *past, const struct client_command *client, enum cause cause,
+                      const char *text)
+{
+    struct past_group *old = same_wait(past, client), *new;
+    unsigned nrows = old ? old->group.nrows : 0;
+    struct rank_row *row;
+
+    if (old) {
+        TAILQ_REMOVE(&past->groups, old, entry);
+        past->ngroups--;
+    } else {
+        past_make_room(past, client->uid, true);
+    }
+    new = realloc(old, sizeof(*new) + (nrows + 1) * sizeof(new->rows[0]));
+    if (!new)
+        return free(old); /* history is a courtesy */
+    if (!old)
+        new->group = (struct rank_group){.uid = client->uid,
+                                         .size = client->wait.size,
+                                         .state = CORE_GROUP_JOINING,
+                                         .cause_rank = -1};
+    new->group.cause = cause;
+    new->group.ended_ms = clock_ms();
+    snprintf(new->group.name, sizeof(new->group.name), "%s", client->wait.name);
+    snprintf(new->group.text, sizeof(new->group.text), "%s", text);
+    row = row_for(new, client->wait.rank);
+    if (row) {
+        *row = (struct rank_row){.rank = client->wait.rank,
+                                 .pid = client->pid,
+                                 .joining_ms = client->wait.since_ms,
+                                 .joined_ms = clock_ms()};
+        snprintf(row->command, sizeof(row->command), "%s", client->text);
+    }
+    TAILQ_INSERT_TAIL(&past->groups, new, entry);
+    past->ngroups++;
 }
 
 void past_add(const struct past *past, struct ranks *ranks)

@@ -73,15 +73,22 @@ static bool ranks_room(struct ranks *ranks, unsigned nrows)
     return true;
 }
 
+static void take_command(const struct daemon *d, unsigned slot, struct rank_row *row)
+{
+    if (slot >= d->nslots || d->commands[slot].pid != row->pid)
+        return;
+    snprintf(row->command, sizeof(row->command), "%s", d->commands[slot].text);
+    snprintf(row->run, sizeof(row->run), "%s", d->commands[slot].job);
+}
+
 /* How the program was called that has, or had, this place. */
 static void find_command(const struct daemon *d, const struct board_entry *entry,
                          struct rank_row *row)
 {
     unsigned slot;
 
-    if (entry && boards_member_slot(entry, row->local, &slot) && slot < d->nslots &&
-        d->commands[slot].pid == row->pid)
-        snprintf(row->command, sizeof(row->command), "%s", d->commands[slot].text);
+    if (entry && boards_member_slot(entry, row->local, &slot))
+        take_command(d, slot, row);
 }
 
 static enum rank_fate fate_of(const struct board_entry *entry, unsigned rank)
@@ -115,13 +122,11 @@ static void take_joiners(struct ranks *ranks, const struct daemon *d,
 {
     for (unsigned i = 0; i < n; i++) {
         struct rank_row *row = &ranks->rows[ranks->nrows++];
-        unsigned slot = joiners[i].client;
-
         *row = (struct rank_row){.rank = joiners[i].rank,
                                  .pid = joiners[i].pid,
                                  .joining_ms = MAX(joiners[i].since_ms, (uint64_t)1)};
-        if (slot < d->nslots && d->commands[slot].pid == row->pid)
-            snprintf(row->command, sizeof(row->command), "%s", d->commands[slot].text);
+
+        take_command(d, joiners[i].client, row);
     }
 }
 
@@ -155,6 +160,31 @@ bool ranks_add(struct ranks *ranks, struct daemon *d, const struct core_group_vi
     take_rows(ranks, d, view);
     if (view->state == CORE_GROUP_JOINING)
         take_joiners(ranks, d, joiners, nrows);
+    return true;
+}
+
+/* The rank that the client in @slot waits to be. */
+static bool add_waiting(struct ranks *ranks, const struct daemon *d, unsigned slot)
+{
+    const struct client_command *client = &d->commands[slot];
+    struct rank_group *group;
+    struct rank_row *row;
+
+    if (!ranks_room(ranks, 1))
+        return false;
+    group = &ranks->groups[ranks->ngroups++];
+    *group = (struct rank_group){.uid = client->uid,
+                                 .size = client->wait.size,
+                                 .state = CORE_GROUP_JOINING,
+                                 .elsewhere = true,
+                                 .cause_rank = -1,
+                                 .first_row = ranks->nrows,
+                                 .nrows = 1};
+    snprintf(group->name, sizeof(group->name), "%s", client->wait.name);
+    row = &ranks->rows[ranks->nrows++];
+    *row = (struct rank_row){
+        .rank = client->wait.rank, .pid = client->pid, .joining_ms = client->wait.since_ms};
+    take_command(d, slot, row);
     return true;
 }
 
@@ -193,6 +223,22 @@ bool ranks_look_at_cpus(struct ranks *ranks, uint64_t until_us)
 }
 
 /* Until @until_us; true: done. */
+static bool find_waiting(struct ranks *ranks, const struct daemon *d, uint64_t until_us)
+{
+    while ((ranks->slot = waits_next(d, ranks->slot)) < d->nslots) {
+        const struct client_command *client = &d->commands[ranks->slot];
+
+        if (ranks_wished(&ranks->wish, client->uid, 0, client->wait.name) &&
+            !add_waiting(ranks, d, ranks->slot))
+            return true;
+        ranks->slot++;
+        if (clock_us() >= until_us)
+            return false;
+    }
+    return true;
+}
+
+/* Likewise. */
 static bool find_groups(struct ranks *ranks, struct daemon *d, uint64_t until_us)
 {
     const uint32_t *uid = ranks->wish.all ? NULL : &ranks->wish.uid;
@@ -202,7 +248,7 @@ static bool find_groups(struct ranks *ranks, struct daemon *d, uint64_t until_us
     do {
         r = core_group_scan(d->core, &ranks->scan, uid, &view);
         if (r == CORE_SCAN_END)
-            return true;
+            return find_waiting(ranks, d, until_us);
         if (r != CORE_SCAN_FOUND || !ranks_wished(&ranks->wish, view.uid, view.id, view.name))
             continue;
         if (!ranks_add(ranks, d, &view))
@@ -412,6 +458,8 @@ static const char *group_state(const struct rank_group *group)
 {
     if (group->ended_ms)
         return "ended";
+    if (group->elsewhere)
+        return "starting";
     switch (group->state) {
     case CORE_GROUP_JOINING:
     case CORE_GROUP_COMMITTED:
@@ -549,7 +597,8 @@ static void look_at_engine(struct ranks *ranks)
 }
 
 /* What keeps a rank, or its node's engine, from its cores, and whose job it is. */
-static void system_cells(struct table *t, struct ranks *ranks, const struct rank_row *row, bool gone)
+static void system_cells(struct table *t, struct ranks *ranks, const struct rank_row *row,
+                         bool gone)
 {
     const struct process_groups *groups = &ranks->groups_of;
 
@@ -557,7 +606,8 @@ static void system_cells(struct table *t, struct ranks *ranks, const struct rank
         return empty_cells(t, 4);
     process_groups(row->pid, &ranks->groups_of);
     table_number(t, process_throttled_pct(&row->quota, &groups->quota));
-    table_text(t, groups->job);
+    table_format(t, "%s%s%s%s", groups->job, *groups->job && *row->run ? ", " : "",
+                 *row->run ? "torchrun run " : "", row->run);
     table_text(t, ranks->engine.word ? ranks->engine.word : "");
     table_number_if(t, ranks->engine.pid, ranks->engine.throttled_pct);
 }
@@ -584,7 +634,8 @@ static void row_cells(struct table *t, const struct daemon *d, struct ranks *ran
     table_number_if(t, !ended && row->looks, row->looks ? 100ull * row->looks_in / row->looks : 0);
     table_number_if(t, !ended, watched_ms);
     table_number_if(t, !ended && row->fate == RANK_HERE, starved_pct(row));
-    table_number_if(t, row->joining_ms != 0, clock_ms() - row->joining_ms);
+    table_number_if(t, row->joining_ms != 0,
+                    (row->joined_ms ? row->joined_ms : clock_ms()) - row->joining_ms);
     table_number_if(t, !ended, row->lately.n);
     table_number_if(t, !ended, row->lately.since_ms);
     table_number_if(t, !ended, row->lately.in_ms);

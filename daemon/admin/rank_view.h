@@ -22,6 +22,7 @@ struct rank_row {
     enum rank_fate fate;
     uint64_t gone_ms;        /* when it was gone, now_ms(); 0: it is here */
     uint64_t joining_ms;     /* since when it waits in its join, clock_ms(); 0: it does not */
+    uint64_t joined_ms;      /* until when it did; 0: it still does */
     struct board_seat seat;  /* the last look */
     uint32_t first_ops;      /* the first look: ops */
     uint32_t first_gpu;      /* likewise: operations by commd-gpu that had ended */
@@ -37,9 +38,9 @@ struct rank_row {
     } lately;
     /* Since when, and until then, for how long its process had waited for a core. */
     uint64_t cpu_since_ns, cpu_waited_ns;
-    struct process_quota quota;  /* at the first look */
-    struct rank_records records; /* owned; empty where nobody wants them */
-    char command[MSG_COMMAND_MAX];
+    struct process_quota quota;                       /* at the first look */
+    struct rank_records records;                      /* owned; empty where nobody wants them */
+    char command[MSG_COMMAND_MAX], run[MSG_NAME_MAX]; /* of torchrun */
 };
 
 struct rank_group {
@@ -47,6 +48,7 @@ struct rank_group {
     uint32_t uid, size, nnodes;
     enum core_group_state state;
     enum cause cause;
+    bool elsewhere;    /* its rank waits, and not yet for commd: waits.h */
     int cause_rank;    /* -1: nobody in particular */
     uint64_t ended_ms; /* clock_ms(); 0: it has not */
     unsigned first_row, nrows;
@@ -80,6 +82,7 @@ struct ranks {
     int error;
     /* where the scan, and then the table, stands */
     struct core_scan scan;
+    unsigned slot;   /* clients before it have been looked at */
     bool found;      /* all groups; of their rows those before cpu_at have been looked at */
     unsigned cpu_at; /* by ranks_look_at_cpus() */
     unsigned group_at, row_at;

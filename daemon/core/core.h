@@ -266,8 +266,9 @@ struct core_peer_view {
     const char *name;
     enum core_peer_state state;
     uint64_t since_ms; /* monotonic time of the last change */
-    uint64_t apart_ms; /* since when our engine has no connection to its; 0: it has, or is not added */
-    uint64_t engine;   /* incarnation of its engine, 0: none */
+    uint64_t
+        apart_ms; /* since when our engine has no connection to its; 0: it has, or is not added */
+    uint64_t engine; /* incarnation of its engine, 0: none */
     const char *last_error;
     bool draining;          /* takes no new groups, as it says */
     uint64_t links;         /* how often its link came up */

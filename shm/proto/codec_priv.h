@@ -125,7 +125,9 @@
     S(gpu_device, GpuDevice, GPU_DEVICE)
 
 /* clang-format off */
-#define FIELDS_client_hello(F) F(NUM, version) F(FLAG, admin) F(OPTNAME, program) F(TEXT, command)
+#define FIELDS_client_hello(F)                                                                     \
+    F(NUM, version) F(FLAG, admin) F(OPTNAME, program) F(TEXT, command) F(TEXT, job)               \
+    F(TEXT, waits_for) F(NUM, waits_rank) F(NUM, waits_size)
 #define FIELDS_client_join(F)  F(NUM, req) F(NUM, timeout_ms) F(RANKSIZE, rank) F(NAME, name)
 #define FIELDS_client_leave(F) F(NUM, group) F(NUM, ops)
 #define FIELDS_client_abort(F) F(NUM, group) F(TEXT, text)

@@ -111,6 +111,11 @@ struct msg_client_hello {
     uint32_t admin; /* 1: an admin tool, does not count as a training client */
     char program[MSG_NAME_MAX];
     char command[MSG_COMMAND_MAX]; /* how it was called, the beginning of it: for people */
+    char job[MSG_NAME_MAX];        /* torchrun's run id; likewise */
+    /* It waits elsewhere, to be that rank of what it has yet to join; likewise. Size 0: it does
+     * not. */
+    char waits_for[MSG_GROUP_MAX];
+    uint32_t waits_rank, waits_size;
 };
 
 struct msg_client_join {

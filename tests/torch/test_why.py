@@ -62,6 +62,37 @@ def test_a_monitored_barrier():
     is_named("monitored_barrier")
 
 
+def test_ranks_in_the_store():
+    """Three of four have come to init_process_group(), and wait in torch's TCPStore."""
+    with Cluster(2) as cluster:
+        staged, seen, node = stage(cluster, "starts"), {}, cluster.nodes[0]
+
+        def asked():
+            seen.update(staged.ask())
+            return staged.named(seen) and "ranks 0-2 wait before the join" in seen["evidence"]
+
+        until(asked, lambda: f"all three: {seen}", PATIENCE)
+        equal(seen["state"], "starting", seen)
+        check("no node tells of rank 3 of 4" in seen["evidence"], seen)
+        rows = [row for node in cluster.nodes for row in node.groups()]
+        equal({(row["state"], row["size"], row["missing"]) for row in rows}, {("starting", 4, "3")})
+        equal(sum(node.ctl("status")["status"][0]["starting"] for node in cluster.nodes), 3)
+        for rank in staged.ranks:
+            rank.close()
+        until(lambda: staged.ask()["state"] == "ended", "they are remembered", PATIENCE)
+        equal([row for node in cluster.nodes for row in node.groups()], [])
+        check("it ended, or gave up" in node.ctl("why")["why"][0]["evidence"], node.ctl("why"))
+
+
+def test_the_run_of_torchrun():
+    """Its id is part of the job's name."""
+    with Cluster(1) as cluster:
+        staged = stage(cluster, "sleeps", TORCHELASTIC_RUN_ID="llama-7")
+        until(lambda: staged.named(staged.ask()), "they hang", PATIENCE)
+        row = staged.ask()
+        check("torchrun run llama-7" in row["job"], row)
+
+
 def test_a_rank_in_the_kernel():
     """What is advised must not hang for it."""
     row = is_named("in_the_kernel")

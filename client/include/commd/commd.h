@@ -118,6 +118,11 @@ struct commd_options {
     const char *socket; /* NULL: $COMMD_SOCKET, else see commd_connect() */
     int64_t timeout_ms; /* for connecting, and the default of every operation and join;
                            0: $COMMD_TIMEOUT (seconds), else 1800 s; -1: none */
+    /* NULL: nothing. Else this process waits elsewhere, as in torch's store, to be rank @waits_rank
+     * of the @waits_size that meet under this name before they join a group. commctl shows it for
+     * as long as the context lives. */
+    const char *waits_for;
+    unsigned waits_rank, waits_size;
 };
 
 /* Connects to the local daemon. @options may be NULL. Where no socket is named (options,

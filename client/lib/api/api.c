@@ -6,6 +6,7 @@
 #include "client/lib/device/device.h"
 #include "client/lib/p2p/p2p_api.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <sys/socket.h>
 
@@ -36,6 +37,10 @@ static int env_seconds(const char *name, int fallback_s, bool zero, int64_t *ret
     *ret_ms = (int64_t)(v * 1000);
     return 0;
 }
+
+/* Has the caller's structure this field? */
+#define HAS(options, field)                                                                        \
+    ((options) && (options)->size >= offsetof(struct commd_options, field) + sizeof(options)->field)
 
 /* "": nobody named one, so it is searched for. */
 static const char *named_socket(const struct commd_options *options)
@@ -125,7 +130,7 @@ PUBLIC int commd_connect(const struct commd_options *options, struct commd_conte
         r = env_seconds("COMMD_WARN_AFTER", DEFAULT_WARN_S, true, &warn);
     if (r)
         return r;
-    if (options && options->size >= sizeof *options && options->timeout_ms)
+    if (HAS(options, timeout_ms) && options->timeout_ms)
         timeout = options->timeout_ms;
     ctx = context_alloc();
     if (!ctx)
@@ -133,6 +138,11 @@ PUBLIC int commd_connect(const struct commd_options *options, struct commd_conte
     ctx->timeout_ms = timeout < 0 ? -1 : timeout;
     ctx->warn_ms = warn;
     ctx->search = !*path;
+    if (HAS(options, waits_size) && options->waits_for) {
+        snprintf(ctx->waits_for, sizeof ctx->waits_for, "%s", options->waits_for);
+        ctx->waits_rank = options->waits_rank;
+        ctx->waits_size = options->waits_size;
+    }
     if ((size_t)snprintf(ctx->socket_path, sizeof ctx->socket_path, "%s", path) >=
         sizeof ctx->socket_path)
         r = error_set(e, COMMD_E_INVALID, "connect", "COMMD_SOCKET is longer than %zu bytes",

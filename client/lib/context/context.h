@@ -37,6 +37,9 @@ struct commd_context {
     bool commd_seen; /* commd is in our pid namespace, or in one below */
     int64_t timeout_ms;
     int64_t warn_ms; /* who waits for so long says so on stderr; 0: never */
+    /* what commctl shows of it before it is in a group; size 0: nothing */
+    char waits_for[MSG_GROUP_MAX];
+    unsigned waits_rank, waits_size;
     commd_interrupt_fn interrupt;
     void *interrupt_arg;
 

@@ -39,6 +39,14 @@ static void own_command(char buf[MSG_COMMAND_MAX])
     buf[MAX(n, (ssize_t)0)] = 0;
 }
 
+/* torchrun says "none" where it was given no id. */
+static void own_run(char buf[MSG_NAME_MAX])
+{
+    const char *id = getenv("TORCHELASTIC_RUN_ID");
+
+    snprintf(buf, MSG_NAME_MAX, "%s", id && strcmp(id, "none") ? id : "");
+}
+
 /* *ret_leaving: closed without a word. */
 static int control_hello(struct commd_context *ctx, int sock, int64_t deadline_ms,
                          bool *ret_leaving)
@@ -52,6 +60,10 @@ static int control_hello(struct commd_context *ctx, int sock, int64_t deadline_m
     snprintf(m.client_hello.program, sizeof m.client_hello.program, "%.63s",
              program_invocation_short_name);
     own_command(m.client_hello.command);
+    own_run(m.client_hello.job);
+    memcpy(m.client_hello.waits_for, ctx->waits_for, sizeof ctx->waits_for);
+    m.client_hello.waits_rank = ctx->waits_rank;
+    m.client_hello.waits_size = ctx->waits_size;
     r = msg_send_fd(sock, &m, NULL, 0, deadline_ms);
     if (r == 0 || r == -ECONNRESET) /* who refuses us may be gone before our hello is out */
         r = msg_recv_fd(sock, &reply, NULL, 0, &nfds, deadline_ms, &why);

@@ -3,10 +3,18 @@
 _set_pg_timeout() sets the limit of gloo's and NCCL's groups only. And when a coalesced section ends
 with an exception, torch remains inside of it: later calls are collected, for nobody, and return as
 if they had been done. (pytorch: _coalescing_manager() has no `finally`.)
+
+init_process_group() waits for other ranks in its store, before any backend is asked for. So commd is
+told first that this rank waits, for `commctl why`.
 """
 
 import contextlib
 import functools
+import inspect
+import os
+from urllib.parse import parse_qs, urlsplit
+
+from commd import _replace
 
 
 def _ours(group):
@@ -52,11 +60,65 @@ def _with_end(c10d, original):
     return wrapper
 
 
+def _is_ours(backend):
+    """Will groups of this `backend=` be commd's?"""
+    names = {part.rpartition(":")[2] for part in (backend or "gloo").lower().split(",")}
+    return "commd" in names or ("gloo" in names and os.environ.get(_replace.NAME) == "gloo")
+
+
+def _meeting(init_method, rank, size):
+    """Where the ranks of a job meet, and which this is: from what init_process_group() is given, else
+    from the environment, as torch does."""
+    url = urlsplit(init_method or "env://")
+    query = {**os.environ, **{key.upper(): words[-1] for key, words in parse_qs(url.query).items()}}
+    name = url.netloc + url.path
+    if url.scheme == "env":
+        name = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    return (
+        name,
+        int(query["RANK"] if rank < 0 else rank),
+        int(query["WORLD_SIZE"] if size < 0 else size),
+    )
+
+
+def _waiting(backend=None, init_method=None, rank=-1, world_size=-1, store=None, **_):
+    """What tells commd that this rank waits, or None: the store is the program's, or is not known."""
+    try:
+        if store is not None or not _is_ours(backend):
+            return None
+        from commd import torch as commd_torch
+
+        return commd_torch.load().Waiting(*_meeting(init_method, rank, world_size))
+    except Exception:  # torch, or the group, will tell what is wrong
+        return None
+
+
+def _with_word(c10d, original):
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def wrapper(*args, **kwargs):
+        waiting = None
+        with contextlib.suppress(TypeError):
+            waiting = _waiting(**signature.bind(*args, **kwargs).arguments)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if waiting:
+                waiting.close()
+
+    return wrapper
+
+
 def install():
     import torch.distributed
     from torch.distributed import distributed_c10d as c10d
 
-    for name, wrap in (("_set_pg_timeout", _with_timeout), ("_coalescing_manager", _with_end)):
+    for name, wrap in (
+        ("_set_pg_timeout", _with_timeout),
+        ("_coalescing_manager", _with_end),
+        ("init_process_group", _with_word),
+    ):
         original = getattr(c10d, name, None)
         if original and not hasattr(original, "__commd__"):
             wrapper = wrap(c10d, original)

@@ -979,6 +979,83 @@ static void groups_that_join_are_their_users(void **state)
                          !strstr(f->findings[i].evidence, "ranks of two users"));
 }
 
+/* Nodes in @states ("b=silent c=down"), as a told it; and the verdict after a look at them. */
+static const struct finding *with_unheard(struct fix *f, const char *states)
+{
+    static struct msg_column columns[] = {{.key = "node"}, {.key = "peer"}, {.key = "state"}};
+    struct msg_table tables[2] = {f->table, {.ncolumns = 3, .columns = columns}};
+    struct msg_tables answer = {.ntables = 2, .tables = tables};
+    char copy[200], *cells[30], *save = NULL;
+
+    snprintf(tables[0].name, sizeof(tables[0].name), "ranks");
+    snprintf(tables[1].name, sizeof(tables[1].name), "links");
+    snprintf(copy, sizeof(copy), "%s", states);
+    for (char *word = strtok_r(copy, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
+        char **row = &cells[3 * tables[1].nrows++];
+
+        row[0] = (char *)"a";
+        row[1] = word;
+        row[2] = strchr(word, '=');
+        *row[2]++ = 0;
+    }
+    tables[1].cells = cells;
+    (void)verdict(f);
+    judge_links(&answer, f->findings, f->n);
+    f->findings[0].node = ""; /* is in @copy */
+    return &f->findings[0];
+}
+
+/* Ranks that wait in torch's store, each in a row of its own, on two nodes. */
+static void ranks_that_start(void **state)
+{
+#define STARTS "state=starting group= uid=7 name=10.0.0.1:29500 started=0 ops=0 last= "
+    struct fix *f = *state;
+    char list[64];
+
+    row(f, 2, STARTS "node=b joining_ms=1000");
+    row(f, 0, STARTS "joining_ms=40000");
+    assert_verdict(f, NOT_JOINED);
+    assert_false(finding_is_well(&f->findings[0]));
+    assert_int_equal(f->findings[0].waiting_ms, 40000);
+    assert_evidence(f, "of 4 ranks 0,2 wait before the join (in torch's store");
+    assert_evidence(f, "rank 0 (pid 100 on node a) for 40.0 s");
+    assert_evidence(f, "no node tells of rank 1,3 of 4");
+    assert_non_null(strstr(f->findings[0].remedy, "MASTER_ADDR"));
+    assert_true(diagnose_missing(&f->table, "10.0.0.1:29500", "7", "starting", list, sizeof(list)));
+    assert_string_equal(list, "1,3");
+    assert_false(
+        diagnose_missing(&f->table, "10.0.0.1:29500", "8", "starting", list, sizeof(list)));
+    clear(f);
+    row(f, 2, STARTS "joining_ms=1000"); /* they have only just begun */
+    assert_verdict(f, NOT_JOINED);
+    assert_true(finding_is_well(&f->findings[0]));
+    clear(f);
+    for (unsigned rank = 0; rank < 4; rank++)
+        row(f, rank, STARTS "joining_ms=1000");
+    assert_verdict(f, NOT_JOINED);
+    assert_evidence(f, "all of its 4 ranks are there");
+}
+
+/* A join that failed is told, and is not taken for the next one of that name. */
+static void joins_that_failed(void **state)
+{
+    struct fix *f = *state;
+    char list[64];
+
+    row(f, 1, "state=ended group= cause=timeout joining_ms=10000 ended_s=5");
+    set(f, "cause_text", "3 of 4 ranks did not come within 10 s: missing 0,2-3");
+    assert_verdict(f, NOT_JOINED);
+    assert_true(f->findings[0].ended);
+    assert_evidence(f, "of 4 ranks 1 waited in the join, rank 1 (pid 101 on node a) for 10.0 s");
+    assert_evidence(f, "timeout: 3 of 4 ranks did not come within 10 s: missing 0,2-3");
+    assert_null(strstr(f->findings[0].evidence, "no node tells"));
+    row(f, 2, "state=joining group= joining_ms=300 missing=0-1,3");
+    assert_int_equal(diagnose(&f->table, &f->findings, &f->n, &(const char *){NULL}), 0);
+    assert_int_equal(f->n, 2);
+    assert_true(diagnose_missing(&f->table, "g", "0", "joining", list, sizeof(list)));
+    assert_string_equal(list, "0-1,3");
+}
+
 /* commd in another pid namespace than the ranks: pid 0 helps nobody. */
 static void processes_that_commd_does_not_see(void **state)
 {
@@ -1008,6 +1085,20 @@ static void processes_that_commd_does_not_see(void **state)
             assert_evidence(f, "pgrep -af finds there, by its command: train.py");
         clear(f);
     }
+}
+
+/* All have begun it, and nothing but commd comes through. */
+static void engines_without_a_connection(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, WAITS " size=2");
+    row(f, 1, WAITS " size=2 node=b");
+    assert_verdict(f, LINK_STALL);
+    assert_int_equal(with_unheard(f, "b=up")->verdict, VERDICT_LINK_STALL);
+    assert_int_equal(with_unheard(f, "b=linking")->verdict, VERDICT_LINK_DEAD);
+    assert_evidence(f, "the engines of nodes a and b have no connection");
+    assert_non_null(strstr(f->findings[0].remedy, "firewall on node a or b"));
 }
 
 /* Whatever a node sends: no crash, no endless loop, an answer. */
@@ -1442,46 +1533,6 @@ static void a_node_that_is_silent(void **state)
     row(f, 0, "size=2 message=recv message_peer=1 message_tag=4 message_ms=900");
     assert_verdict(f, LINK_STALL);
     assert_evidence(f, "were not seen");
-}
-
-/* Nodes in @states ("b=silent c=down"), as a told it; and the verdict after a look at them. */
-static const struct finding *with_unheard(struct fix *f, const char *states)
-{
-    static struct msg_column columns[] = {{.key = "node"}, {.key = "peer"}, {.key = "state"}};
-    struct msg_table tables[2] = {f->table, {.ncolumns = 3, .columns = columns}};
-    struct msg_tables answer = {.ntables = 2, .tables = tables};
-    char copy[200], *cells[30], *save = NULL;
-
-    snprintf(tables[0].name, sizeof(tables[0].name), "ranks");
-    snprintf(tables[1].name, sizeof(tables[1].name), "links");
-    snprintf(copy, sizeof(copy), "%s", states);
-    for (char *word = strtok_r(copy, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
-        char **row = &cells[3 * tables[1].nrows++];
-
-        row[0] = (char *)"a";
-        row[1] = word;
-        row[2] = strchr(word, '=');
-        *row[2]++ = 0;
-    }
-    tables[1].cells = cells;
-    (void)verdict(f);
-    judge_links(&answer, f->findings, f->n);
-    f->findings[0].node = ""; /* is in @copy */
-    return &f->findings[0];
-}
-
-/* All have begun it, and nothing but commd comes through. */
-static void engines_without_a_connection(void **state)
-{
-    struct fix *f = *state;
-
-    row(f, 0, WAITS " size=2");
-    row(f, 1, WAITS " size=2 node=b");
-    assert_verdict(f, LINK_STALL);
-    assert_int_equal(with_unheard(f, "b=up")->verdict, VERDICT_LINK_STALL);
-    assert_int_equal(with_unheard(f, "b=linking")->verdict, VERDICT_LINK_DEAD);
-    assert_evidence(f, "the engines of nodes a and b have no connection");
-    assert_non_null(strstr(f->findings[0].remedy, "firewall on node a or b"));
 }
 
 /* A job that gets on, or idles, while the commd of one of its nodes stands still. */
@@ -1976,6 +2027,8 @@ int main(void)
         T(one_that_differs_from_most),
         T(joining),
         T(groups_that_join_are_their_users),
+        T(ranks_that_start),
+        T(joins_that_failed),
         T(processes_that_commd_does_not_see),
         T(engines_without_a_connection),
         T(nonsense),

@@ -5,10 +5,13 @@
 #include <stddef.h>
 #include <cmocka.h>
 #include <signal.h>
+#include <stdio.h>
 #include <sys/wait.h>
 
 #include "daemon/admin/asking.h"
+#include "daemon/admin/past.h"
 #include "daemon/admin/rank_view.h"
+#include "daemon/daemon.h"
 #include "daemon/process/clock.h"
 
 enum { RANKS = 1024 };
@@ -66,6 +69,50 @@ static void control_groups_are_read_once(void **state)
     waitpid(child, NULL, 0);
 }
 
+/* Ranks that gave up waiting for one group share a record; a user has a few of them. */
+static void waits_that_failed_are_kept(void **state)
+{
+    const struct ranks_wish own = {.uid = 7}, others = {.uid = 8};
+    struct client_command client = {
+        .uid = 7, .pid = 4711, .text = "train.py", .wait = {.size = 4, .name = "g", .since_ms = 1}};
+    struct past past;
+    struct ranks ranks;
+
+    (void)state;
+    past_init(&past);
+    for (unsigned i = 0; i < 6; i++) {
+        client.wait.rank = i % 3; /* each again */
+        past_wait_failed(&past, &client, CAUSE_TIMEOUT, "missing 3");
+    }
+    ranks_init(&ranks, &own);
+    past_add(&past, &ranks);
+    assert_int_equal(ranks.ngroups, 1);
+    assert_int_equal(ranks.nrows, 3);
+    assert_string_equal(ranks.groups[0].text, "missing 3");
+    assert_int_equal(ranks.groups[0].id, 0);
+    assert_true(ranks.groups[0].ended_ms);
+    assert_string_equal(ranks.rows[2].command, "train.py");
+    assert_int_equal(ranks.rows[2].rank, 2);
+    ranks_fini(&ranks);
+    ranks_init(&ranks, &others);
+    past_add(&past, &ranks);
+    assert_int_equal(ranks.ngroups, 0);
+    ranks_fini(&ranks);
+    for (unsigned i = 0; i < 100; i++) {
+        snprintf(client.wait.name, sizeof(client.wait.name), "%u", i);
+        past_wait_failed(&past, &client, CAUSE_TIMEOUT, "");
+    }
+    assert_int_equal(past.ngroups, PAST_WAITS_PER_USER);
+    snprintf(client.wait.name, sizeof(client.wait.name), "many");
+    for (client.wait.rank = 0; client.wait.rank < 2 * PAST_MAX_ROWS; client.wait.rank++)
+        past_wait_failed(&past, &client, CAUSE_TIMEOUT, "");
+    ranks_init(&ranks, &own);
+    past_add(&past, &ranks);
+    assert_int_equal(ranks.groups[ranks.ngroups - 1].nrows, PAST_MAX_ROWS);
+    ranks_fini(&ranks);
+    past_fini(&past);
+}
+
 /* Clients of this node: a user has a few questions, and the last place is never taken by one. */
 static void questions_of_users_are_shared(void **state)
 {
@@ -105,6 +152,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_are_looked_at_turn_by_turn),
         cmocka_unit_test(control_groups_are_read_once),
+        cmocka_unit_test(waits_that_failed_are_kept),
         cmocka_unit_test(questions_of_users_are_shared),
         cmocka_unit_test(questions_from_nodes_are_shared),
     };

@@ -104,6 +104,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
             py::arg("timeout"), py::call_guard<py::gil_scoped_release>())
         .def("_abandon_coalescing", &ProcessGroupCommd::abandonCoalescing,
              py::call_guard<py::gil_scoped_release>());
+    /* _amend.py */
+    py::class_<commd::Waiting>(m, "Waiting")
+        .def(py::init<const std::string &, int, int>(), py::arg("name"), py::arg("rank"),
+             py::arg("size"), py::call_guard<py::gil_scoped_release>())
+        .def("close", &commd::Waiting::close, py::call_guard<py::gil_scoped_release>());
     m.def("create", &commd::create, py::arg("options"));
     m.def("empty", &commd::empty, py::arg("sizes"), py::arg("dtype"),
           py::call_guard<py::gil_scoped_release>());

@@ -31,7 +31,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include <pthread.h>
 
@@ -58,6 +60,7 @@ constexpr milliseconds kCallbackGrace{1000}; /* at exit, for callbacks that run 
 constexpr milliseconds kForever =
     std::chrono::hours(100 * 365 * 24);  /* the clock counts 292 years */
 constexpr milliseconds kStoreSlice{500}; /* Ctrl-C is noticed this often in the rendezvous */
+constexpr int64_t kTellMs = 5000;        /* to tell commd that a rank waits */
 constexpr size_t kTokens = 64;           /* rank 0 removes a token as soon as its group is there */
 
 std::atomic<bool> exiting_flag{false};
@@ -185,6 +188,16 @@ bool wait_for_key(c10d::Store &store, const std::string &key, milliseconds slice
     }
 }
 
+std::atomic<int> waiting_now{0};
+
+/* How commctl calls what @spec's rank waits for: its job, and the group. */
+std::string waits_for(const GroupSpec &spec)
+{
+    const char *address = std::getenv("MASTER_ADDR"), *port = std::getenv("MASTER_PORT");
+
+    return group_name(spec, c10::str(address ? address : "", ":", port ? port : ""));
+}
+
 /* False if this process has taken @token before. */
 bool use_token(Process &p, const std::string &token)
 {
@@ -203,6 +216,7 @@ std::string fetch_token(const GroupSpec &spec, const std::string &key)
     const bool limited = spec.timeout.count() > 0;
     const auto deadline = Clock::now() + spec.timeout;
     Process &p = process();
+    std::optional<Waiting> waiting;
 
     for (;;) {
         auto left = kStoreSlice;
@@ -220,6 +234,8 @@ std::string fetch_token(const GroupSpec &spec, const std::string &key)
                 return token;
             /* That one is of the last group by this name: rank 0 is about to replace it, or has
              * removed it since it was seen. */
+        } else if (!waiting && !waiting_now.load()) {
+            waiting.emplace(waits_for(spec), spec.rank, spec.size);
         }
         if (check_signals(nullptr))
             raise_pending();
@@ -256,6 +272,34 @@ unsigned generation()
 
     (void)watched;
     return forks.load(std::memory_order_relaxed);
+}
+
+Waiting::Waiting(const std::string &name, int rank, int size)
+{
+    commd_options options = {};
+
+    options.size = sizeof(options);
+    options.timeout_ms = kTellMs;
+    options.waits_for = name.c_str();
+    options.waits_rank = static_cast<unsigned>(rank);
+    options.waits_size = static_cast<unsigned>(size);
+    if (rank < 0 || size <= rank || commd_connect(&options, &context_))
+        context_ = nullptr;
+    else
+        waiting_now.fetch_add(1);
+}
+
+Waiting::~Waiting()
+{
+    close();
+}
+
+void Waiting::close()
+{
+    if (!context_)
+        return;
+    commd_disconnect(std::exchange(context_, nullptr));
+    waiting_now.fetch_sub(1);
 }
 
 std::exception_ptr backend_error(const std::string &message)

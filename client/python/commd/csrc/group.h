@@ -49,6 +49,21 @@ struct GroupSpec {
     std::vector<int64_t> ranks;        /* global ranks; empty for the whole world */
 };
 
+/* A rank that waits in the store, before it can join. commctl shows it as long as this lives; where
+ * commd cannot be told, the join will say why. */
+class Waiting
+{
+  public:
+    Waiting(const std::string &name, int rank, int size);
+    ~Waiting();
+    Waiting(const Waiting &) = delete;
+    Waiting &operator=(const Waiting &) = delete;
+    void close();
+
+  private:
+    commd_context *context_ = nullptr;
+};
+
 /* An operation that nobody asks any more. */
 class Left
 {
