@@ -86,6 +86,46 @@ static bool ask_version(struct options *o, struct msg *ret_status)
     return asked;
 }
 
+static char **cell_at(const struct msg_table *table, uint32_t row, const char *key)
+{
+    for (uint32_t i = 0; i < table->ncolumns; i++)
+        if (!strcmp(table->columns[i].key, key))
+            return &table->cells[(size_t)row * table->ncolumns + i];
+    return NULL;
+}
+
+/* Which ranks are missing knows the home of a group, which may be another node: where ours does not
+ * say, all are asked. */
+static void add_missing(const struct options *o, const struct msg_tables *groups)
+{
+    const struct msg_table *table = groups->tables;
+    _cleanup_(msg_fini) struct msg ranks = {.type = MSG_NONE};
+    struct ask ask = o->ask;
+    char list[256], unheard[256];
+
+    for (uint32_t row = 0; groups->ntables && row < table->nrows; row++) {
+        const char *state = cell_of(groups, row, "state");
+        char **missing = cell_at(table, row, "missing"), *text;
+
+        if (!missing || **missing || (strcmp(state, "joining") && strcmp(state, "starting")))
+            continue;
+        if (ranks.type == MSG_NONE) {
+            complain_to(unheard, sizeof(unheard));
+            (void)ask_tables(&ask, "ranks", &ranks);
+            complain_to(NULL, 0);
+        }
+        if (ranks.type != MSG_TABLES || !ranks.tables.healthy || !ranks.tables.ntables)
+            return;
+        list[0] = 0;
+        if (diagnose_missing(ranks.tables.tables, cell_of(groups, row, "name"),
+                             cell_of(groups, row, "uid"), state, list, sizeof(list)) &&
+            (text = strdup(list))) {
+            free(*missing);
+            *missing = text;
+        }
+    }
+}
+
 static const struct verb verbs[] = {
     {"status", "status", .vertical = true,
      .help = "this node at a glance; exit code 1 if it is not well"},
@@ -315,6 +355,8 @@ static int run_verb(const void *arg, struct options *o)
         if (!ask_tables(&o->ask, verb->ask, &answer))
             return EXIT_NOT_ASKED;
     }
+    if (!strcmp(verb->ask, "groups"))
+        add_missing(o, &answer.tables);
     sort_answer(&answer.tables);
     o->show.from = &o->ask.welcome;
     if (verb->show_group)

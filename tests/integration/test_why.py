@@ -231,6 +231,7 @@ def test_a_rank_that_does_not_join():
         check(row["waiting_s"] > 0, row)
         rows = [row for node in cluster.nodes for row in node.groups()]
         equal([row["joining"] for row in rows], ["0", "2"], rows)
+        equal([row["missing"] for row in rows], ["1", "1"], "named on each node")
         until(lambda: cluster.nodes[1].groups()[0]["joining_s"] >= 1, "it is counted")
         rows = [row for row in cluster.nodes[0].ctl("ranks")["ranks"] if row["rank"] is not None]
         equal(sorted((row["rank"], row["node"], row["pid"]) for row in rows),
@@ -239,6 +240,31 @@ def test_a_rank_that_does_not_join():
         late.call("join", name="g", rank=1, size=3)
         for rank in ranks:
             rank.finish()
+
+
+def test_a_join_that_failed():
+    """Who waited for whom is known for a while: of a limit, and of ranks that are killed."""
+    with Cluster(2) as cluster:
+        ranks = cluster.ranks("g", [0, 1])
+        ranks[1].start("join", name="late", rank=1, size=3, timeout_ms=1000)
+        ranks[0].start("join", name="never", rank=0, size=2)
+        ranks[1].error()
+        until_why(cluster.nodes[0], "NOT_JOINED", "never")
+        ranks[0].kill()
+
+        def kept():
+            return {row["name"]: row for row in cluster.nodes[0].ctl("why")["why"]}
+
+        until(lambda: {"late", "never"} <= {
+            name for name, row in kept().items() if row["state"] == "ended"}, kept)  # fmt: skip
+        rows = kept()
+        equal(rows["late"]["verdict"], "NOT_JOINED")
+        check("of 3 ranks 1 waited in the join" in rows["late"]["evidence"], rows)
+        check("did not come within 1 s: missing 0,2" in rows["late"]["evidence"], rows)
+        check("it ended, or gave up, before all others" in rows["never"]["evidence"], rows)
+        events = [row for node in cluster.nodes for row in node.ctl("events")["events"]]
+        said = " ".join(row["text"] for row in events if row["event"] == "group_failed")
+        check('waited for "never": it ended' in said and "missing 0,2" in said, said)
 
 
 PY_SPY = """#!/bin/sh
@@ -757,16 +783,20 @@ def test_others_groups_are_not_shown():
     if os.geteuid():
         raise Skip("needs root, to ask as another user")
     with Cluster(2) as cluster:
-        cluster.ranks("g", [0, 1])
+        ranks = cluster.ranks("g", [0, 1])
         os.chmod(cluster.folder, 0o755)
         os.chmod(cluster.nodes[0].home, 0o755)
         os.chmod(cluster.nodes[0].socket, 0o666)
-        for verb in ("why", "ops", "ranks"):
+        ranks[0].call("connect", context="store", waits=["store", 1, 2])
+        equal(cluster.nodes[0].ctl("status")["status"][0]["starting"], 1)
+        for verb in ("why", "ops", "ranks", "groups", "status"):
             done = subprocess.run(
                 [*commctl(cluster.nodes[0]), "--json", verb],
                 stdout=subprocess.PIPE, user=12345, group=12345, extra_groups=[], text=True,
             )  # fmt: skip
             check('"g"' not in done.stdout and "rank.py" not in done.stdout, done)
+            check('"store"' not in done.stdout and '"starting": 1' not in done.stdout, done)
+        until_why(cluster.nodes[1], "NOT_JOINED", "store")
 
 
 def test_what_is_remembered_is_bounded():
@@ -833,7 +863,8 @@ def test_a_rank_that_waits_in_a_join_says_so():
         with Cluster(2) as cluster:  # the other may be the one that knows
             ranks, said = cluster.ranks_heard("g", [0, 1])
             ranks[1].start("join", name="late", rank=1, size=2)
-            until(lambda: "they run as another user than" in said(), said)
+            line = JOIN.replace("node0", "node1") + "ranks that are not here: 0; usual causes: "
+            until(lambda: re.search(line.replace("of 4", "of 2"), said()), said)
             ranks[0].call("join", name="late", rank=0, size=2)
             ranks[1].finish()
     finally:

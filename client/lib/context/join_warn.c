@@ -3,9 +3,10 @@
  * it holds the name of an abstract socket, which the kernel frees however the rank ends.
  *
  * Who is missing knows the group's home, which may be another node. The commd of this node is asked
- * as commctl asks it, over a connection of its own, since nobody but the join waits for answers on
- * ours. Such a connection counts among those that a user may have, so a user has one at a time on a
- * node. Where there is no answer in time it is asked again a few times; then the list is left out.
+ * as commctl why asks it, so that it asks the others, over a connection of its own, since nobody
+ * but the join waits for answers on ours. Such a connection counts among those that a user may
+ * have, so a user has one at a time on a node. Where there is no answer in time it is asked again a
+ * few times; then the list is left out.
  */
 #include "client/lib/context/group.h"
 
@@ -17,7 +18,7 @@
 
 #include "shm/util/socket_path.h"
 
-enum { ASK_MS = 1000 };
+enum { ASK_MS = 1500 }; /* commd gives the others half of it */
 
 static bool question_answered(int sock, const struct msg *question, enum msg_type expected,
                               int64_t deadline, struct msg *ret_answer)
@@ -67,14 +68,14 @@ static const char *join_cell(const struct msg_table *t, uint32_t row, const char
     return "";
 }
 
-/* "1,3-5", or "": not known here. */
+/* "1,3-5", as the home says; "": it has not. */
 static void missing_of(const struct msg_tables *tables, const char *name, unsigned size, char *text,
                        size_t len)
 {
     for (uint32_t i = 0; i < tables->ntables; i++) {
         const struct msg_table *t = &tables->tables[i];
 
-        for (uint32_t row = 0; row < t->nrows; row++)
+        for (uint32_t row = 0; row < t->nrows && !*text; row++)
             if (!strcmp(join_cell(t, row, "name"), name) &&
                 !strcmp(join_cell(t, row, "state"), "joining") &&
                 strtoul(join_cell(t, row, "uid"), NULL, 10) == geteuid() &&
@@ -100,7 +101,8 @@ static bool ask_missing(const struct commd_context *ctx, const struct msg_client
         return false;
     msg_fini(&answer);
     m.type = MSG_ADMIN;
-    m.admin = (struct msg_admin){.verb = "groups"};
+    m.admin = (struct msg_admin){.verb = "ranks"};
+    snprintf(m.admin.group, sizeof m.admin.group, "%s", join->name);
     if (!question_answered(sock, &m, MSG_TABLES, deadline, &answer))
         return false;
     missing_of(&answer.tables, join->name, join->size, text, len);
@@ -132,7 +134,7 @@ bool join_warn(const struct commd_context *ctx, const struct msg_client_join *jo
         "they have another commd than %s\n",
         join->rank, (double)waited_ms / 1000, at, join->name, join->size, ctx->node,
         missing[0] ? "ranks that are not here: " : "some ranks are not here",
-        missing[0] ? missing : " (commctl groups on the other nodes says which)",
+        missing[0] ? missing : " (commctl why says which)",
         (unsigned)geteuid(), ctx->socket_path);
     return true;
 }

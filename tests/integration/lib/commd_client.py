@@ -44,6 +44,9 @@ class Options(ctypes.Structure):
         ("size", ctypes.c_size_t),
         ("socket", ctypes.c_char_p),
         ("timeout_ms", ctypes.c_int64),
+        ("waits_for", ctypes.c_char_p),
+        ("waits_rank", ctypes.c_uint),
+        ("waits_size", ctypes.c_uint),
     ]
 
 
@@ -154,8 +157,11 @@ def counts_array(counts):
 
 
 class Context:
-    def __init__(self, socket=None, timeout_ms=0):
+    def __init__(self, socket=None, timeout_ms=0, waits=None):
         options = Options(ctypes.sizeof(Options), socket.encode() if socket else None, timeout_ms)
+        if waits:
+            name, options.waits_rank, options.waits_size = waits
+            options.waits_for = name.encode()
         handle = ctypes.c_void_p()
         check(lib.commd_connect(ctypes.byref(options), ctypes.byref(handle)))
         self.handle = handle

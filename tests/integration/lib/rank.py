@@ -29,8 +29,8 @@ groups = {}
 works = []  # of sends, with their buffers
 
 
-def connect(socket=None, timeout_ms=0, context="c"):
-    contexts[context] = Context(socket, timeout_ms)
+def connect(socket=None, timeout_ms=0, context="c", waits=None):
+    contexts[context] = Context(socket, timeout_ms, waits)
     return contexts[context].node()
 
 
