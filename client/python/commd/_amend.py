@@ -4,8 +4,8 @@ _set_pg_timeout() sets the limit of gloo's and NCCL's groups only. And when a co
 with an exception, torch remains inside of it: later calls are collected, for nobody, and return as
 if they had been done. (pytorch: _coalescing_manager() has no `finally`.)
 
-init_process_group() waits for other ranks in its store, before any backend is asked for. So commd is
-told first that this rank waits, for `commctl why`.
+init_process_group() waits for other ranks in its store, before any backend is asked for. So commd
+is told first that this rank waits, for `commctl why`.
 """
 
 import contextlib
@@ -67,8 +67,8 @@ def _is_ours(backend):
 
 
 def _meeting(init_method, rank, size):
-    """Where the ranks of a job meet, and which this is: from what init_process_group() is given, else
-    from the environment, as torch does."""
+    """Where the ranks of a job meet, and which this is: from what init_process_group() is given,
+    else from the environment, as torch does."""
     url = urlsplit(init_method or "env://")
     query = {**os.environ, **{key.upper(): words[-1] for key, words in parse_qs(url.query).items()}}
     name = url.netloc + url.path
@@ -82,7 +82,7 @@ def _meeting(init_method, rank, size):
 
 
 def _waiting(backend=None, init_method=None, rank=-1, world_size=-1, store=None, **_):
-    """What tells commd that this rank waits, or None: the store is the program's, or is not known."""
+    """What tells commd that this rank waits. None: the store is the program's, or is not known."""
     try:
         if store is not None or not _is_ours(backend):
             return None

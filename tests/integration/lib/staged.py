@@ -169,7 +169,7 @@ SLOW_LINK = {"trusted_network": "true", "device": "veth0", "fabric": "tcp"}
 
 
 def drop_data(cluster, which=""):
-    """Namespaces: of what comes to node0 over TCP, but not between the commds, @which is dropped."""
+    """Namespaces: of what comes to node0 by TCP, but not between the commds, @which is dropped."""
     if not shutil.which("nft"):
         raise Skip("there is no nft: apt install nftables")
     port = cluster.nodes[0].port
