@@ -131,10 +131,11 @@ static unsigned list_unseen(const struct seats *seats, const struct seat *of, ch
     return ranks.n;
 }
 
-static void tell_missing(struct finding *f, const struct seats *seats, const struct seat *of,
+/* False: none is. */
+static bool tell_missing(struct finding *f, const struct seats *seats, const struct seat *of,
                          const char *missing)
 {
-    char list[RANKS_NAME];
+    char list[RANKS_NAME] = "";
 
     if (*missing)
         tell(f->evidence, "rank %s of %llu has not joined the group", missing,
@@ -143,6 +144,7 @@ static void tell_missing(struct finding *f, const struct seats *seats, const str
         tell(f->evidence, "no node tells of rank %s of %llu", list, (unsigned long long)of->size);
     else
         tell(f->evidence, "all of its %llu ranks are there", (unsigned long long)of->size);
+    return *missing || *list;
 }
 
 /* Each rank that waits has a row of its own; which are missing the group's home says. Of those that
@@ -178,12 +180,14 @@ static void find_joining(struct finding *f, const struct seats *seats, const str
                        : "in the join",
              seat_name(first, name), (double)first->joining_ms / 1000);
     }
-    if (f->ended)
-        tell(f->evidence, "%s: %s", of->cause, of->cause_text);
-    else
-        tell_missing(f, seats, of, missing);
-    tell_other_user(f, seats, of);
     f->early = elsewhere && f->waiting_ms < WAIT_LONG_MS;
+    if (f->ended) {
+        tell(f->evidence, "%s: %s", of->cause, of->cause_text);
+    } else if (!tell_missing(f, seats, of, missing) && f->early) {
+        f->verdict = VERDICT_HEALTHY; /* they are about to join */
+        return;
+    }
+    tell_other_user(f, seats, of);
     if (elsewhere)
         tell(f->remedy, "have all ranks one MASTER_ADDR, MASTER_PORT and WORLD_SIZE, and can they "
                         "reach that address? A rank is seen here when it has called "

@@ -1032,6 +1032,9 @@ static void ranks_that_start(void **state)
     clear(f);
     for (unsigned rank = 0; rank < 4; rank++)
         row(f, rank, STARTS "joining_ms=1000");
+    assert_verdict(f, HEALTHY); /* they are about to join */
+    assert_evidence(f, "all of its 4 ranks are there");
+    set(f, "joining_ms", "40000");
     assert_verdict(f, NOT_JOINED);
     assert_evidence(f, "all of its 4 ranks are there");
 }
