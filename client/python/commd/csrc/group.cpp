@@ -195,7 +195,7 @@ std::string waits_for(const GroupSpec &spec)
 {
     const char *address = std::getenv("MASTER_ADDR"), *port = std::getenv("MASTER_PORT");
 
-    return group_name(spec, c10::str(address ? address : "", ":", port ? port : ""));
+    return group_name(spec, address && port ? c10::str(address, ":", port) : "store");
 }
 
 /* False if this process has taken @token before. */
