@@ -380,6 +380,46 @@ static void a_node_speaks_for_its_own_ranks(void **state)
     bench_free(bench);
 }
 
+/* Ranks of a client that is gone end a part at a time, and belong to the place behind all slots
+ * meanwhile: another node that answers a question for that place is not heard. */
+static void an_answer_for_nobody(void **state)
+{
+    struct core_config config = config_of(2);
+    struct bench *bench = bench_new(&config);
+    struct msg msg = {.type = MSG_PEER_HELLO};
+    struct group *group;
+
+    msg.peer_hello.incarnation = 5;
+    feed(bench, (struct core_event){.type = CORE_PEER_UP, .node = 1, .msg = &msg});
+    bench->core->peers[1].state = CORE_PEER_READY;
+    bench->core->part_batch = 0;
+    hello(bench, 0, 1000, false);
+    for (unsigned i = 0; i < 2; i++) { /* the home of one of them is here */
+        char name[2] = {(char)('a' + i), 0};
+
+        join(bench, 0, 1 + i, name, 0, 2);
+        msg = (struct msg){.type = MSG_JOIN};
+        msg.join = (struct msg_join){
+            .join = (uint64_t)(i + 1) << 17 | 1, .uid = 1000, .pid = 7, .rank = 1, .size = 2};
+        strcpy(msg.join.name, name);
+        feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = &msg});
+    }
+    group = list_first(&bench->core->all_groups, struct group, all);
+    assert_non_null(group);
+    msg = (struct msg){.type = MSG_SYNC};
+    msg.sync.group = group->id;
+    feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = &msg});
+    feed(bench, (struct core_event){.type = CORE_CLIENT_CLOSED, .client = 0, .text = "x"});
+    assert_int_equal(bench->core->partings.live, 1);
+    bench->got[0] = 0;
+    msg = (struct msg){.type = MSG_ABSENT_HERE};
+    msg.absent_here.group = group->id;
+    msg.absent_here.ask = (uint64_t)bench->core->client_slots << 32;
+    feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = &msg});
+    expect(bench, "");
+    bench_free(bench);
+}
+
 /* A commd that was stopped does not blame the others for its own silence. */
 static void stopped_ourselves(void **state)
 {
@@ -643,6 +683,7 @@ int main(void)
         cmocka_unit_test(missing_of_a_huge_group),
         cmocka_unit_test(joiners_are_of_one_user),
         cmocka_unit_test(a_node_speaks_for_its_own_ranks),
+        cmocka_unit_test(an_answer_for_nobody),
         cmocka_unit_test(questions_of_one_user),
         cmocka_unit_test(a_crowd_whose_time_runs_out),
     };
