@@ -281,29 +281,28 @@ static void group_open(struct daemon *d, uint64_t id)
 
 /* ---- what happens to an open group ------------------------------------------------------ */
 
-static void apply_member_gone(struct daemon *d, const struct core_action *a)
+static void apply_rank_gone(struct daemon *d, const struct core_rank_gone *gone)
 {
-    struct board_entry *entry = boards_find(&d->boards, a->group);
+    struct board_entry *entry = boards_find(&d->boards, gone->group);
     struct msg msg = {.type = MSG_GONE};
     struct core_group_view view;
-    uint32_t ops = a->ops == CORE_OPS_FROM_BOARD ? 0 : a->ops;
-    bool known =
-        core_group(d->core, a->group, &view) && view.members && (unsigned)a->rank < view.size;
+    uint32_t ops = gone->ops == CORE_OPS_FROM_BOARD ? 0 : gone->ops;
+    bool known = core_group(d->core, gone->group, &view) && view.members && gone->rank < view.size;
 
-    if (a->ops == CORE_OPS_FROM_BOARD && entry && known)
-        ops = board_rank_ops(entry->ctl, local_index(&view, (unsigned)a->rank));
+    if (gone->ops == CORE_OPS_FROM_BOARD && entry && known)
+        ops = board_rank_ops(entry->ctl, local_index(&view, gone->rank));
     if (entry)
-        board_mark_gone(entry->ctl, (uint32_t)a->rank, ops, a->cause, a->pid);
-    if (a->ops != CORE_OPS_FROM_BOARD || !known)
+        board_mark_gone(entry->ctl, gone->rank, ops, gone->cause, gone->pid);
+    if (gone->ops != CORE_OPS_FROM_BOARD || !known)
         return;
     msg.gone = (struct msg_gone){
-        .group = a->group,
-        .rank = (uint32_t)a->rank,
+        .group = gone->group,
+        .rank = gone->rank,
         .ops = ops,
-        .pid = a->pid,
-        .cause = a->cause,
+        .pid = gone->pid,
+        .cause = gone->cause,
     };
-    snprintf(msg.gone.text, sizeof(msg.gone.text), "%s", a->text);
+    snprintf(msg.gone.text, sizeof(msg.gone.text), "%s", gone->text);
     for (unsigned i = 0; i < view.nnodes; i++)
         if (i != view.me)
             peer_links_send(d->peers, view.nodes[i], &msg);
@@ -322,38 +321,40 @@ static void list_absent(const struct board_entry *entry, const struct core_group
     rank_list_end(list);
 }
 
-static void group_absent(struct daemon *d, const struct core_action *a)
+static void group_absent(struct daemon *d, const struct core_group_absent *absent)
 {
-    struct board_entry *entry = boards_find(&d->boards, a->group);
+    struct board_entry *entry = boards_find(&d->boards, absent->group);
+    bool for_node = absent->asker == CORE_ASKER_NODE;
     struct core_group_view view;
-    struct msg msg = {.type = a->flag ? MSG_ABSENT_HERE : MSG_ABSENT};
+    struct msg msg = {.type = for_node ? MSG_ABSENT_HERE : MSG_ABSENT};
     struct rank_list list;
 
-    if (!entry || !core_group(d->core, a->group, &view) || !view.members)
+    if (!entry || !core_group(d->core, absent->group, &view) || !view.members)
         return; /* its board could not be made, which everybody is being told */
-    rank_list_init(&list, a->flag ? msg.absent_here.text : msg.absent.text, MSG_TEXT_MAX);
-    list_absent(entry, &view, a->seq, &list);
-    if (a->flag) {
-        msg.absent_here.group = a->group;
-        msg.absent_here.ask = a->ask;
+    rank_list_init(&list, for_node ? msg.absent_here.text : msg.absent.text, MSG_TEXT_MAX);
+    list_absent(entry, &view, absent->seq, &list);
+    if (for_node) {
+        msg.absent_here.group = absent->group;
+        msg.absent_here.ask = absent->ask;
         msg.absent_here.count = list.n;
         msg.absent_here.rank = list.lowest;
-        peer_links_send(d->peers, a->node, &msg);
+        peer_links_send(d->peers, absent->to, &msg);
         return;
     }
-    msg.absent.req = (uint32_t)a->ask;
+    msg.absent.req = (uint32_t)absent->ask;
     msg.absent.count = list.n;
     msg.absent.rank = list.lowest;
     snprintf(msg.absent.node, sizeof(msg.absent.node), "%s", d->conf->node);
-    listener_send(d->listener, a->client, &msg, NULL, 0);
+    listener_send(d->listener, absent->to, &msg, NULL, 0);
 }
 
-static void apply_group_broken(struct daemon *d, const struct core_action *a)
+static void apply_group_broken(struct daemon *d, const struct core_group_broken *broken)
 {
-    struct board_entry *entry = boards_find(&d->boards, a->group);
+    struct board_entry *entry = boards_find(&d->boards, broken->group);
 
     if (entry)
-        board_mark_broken(entry->ctl, a->cause, a->rank, a->pid, a->name, a->text);
+        board_mark_broken(entry->ctl, broken->cause, broken->rank, broken->pid, broken->node,
+                          broken->text);
 }
 
 /* ---- messages that we complete ---------------------------------------------------------- */
@@ -368,54 +369,54 @@ static int our_token(struct daemon *d, unsigned node, uint8_t ret_token[32])
     return engine_link_token(d->engine, text, ret_token);
 }
 
-static void peer_send(struct daemon *d, const struct core_action *a)
+static void peer_send(struct daemon *d, const struct core_send *send)
 {
     struct msg msg;
 
-    if (a->msg.type != MSG_ENGINE_STATE || a->msg.engine_state.engine == 0)
-        return peer_links_send(d->peers, a->node, &a->msg);
-    msg = a->msg;
-    d->token_turns[a->node]++;
-    if (our_token(d, a->node, msg.engine_state.token) == 0)
-        peer_links_send(d->peers, a->node, &msg);
+    if (send->msg->type != MSG_ENGINE_STATE || send->msg->engine_state.engine == 0)
+        return peer_links_send(d->peers, send->to, send->msg);
+    msg = *send->msg;
+    d->token_turns[send->to]++;
+    if (our_token(d, send->to, msg.engine_state.token) == 0)
+        peer_links_send(d->peers, send->to, &msg);
 }
 
-static void engine_send(struct daemon *d, const struct core_action *a)
+static void engine_send(struct daemon *d, const struct core_send *send)
 {
-    uint32_t peer = a->msg.engine_peer_add.peer;
+    uint32_t peer = send->msg->engine_peer_add.peer;
     struct msg msg;
 
-    if (a->msg.type != MSG_ENGINE_PEER_ADD)
-        return engine_link_send(d->engine, &a->msg, NULL, 0);
-    msg = a->msg;
+    if (send->msg->type != MSG_ENGINE_PEER_ADD)
+        return engine_link_send(d->engine, send->msg, NULL, 0);
+    msg = *send->msg;
     memcpy(msg.engine_peer_add.token, d->peer_tokens[peer], sizeof(d->peer_tokens[peer]));
     if (our_token(d, peer, msg.engine_peer_add.expect) == 0)
         engine_link_send(d->engine, &msg, NULL, 0);
 }
 
 /* Both ends are handed over; who is gone meanwhile has the other side find its end. */
-static void gpu_session(struct daemon *d, const struct core_action *a)
+static void gpu_session(struct daemon *d, const struct core_gpu_session *wanted)
 {
     _cleanup_(close_fdp) int client = -1, service = -1;
     struct msg session = {.type = MSG_GPU_SESSION}, answer = {.type = MSG_GPU_ANSWER};
     int pair[2];
 
-    answer.gpu_answer.req = (uint32_t)a->ask;
+    answer.gpu_answer.req = wanted->req;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair)) {
         answer.gpu_answer.cause = CAUSE_NOMEM;
         snprintf(answer.gpu_answer.text, sizeof(answer.gpu_answer.text),
                  "commd on node %s has no socket for a session with GPUs: %s", d->conf->node,
                  strerror(errno));
-        return listener_send(d->listener, a->client, &answer, NULL, 0);
+        return listener_send(d->listener, wanted->client, &answer, NULL, 0);
     }
     client = pair[0];
     service = pair[1];
-    session.gpu_session.client = a->client;
-    session.gpu_session.uid = a->by_id;
-    session.gpu_session.pid = a->pid;
-    session.gpu_session.weight = conf_weight(d->conf, a->by_id);
+    session.gpu_session.client = wanted->client;
+    session.gpu_session.uid = wanted->uid;
+    session.gpu_session.pid = wanted->pid;
+    session.gpu_session.weight = conf_weight(d->conf, wanted->uid);
     engine_link_send(d->gpu, &session, &service, 1);
-    listener_send(d->listener, a->client, &answer, &client, 1);
+    listener_send(d->listener, wanted->client, &answer, &client, 1);
 }
 
 void apply_client_gone(struct daemon *d, unsigned slot)
@@ -435,7 +436,7 @@ void apply_client_gone(struct daemon *d, unsigned slot)
     engine_link_send(d->engine, &msg, NULL, 0);
 }
 
-static void write_down(struct daemon *d, const struct core_action *a)
+static void write_down(struct daemon *d, const struct core_log *line)
 {
     static const char *const words[CORE_NOTE_COUNT] = {
         [CORE_NOTE_NODE_UP] = "node_up",
@@ -455,42 +456,49 @@ static void write_down(struct daemon *d, const struct core_action *a)
         [CORE_NOTE_CLIENT_REFUSED] = "client_refused",
     };
 
-    diary_add(d->diary, words[a->note], a->by == CORE_BY_USER ? (int64_t)a->by_id : DIARY_EVERYBODY,
-              clock_wall_ms(), a->text);
+    diary_add(d->diary, words[line->note],
+              line->by == CORE_BY_USER ? (int64_t)line->by_id : DIARY_EVERYBODY, clock_wall_ms(),
+              line->text);
 }
 
-static void apply_log_line(struct daemon *d, const struct core_action *a)
+static void apply_log_line(struct daemon *d, const struct core_log *line)
 {
-    enum conf_log_level level = (enum conf_log_level)a->level;
+    enum conf_log_level level = (enum conf_log_level)line->level;
 
-    if (a->note)
-        write_down(d, a);
-    if (a->by == CORE_BY_USER)
-        listener_log_user(d->listener, a->by_id, level, a->text);
-    else if (a->by == CORE_BY_NODE && d->peers)
-        peer_links_log(d->peers, a->by_id, level, a->text);
+    if (line->note)
+        write_down(d, line);
+    if (line->by == CORE_BY_USER)
+        listener_log_user(d->listener, line->by_id, level, line->text);
+    else if (line->by == CORE_BY_NODE && d->peers)
+        peer_links_log(d->peers, line->by_id, level, line->text);
     else
-        log_write(level, "%s", a->text);
+        log_write(level, "%s", line->text);
 }
 
 void apply_action(struct daemon *d, const struct core_action *a)
 {
     switch (a->type) {
     case CORE_DO_CLIENT_SEND:
-        if (a->msg.type == MSG_JOIN_FAILED)
-            waits_failed(d, a->client, &a->msg.join_failed);
-        listener_send(d->listener, a->client, &a->msg, NULL, 0);
-        break;
-    case CORE_DO_CLIENT_CLOSE:
-        apply_client_gone(d, a->client);
-        listener_close(d->listener, a->client);
+        if (a->send.msg->type == MSG_JOIN_FAILED)
+            waits_failed(d, a->send.to, &a->send.msg->join_failed);
+        listener_send(d->listener, a->send.to, a->send.msg, NULL, 0);
         break;
     case CORE_DO_PEER_SEND:
-        peer_send(d, a);
+        peer_send(d, &a->send);
+        break;
+    case CORE_DO_ENGINE_SEND:
+        engine_send(d, &a->send);
+        break;
+    case CORE_DO_GPU_SEND:
+        engine_link_send(d->gpu, a->send.msg, NULL, 0);
+        break;
+    case CORE_DO_CLIENT_CLOSE:
+        apply_client_gone(d, a->client_close.client);
+        listener_close(d->listener, a->client_close.client);
         break;
     case CORE_DO_PEER_DROP:
-        peer_links_drop(d->peers, a->node, a->text);
-        gather_node_lost(d, a->node);
+        peer_links_drop(d->peers, a->peer_drop.node, a->peer_drop.why);
+        gather_node_lost(d, a->peer_drop.node);
         break;
     case CORE_DO_ENGINE_START:
         engine_link_start(d->engine);
@@ -498,47 +506,41 @@ void apply_action(struct daemon *d, const struct core_action *a)
     case CORE_DO_ENGINE_KILL:
         engine_link_kill(d->engine);
         break;
-    case CORE_DO_ENGINE_SEND:
-        engine_send(d, a);
-        break;
     case CORE_DO_GPU_START:
         engine_link_start(d->gpu);
         break;
     case CORE_DO_GPU_KILL:
         engine_link_kill(d->gpu);
         break;
-    case CORE_DO_GPU_SEND:
-        engine_link_send(d->gpu, &a->msg, NULL, 0);
-        break;
     case CORE_DO_GPU_SESSION:
-        gpu_session(d, a);
+        gpu_session(d, &a->gpu_session);
         break;
     case CORE_DO_GROUP_OPEN:
-        group_open(d, a->group);
+        group_open(d, a->group_open.group);
         break;
-    case CORE_DO_MEMBER_GONE:
-        apply_member_gone(d, a);
+    case CORE_DO_RANK_GONE:
+        apply_rank_gone(d, &a->rank_gone);
         break;
     case CORE_DO_GROUP_BROKEN:
-        apply_group_broken(d, a);
+        apply_group_broken(d, &a->group_broken);
         break;
     case CORE_DO_GROUP_CLOSE:
-        apply_group_close(d, a->group, a->flag);
+        apply_group_close(d, a->group_close.group, a->group_close.abort);
         break;
     case CORE_DO_GROUP_ABSENT:
-        group_absent(d, a);
+        group_absent(d, &a->group_absent);
         break;
     case CORE_DO_CHANGED:
-        answer_changed(d, a->client, a->flag, a->ops, a->text);
+        answer_changed(d, a->changed.client, a->changed.done, a->changed.groups, a->changed.text);
         break;
     case CORE_DO_LOG_LEVEL:
-        answer_log_level(d, a->client, a->by_id, a->level);
+        answer_log_level(d, a->log_level.client, a->log_level.uid, a->log_level.level);
         break;
     case CORE_DO_RELOAD:
-        answer_reload(d, a->client);
+        answer_reload(d, a->reload.client);
         break;
     case CORE_DO_LOG:
-        apply_log_line(d, a);
+        apply_log_line(d, &a->log);
         break;
     }
 }

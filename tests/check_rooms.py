@@ -88,7 +88,7 @@ PURE = re.compile(
     r"(core|core_\w+|fair|flow|schedule|schedule_\w+|gpu_plan|gpu_plan_\w+|gpu_order|gpu_share|move"
     r"|able)\.o$"
 )
-PURE_CALLS = set("memcpy memmove memset memcmp strlen strcmp strncmp strnlen abort".split())
+PURE_CALLS = set("memcpy memmove memset memcmp strlen strcmp strncmp strnlen abort __assert_fail".split())
 MODEL = {"coll_table", "dtype_size", "redop_defined"}
 PURE_MORE = {
     "core_alloc.o": {"calloc", "free"},

@@ -82,47 +82,28 @@ struct core_event {
 
 /* ---- actions ------------------------------------------------------------------------- */
 
+/* What the edge shall do. What it needs for that stands in the member of struct core_action that
+ * has the same name. */
 enum core_action_type {
-    CORE_DO_CLIENT_SEND,  /* @client, @msg. WELCOME: the edge fills pid */
-    CORE_DO_CLIENT_CLOSE, /* @client: after what was sent has been flushed. The core has
-                             forgotten it; no CORE_CLIENT_CLOSED follows */
-    CORE_DO_PEER_SEND,    /* @node, @msg. ENGINE_STATE: the edge fills token */
-    CORE_DO_PEER_DROP,    /* @node: close the link, @text why; CORE_PEER_DOWN does not follow */
-    CORE_DO_ENGINE_START, /* spawn commd-engine */
-    CORE_DO_ENGINE_KILL,  /* SIGKILL; CORE_ENGINE_DOWN follows */
-    CORE_DO_ENGINE_SEND,  /* @msg. ENGINE_PEER_ADD: the edge fills token and expect */
-    CORE_DO_GPU_START,    /* spawn commd-gpu */
-    CORE_DO_GPU_KILL,     /* SIGKILL; CORE_GPU_DOWN follows */
-    CORE_DO_GPU_SEND,     /* @msg */
-    /* Make a socket pair: one end to commd-gpu with GPU_SESSION (@client, user @by_id, @pid), the
-     * other to @client with GPU_ANSWER to its request @ask. */
+    CORE_DO_CLIENT_SEND,
+    CORE_DO_PEER_SEND,
+    CORE_DO_ENGINE_SEND,
+    CORE_DO_GPU_SEND,
+    CORE_DO_CLIENT_CLOSE,
+    CORE_DO_PEER_DROP,
+    CORE_DO_ENGINE_START,
+    CORE_DO_ENGINE_KILL,
+    CORE_DO_GPU_START,
+    CORE_DO_GPU_KILL,
     CORE_DO_GPU_SESSION,
-    /* Make the board of @group (core_group()), send JOINED + fds to each local member's
-     * client (req in core_group_local()), and BOARD_ADD + fd to the engine if nnodes > 1.
-     * MEMBER_GONE follows for each rank that is gone already. */
     CORE_DO_GROUP_OPEN,
-    /* @rank of @group is gone (@cause, @pid, @text). Mark it in the board with the number of
-     * operations it completed: @ops, or read from the board when @ops == CORE_OPS_FROM_BOARD,
-     * and in that case (a local rank) send GONE with that number to the other participants
-     * of the group. */
-    CORE_DO_MEMBER_GONE,
-    /* Set the board's abort word: @cause, @rank (-1), @pid, @name (node), @text. The edge
-     * tells nobody else: the core sends BROKEN itself where needed. */
+    CORE_DO_RANK_GONE,
     CORE_DO_GROUP_BROKEN,
-    /* (Only after GROUP_OPEN, and not after BOARD_FAILED.) Forget @group: unmap the board;
-     * BOARD_DEL (abort as in @flag) to the engine if the engine has it. */
     CORE_DO_GROUP_CLOSE,
-    /* List the ranks of this node in @group whose board says that they have not begun operation
-     * @seq, and say so: ABSENT to @client with req @ask, or, with @flag, ABSENT_HERE to @node. */
     CORE_DO_GROUP_ABSENT,
-    /* Answer ADMIN of @client: @text says what was done, to how many groups, @ops, or, without
-     * @flag, why nothing was. */
     CORE_DO_CHANGED,
-    CORE_DO_LOG_LEVEL, /* likewise: from now on it is @level, as user @by_id wants */
-    CORE_DO_RELOAD,    /* likewise: read the configuration again */
-    /* @level (enum conf_log_level values: 0 error .. 3 debug), @text; @by and @by_id say who
-     * caused it, and so whose limit it counts against. @note: it is an event, too, whatever the
-     * level. */
+    CORE_DO_LOG_LEVEL,
+    CORE_DO_RELOAD,
     CORE_DO_LOG,
 };
 
@@ -151,20 +132,107 @@ enum core_note {
     CORE_NOTE_COUNT
 };
 
-struct core_action {
-    enum core_action_type type;
-    unsigned client, node, level;
-    uint64_t group, seq, ask;
-    int32_t rank;
-    uint32_t ops, pid;
+/* A message to a client, to the commd of another node, to our engine, to our commd-gpu. The edge
+ * fills WELCOME.pid, ENGINE_STATE.token, and token and expect of ENGINE_PEER_ADD. */
+struct core_send {
+    unsigned to; /* client, or node; 0 for the engine and commd-gpu */
+    const struct msg *msg;
+};
+/* Make a socket pair: one end to commd-gpu with GPU_SESSION, the other to @client with GPU_ANSWER
+ * to its request @req. */
+struct core_gpu_session {
+    unsigned client;
+    uint32_t uid, pid, req;
+};
+/* @rank of @group is gone. Mark it in the board with the number of operations that it completed:
+ * @ops, or read from the board when @ops == CORE_OPS_FROM_BOARD, and in that case (a local rank)
+ * send GONE with that number to the other participants of the group. */
+struct core_rank_gone {
+    uint64_t group;
+    uint32_t rank, ops, pid;
+    enum cause cause; /* LEFT, RANK_LOST */
+    const char *text;
+};
+/* Set the board's abort word. The edge tells nobody else: the core sends BROKEN itself where
+ * needed. */
+struct core_group_broken {
+    uint64_t group;
     enum cause cause;
-    bool flag;
+    int32_t rank; /* whom it is about, or who did it; -1: nobody in particular */
+    uint32_t pid;
+    const char *node, *text;
+};
+/* (Only after GROUP_OPEN, and not after BOARD_FAILED.) Forget @group: unmap the board; BOARD_DEL to
+ * the engine if the engine has it. */
+struct core_group_close {
+    uint64_t group;
+    bool abort; /* of BOARD_DEL */
+};
+/* List the ranks of this node in @group whose board says that they have not begun operation @seq,
+ * and say so, with @ask: ABSENT to our client, or ABSENT_HERE to another node. */
+struct core_group_absent {
+    uint64_t group, seq, ask;
+    enum core_asker { CORE_ASKER_CLIENT, CORE_ASKER_NODE } asker;
+    unsigned to; /* client, or node */
+};
+/* Answer ADMIN of @client: @text says what was done, to how many groups, or why nothing was. */
+struct core_changed {
+    unsigned client, groups;
+    bool done;
+    const char *text;
+};
+/* Answer ADMIN of @client: from now on the log is at @level, as user @uid wants. */
+struct core_log_level {
+    unsigned client, level;
+    uint32_t uid;
+};
+/* A line of the log. @level: enum conf_log_level values, 0 error .. 3 debug. @by and @by_id say who
+ * caused it, and so whose limit it counts against. With a @note it is an event, too, whatever the
+ * level. */
+struct core_log {
+    unsigned level;
     enum core_by by;
     uint32_t by_id; /* uid, or node */
     enum core_note note;
-    char name[MSG_NAME_MAX];
-    char text[MSG_TEXT_MAX];
-    struct msg msg; /* pointers inside point into the core: valid until the next core_next */
+    const char *text;
+};
+
+/* What pointers point to lies in the core, and is valid until the next core_next(). */
+struct core_action {
+    enum core_action_type type;
+    union {
+        struct core_send send; /* of all four */
+        /* After what was sent has been flushed. The core has forgotten it; no CORE_CLIENT_CLOSED
+         * follows. */
+        struct {
+            unsigned client;
+        } client_close;
+        /* Close the link; no CORE_PEER_DOWN follows. */
+        struct {
+            unsigned node;
+            const char *why;
+        } peer_drop;
+        /* ENGINE_START, GPU_START: spawn the process. ENGINE_KILL, GPU_KILL: SIGKILL;
+         * CORE_ENGINE_DOWN or CORE_GPU_DOWN follows. */
+        struct core_gpu_session gpu_session;
+        /* Make the board of @group (core_group()), send JOINED + fds to each local member's client
+         * (req in core_group_local()), and BOARD_ADD + fd to the engine if nnodes > 1. RANK_GONE
+         * follows for each rank that is gone already. */
+        struct {
+            uint64_t group;
+        } group_open;
+        struct core_rank_gone rank_gone;
+        struct core_group_broken group_broken;
+        struct core_group_close group_close;
+        struct core_group_absent group_absent;
+        struct core_changed changed;
+        struct core_log_level log_level;
+        /* Answer ADMIN of @client: read the configuration again. */
+        struct {
+            unsigned client;
+        } reload;
+        struct core_log log;
+    };
 };
 
 /* Feeds one event; afterwards call core_next() until it returns false. */

@@ -48,6 +48,16 @@ static bool too_often(struct core *core, struct client *client)
     return client->asked++ >= ABSENT_PER_SECOND;
 }
 
+/* The edge looks at the board for whoever asks. */
+static void act_look(struct core *core, const struct group *group, enum core_asker asker,
+                     unsigned to, uint64_t ask, uint64_t seq)
+{
+    act_push(core, (struct core_action){
+                       .type = CORE_DO_GROUP_ABSENT,
+                       .group_absent = {
+                           .group = group->id, .seq = seq, .ask = ask, .asker = asker, .to = to}});
+}
+
 /* @member: the client's, in a group that is open or broken. */
 void absent_ask_client(struct core *core, const struct member *member,
                        const struct msg_client_ask_absent *msg)
@@ -57,8 +67,12 @@ void absent_ask_client(struct core *core, const struct member *member,
     if (!group->boarded || !act_room(core) || too_often(core, &core->clients[member->client]) ||
         costs_too_much(core, group))
         return;
-    act_absent_here(core, group, member->client, msg->req, msg->seq);
-    act_ask_absent(core, group, (uint64_t)member->client << 32 | msg->req, msg->seq);
+    act_look(core, group, CORE_ASKER_CLIENT, member->client, msg->req, msg->seq);
+    act_to_group(core, group, ACT_EACH_NODE,
+                 (struct act_msg){.type = MSG_ASK_ABSENT,
+                                  .ask_absent = {.group = group->id,
+                                                 .ask = (uint64_t)member->client << 32 | msg->req,
+                                                 .seq = msg->seq}});
 }
 
 void absent_ask_peer(struct core *core, unsigned node, const struct msg_ask_absent *msg)
@@ -67,7 +81,7 @@ void absent_ask_peer(struct core *core, unsigned node, const struct msg_ask_abse
 
     if (!group || !group->boarded || group_place(group, node) < 0 || !act_room(core))
         return; /* its answer would help nobody */
-    act_absent_to(core, group, node, msg->ask, msg->seq);
+    act_look(core, group, CORE_ASKER_NODE, node, msg->ask, msg->seq);
 }
 
 void absent_collect(struct core *core, unsigned node, const struct msg_absent_here *msg)
@@ -80,7 +94,13 @@ void absent_collect(struct core *core, unsigned node, const struct msg_absent_he
         return; /* the place behind the slots is nobody's: core_part.c */
     list_each(member, &group->local, by_group)
         if (member->client == slot) {
-            act_absent(core, (unsigned)slot, node, msg);
+            act_to_client(core, (unsigned)slot,
+                          (struct act_msg){.type = MSG_ABSENT,
+                                           .absent = {.req = (uint32_t)msg->ask,
+                                                      .count = msg->count,
+                                                      .rank = msg->rank,
+                                                      .node = core_node_name(core, node),
+                                                      .text = act_text(core, msg->text)}});
             return;
         }
 }

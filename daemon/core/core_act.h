@@ -1,64 +1,122 @@
-/* core_act.h - the record of a queued action, for core_act.c, which makes them, and
- * core_unfold.c, which turns them into what the edges see. */
+/* core_act.h - the queue of actions: what the decisions put there (core_act.c), and what comes out
+ * (core_unfold.c). */
 #ifndef COMMD_CORE_ACT_H
 #define COMMD_CORE_ACT_H
 
-#include "daemon/core/core_internal.h"
+#include "daemon/core/core.h"
 
-enum act_kind {
-    ACT_LOG,
-    ACT_WELCOME,
-    ACT_REFUSED,
-    ACT_CLOSE,
-    ACT_JOIN_FAILED,
-    ACT_PEER_DROP,
-    ACT_HEARTBEAT,
-    ACT_ENGINE_STATE,
-    ACT_ENGINE_READY,
-    ACT_JOIN,
-    ACT_JOIN_CANCEL,
-    ACT_JOIN_REFUSED,
-    ACT_COMMIT, /* unfolds over the participants */
-    ACT_SYNC,   /* likewise */
-    ACT_SYNC_TO,
-    ACT_GONE,       /* unfolds over the participants */
-    ACT_GONE_AGAIN, /* unfolds over the ranks */
-    ACT_BROKEN,     /* unfolds over the participants */
-    ACT_BROKEN_TO,  /* flag: as the group says, else a text of its own */
-    ACT_ENGINE_START,
-    ACT_ENGINE_KILL,
-    ACT_GPU_START,
-    ACT_GPU_KILL,
-    ACT_GPU_PING,
-    ACT_GPU_SESSION,
-    ACT_GPU_SESSION_DEL,
-    ACT_GPU_ANSWER,
-    ACT_PING,
-    ACT_PONG,
-    ACT_PEER_ADD,
-    ACT_PEER_DEL,
-    ACT_GROUP_OPEN,
-    ACT_GROUP_FATES, /* unfolds over the ranks: those that were gone before it opened */
-    ACT_MEMBER_GONE,
-    ACT_GROUP_BROKEN,
-    ACT_GROUP_CLOSE,
-    ACT_ABSENT_HERE, /* flag: to a node */
-    ACT_ASK_ABSENT,  /* unfolds over the participants */
-    ACT_ABSENT,
-    ACT_CHANGED,
-    ACT_LOG_LEVEL,
-    ACT_RELOAD,
+struct group;
+struct forming;
+struct member;
+
+/* A message as it waits in the queue: small, its texts and names kept elsewhere. The struct of the
+ * message is filled from it when its turn comes. */
+struct act_msg {
+    enum msg_type type;
+    union {
+        struct {
+            uint32_t cause;
+            const char *text;
+        } refused;
+        struct {
+            uint32_t req, cause;
+            int32_t rank;
+            const char *node, *text;
+        } join_failed;
+        struct {
+            uint32_t req, count;
+            int32_t rank;
+            const char *node, *text;
+        } absent;
+        struct {
+            uint32_t req, cause;
+            const char *text;
+        } gpu_answer;
+        struct msg_heartbeat heartbeat;
+        uint64_t engine_state; /* incarnation of our engine; 0: none */
+        struct msg_engine_ready engine_ready;
+        struct {
+            uint64_t join;
+            const struct member *member;
+        } join;
+        struct msg_join_cancel join_cancel;
+        struct {
+            uint64_t join;
+            uint32_t cause;
+            int32_t rank;
+            const char *text;
+        } join_refused;
+        struct msg_sync sync;
+        struct core_rank_gone gone;
+        struct core_group_broken broken;
+        struct msg_ask_absent ask_absent;
+        struct {
+            uint32_t peer;
+            uint64_t engine;
+        } engine_peer; /* PEER_ADD, PEER_DEL */
+        struct msg_ping ping;
+        struct msg_gpu_session gpu_session; /* DEL */
+    };
+};
+
+/* What one record becomes: itself, or one action for each ... */
+enum act_each {
+    ACT_ONCE,
+    ACT_EACH_NODE,        /* other participant of the group */
+    ACT_EACH_UNCONFIRMED, /* likewise, that has not agreed yet */
+    ACT_EACH_COMMITTED,   /* other participant of the forming */
+    ACT_EACH_GONE,        /* rank of the group that is gone; for another node: of our ranks */
 };
 
 struct act {
-    uint8_t kind, cause, level, flag;
-    uint32_t object;               /* pool index of a member, group or forming */
-    uint32_t target;               /* client or node */
-    uint32_t at;                   /* unfolding: next participant or rank */
-    uint32_t ops, pid, req, about; /* about: node a text is about + 1, 0: none */
-    int32_t rank;
-    uint32_t text;
-    uint64_t id, id2, seq;
+    enum core_action_type type;
+    enum act_each each;
+    uint32_t at; /* next participant or rank */
+    unsigned to; /* of a message: client or node */
+    union {
+        const struct group *group;
+        const struct forming *forming;
+    }; /* of @each */
+    union {
+        struct act_msg msg;        /* of the four that send */
+        struct core_action action; /* of the others */
+    };
 };
+
+struct queue {
+    struct act *acts;
+    uint32_t cap, head, tail;
+    char *text; /* texts of queued actions; offset 0 is "" */
+    uint32_t text_cap, text_used, text_last;
+    struct msg msg; /* of the action that was handed out last */
+};
+
+/* For what may be left unsaid: at least a quarter of the queue is free for what may not. */
+bool act_room(const struct core *core);
+void act_reset(struct core *core); /* only when the queue is empty */
+/* Keeps @text, which may be NULL, as long as the queue: what an action points to. */
+const char *act_text(struct core *core, const char *text);
+void act_push(struct core *core, struct core_action action);
+void act_to_client(struct core *core, unsigned client, struct act_msg msg);
+void act_to_peer(struct core *core, unsigned node, struct act_msg msg);
+void act_to_engine(struct core *core, struct act_msg msg);
+void act_to_gpu(struct core *core, struct act_msg msg);
+/* To the other participants. */
+void act_to_group(struct core *core, const struct group *group, enum act_each each,
+                  struct act_msg msg);
+void act_commit(struct core *core, const struct forming *forming);
+/* RANK_GONE of each rank that is gone already; GONE of each of ours, to @node. */
+void act_fates(struct core *core, const struct group *group);
+void act_fates_to(struct core *core, const struct group *group, unsigned node);
+
+void act_log(struct core *core, unsigned level, const char *format, ...) _printf_(3, 4);
+/* A line that a process of user @uid caused, or that node @node caused by what it sent. */
+void act_log_user(struct core *core, uint32_t uid, unsigned level, const char *format, ...)
+    _printf_(4, 5);
+void act_log_node(struct core *core, unsigned node, unsigned level, const char *format, ...)
+    _printf_(4, 5);
+/* A line that is an event. */
+void act_note(struct core *core, enum core_note note, enum core_by by, uint32_t id, unsigned level,
+              const char *format, ...) _printf_(6, 7);
 
 #endif

@@ -82,7 +82,7 @@ static bool tables(struct core *core)
            table(&runs->fates, members, sizeof(*runs->fates)) &&
            table(&runs->order, members, sizeof(*runs->order)) &&
            table(&core->joins, HASH_JOINS, sizeof(*core->joins)) &&
-           table(&core->queue.acts, core->queue.cap, act_size()) &&
+           table(&core->queue.acts, core->queue.cap, sizeof(*core->queue.acts)) &&
            table(&core->queue.text, core->queue.text_cap, 1) &&
            table(&core->ids, nnodes, sizeof(*core->ids)) &&
            table(&core->up, nnodes, sizeof(*core->up)) &&

@@ -31,6 +31,17 @@ const char *core_user_name(uint32_t uid, char buf[32])
     return buf;
 }
 
+/* Answers ADMIN: @groups of them were changed, or why nothing was. */
+static void answer_change(struct core *core, unsigned slot, bool done, unsigned groups,
+                          const char *text)
+{
+    act_push(core, (struct core_action){.type = CORE_DO_CHANGED,
+                                        .changed = {.client = slot,
+                                                    .groups = groups,
+                                                    .done = done,
+                                                    .text = act_text(core, text)}});
+}
+
 /* ---- draining -------------------------------------------------------------------------------- */
 
 static bool in_group(const struct client *client)
@@ -84,7 +95,7 @@ static void tell_draining(struct core *core, unsigned slot)
     else
         text_format(text, sizeof(text), "node %s %s", core_self_name(core),
                     core->draining ? "is draining: no group is left" : "takes new groups");
-    act_changed(core, slot, true, groups, text);
+    answer_change(core, slot, true, groups, text);
 }
 
 /* Else it is refused. */
@@ -180,7 +191,7 @@ static unsigned joins_named(struct core *core, uint32_t uid, const char *name, c
         n++;
         if (kick) {
             join_cancel(core, member);
-            join_fail(core, member, CAUSE_ABORTED, -1, core_self_name(core), kick);
+            join_fail(core, member, CAUSE_ABORTED, -1, (int)core->config.self, kick);
         }
     }
     return n;
@@ -244,7 +255,7 @@ static bool is_found(struct core *core, unsigned slot, const char *name, const s
                     "no group %s with ranks on node %s that this user may kick: commctl groups "
                     "lists them",
                     quoted, core_self_name(core));
-    act_changed(core, slot, false, 0, text);
+    answer_change(core, slot, false, 0, text);
     return false;
 }
 
@@ -295,7 +306,7 @@ static void kick_group(struct core *core, unsigned slot, const struct msg_admin 
         joins = joins_named(core, found.uid, msg->group, text);
     text_format(text, sizeof(text), "ended of user %u: groups %u, waiting joins %u", found.uid,
                 kick.groups, joins);
-    act_changed(core, slot, true, kick.groups, text);
+    answer_change(core, slot, true, kick.groups, text);
 }
 
 /* All that the client is in, then the client. */
@@ -342,7 +353,7 @@ static void kick_pid(struct core *core, unsigned slot, const struct msg_admin *m
                     "no client with pid %u on node %s that this user may kick: commctl clients "
                     "lists them",
                     msg->pid, core_self_name(core));
-    act_changed(core, slot, clients, kick.groups, text);
+    answer_change(core, slot, clients, kick.groups, text);
 }
 
 static void kick_rank(struct core *core, unsigned slot, const struct msg_admin *msg)
@@ -369,7 +380,7 @@ static void kick_rank(struct core *core, unsigned slot, const struct msg_admin *
             text_format(text, sizeof(text),
                         "disconnected rank %u of group %s, pid %u, groups that ended: %u",
                         msg->rank, quoted, pid, kick.groups);
-            act_changed(core, slot, true, kick.groups, text);
+            answer_change(core, slot, true, kick.groups, text);
             return;
         }
     }
@@ -382,7 +393,7 @@ static void kick_rank(struct core *core, unsigned slot, const struct msg_admin *
                     msg->rank, quoted, core_node_name(core, found.group->nodes[entry->node]));
     else
         text_format(text, sizeof(text), "group %s has no rank %u (any more)", quoted, msg->rank);
-    act_changed(core, slot, false, 0, text);
+    answer_change(core, slot, false, 0, text);
 }
 
 static void set_log_level(struct core *core, unsigned slot, const char *wanted)
@@ -400,9 +411,12 @@ static void set_log_level(struct core *core, unsigned slot, const char *wanted)
     while (level < ARRAY_LEN(words) && strcmp(words[level], wanted))
         level++;
     if (level < ARRAY_LEN(words))
-        act_log_level(core, slot, core->clients[slot].uid, level);
+        act_push(core, (struct core_action){.type = CORE_DO_LOG_LEVEL,
+                                            .log_level = {.client = slot,
+                                                          .level = level,
+                                                          .uid = core->clients[slot].uid}});
     else
-        act_changed(core, slot, false, 0, "the level of a log is error, warn, info or debug");
+        answer_change(core, slot, false, 0, "the level of a log is error, warn, info or debug");
 }
 
 void change_ask(struct core *core, unsigned slot, const struct msg_admin *msg)
@@ -423,5 +437,5 @@ void change_ask(struct core *core, unsigned slot, const struct msg_admin *msg)
     else if (!strcmp(msg->verb, "set_log_level"))
         set_log_level(core, slot, msg->text);
     else if (!strcmp(msg->verb, "reload") && master_asks(core, slot, "change the settings of"))
-        act_reload(core, slot);
+        act_push(core, (struct core_action){.type = CORE_DO_RELOAD, .reload = {slot}});
 }

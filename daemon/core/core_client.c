@@ -200,7 +200,11 @@ void core_client_refuse(struct core *core, unsigned slot, enum cause cause, cons
     act_note(core, CORE_NOTE_CLIENT_REFUSED, CORE_BY_USER, core->clients[slot].uid, CORE_LOG_INFO,
              "client pid %u: %s -> %s", core->clients[slot].pid, buf,
              kicked ? "kicked" : "refused");
-    act_refused(core, slot, cause, buf);
+    count_cause(core->counts.clients_refused, cause);
+    act_to_client(core, slot,
+                  (struct act_msg){.type = MSG_REFUSED,
+                                   .refused = {.cause = cause, .text = act_text(core, buf)}});
+    act_push(core, (struct core_action){.type = CORE_DO_CLIENT_CLOSE, .client_close = {slot}});
     client_closed(core, slot,
                   cause == CAUSE_PROTOCOL ? "it broke the protocol and was closed"
                   : kicked                ? "it was kicked"
@@ -277,7 +281,7 @@ static void client_hello(struct core *core, unsigned slot, const struct msg_clie
     client->admin = msg->admin;
     text_copy(client->program, sizeof(client->program), msg->program);
     client_set_state(core, slot, CLIENT_READY);
-    act_welcome(core, slot);
+    act_to_client(core, slot, (struct act_msg){.type = MSG_WELCOME});
 }
 
 /* A live rank of @slot in an open or broken group. */

@@ -46,7 +46,7 @@ static void kill_engine(struct core *core, const char *why)
     if (why != core->engine.text)
         text_copy(core->engine.text, sizeof(core->engine.text), why);
     core->engine.killed = true;
-    act_engine_kill(core);
+    act_push(core, (struct core_action){.type = CORE_DO_ENGINE_KILL});
 }
 
 void engine_started(struct core *core, uint32_t pid)
@@ -80,7 +80,7 @@ static void engine_hello(struct core *core, const struct msg_engine_hello *msg)
 static void ping(struct core *core, const struct msg_ping *msg)
 {
     if (!msg->pong)
-        act_pong(core, msg->seq);
+        act_to_engine(core, (struct act_msg){.type = MSG_PING, .ping = {msg->seq, .pong = 1}});
     else if (msg->seq == core->engine.seq)
         core->engine.unanswered_ms = 0;
 }
@@ -167,7 +167,7 @@ void engine_tick(struct core *core)
     if (engine->state == CORE_ENGINE_DOWN_ && core->now >= engine->start_ms && !core->stopping) {
         engine_set_state(core, CORE_ENGINE_STARTING);
         core->counts.engine_starts++;
-        act_engine_start(core);
+        act_push(core, (struct core_action){.type = CORE_DO_ENGINE_START});
     } else if (engine->state == CORE_ENGINE_STARTING && !engine->killed &&
                core->now >= engine->since_ms + start_limit(core)) {
         kill_engine(core, "it did not say hello in time");
@@ -179,7 +179,7 @@ void engine_tick(struct core *core)
             engine->ping_ms = core->now + CORE_ENGINE_PING_MS;
             if (!engine->unanswered_ms) {
                 engine->unanswered_ms = core->now;
-                act_ping(core, ++engine->seq);
+                act_to_engine(core, (struct act_msg){.type = MSG_PING, .ping = {++engine->seq, 0}});
             }
         }
     }

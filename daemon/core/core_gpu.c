@@ -55,10 +55,19 @@ static void kill_gpu(struct core *core, const char *why)
     if (why != gpu->text)
         text_copy(gpu->text, sizeof(gpu->text), why);
     gpu->killed = true;
-    act_gpu_kill(core);
+    act_push(core, (struct core_action){.type = CORE_DO_GPU_KILL});
 }
 
 /* ---- who asks -------------------------------------------------------------------------------- */
+
+static void send_gpu_answer(struct core *core, unsigned slot, uint32_t req, enum cause cause,
+                            const char *text)
+{
+    act_to_client(
+        core, slot,
+        (struct act_msg){.type = MSG_GPU_ANSWER,
+                         .gpu_answer = {.req = req, .cause = cause, .text = act_text(core, text)}});
+}
 
 static void answer_ask(struct core *core, unsigned slot, enum cause cause, const char *format, ...)
     _printf_(4, 5);
@@ -78,7 +87,7 @@ static void answer_ask(struct core *core, unsigned slot, enum cause cause, const
     va_end(args);
     act_log_user(core, client->uid, CORE_LOG_DEBUG, "client pid %u asked for GPUs: %s", client->pid,
                  buf);
-    act_gpu_answer(core, slot, client->gpu_req, cause, buf);
+    send_gpu_answer(core, slot, client->gpu_req, cause, buf);
 }
 
 static void end_session(struct core *core, unsigned slot)
@@ -87,7 +96,7 @@ static void end_session(struct core *core, unsigned slot)
 
     if (client->gpu_session) {
         core->gpu.sessions--;
-        act_gpu_session_del(core, slot);
+        act_to_gpu(core, (struct act_msg){.type = MSG_GPU_SESSION_DEL, .gpu_session.client = slot});
     }
     client->gpu_session = false;
 }
@@ -103,7 +112,11 @@ static void begin_session(struct core *core, unsigned slot)
     client->gpu_session = true;
     core->gpu.sessions++;
     core->counts.gpu_sessions++;
-    act_gpu_session(core, slot, client->gpu_req);
+    act_push(core, (struct core_action){.type = CORE_DO_GPU_SESSION,
+                                        .gpu_session = {.client = slot,
+                                                        .uid = client->uid,
+                                                        .pid = client->pid,
+                                                        .req = client->gpu_req}});
 }
 
 /* Has it asked too often within this second? */
@@ -121,7 +134,7 @@ static void start(struct core *core)
     gpu_set_state(core, CORE_ENGINE_STARTING);
     text_copy(core->gpu.text, sizeof(core->gpu.text), "it starts");
     core->counts.gpu_starts++;
-    act_gpu_start(core);
+    act_push(core, (struct core_action){.type = CORE_DO_GPU_START});
 }
 
 void gpu_ask(struct core *core, unsigned slot, const struct msg_gpu_ask *msg)
@@ -136,9 +149,9 @@ void gpu_ask(struct core *core, unsigned slot, const struct msg_gpu_ask *msg)
     }
     if (asks_too_often(core, client) || client->gpu_waits) {
         /* not answer_ask(): the request that waits still does */
-        act_gpu_answer(core, slot, msg->req, CAUSE_QUOTA,
-                       client->gpu_waits ? "this client waits for an answer already"
-                                         : "this client asks for GPUs too often");
+        send_gpu_answer(core, slot, msg->req, CAUSE_QUOTA,
+                        client->gpu_waits ? "this client waits for an answer already"
+                                          : "this client asks for GPUs too often");
         return;
     }
     client->gpu_req = msg->req;
@@ -299,7 +312,7 @@ void gpu_tick(struct core *core)
             gpu->ping_ms = core->now + CORE_ENGINE_PING_MS;
             if (!gpu->unanswered_ms) {
                 gpu->unanswered_ms = core->now;
-                act_gpu_ping(core, ++gpu->seq);
+                act_to_gpu(core, (struct act_msg){.type = MSG_PING, .ping = {++gpu->seq, 0}});
             }
         }
     }

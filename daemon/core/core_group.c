@@ -106,18 +106,21 @@ static void close_group(struct core *core, struct group *group)
                  "group %s: no rank of this node is left%s -> closed",
                  text_quote(name, group->name), group->unclean ? ", and one was lost" : "");
     if (group->boarded)
-        act_group_close(core, group, group->unclean);
+        act_push(core, (struct core_action){
+                           .type = CORE_DO_GROUP_CLOSE,
+                           .group_close = {.group = group->id, .abort = group->unclean}});
     group_set_state(core, group, GROUP_DEAD);
 }
 
 static void set_cause(struct group *group, enum cause cause, int32_t rank, uint32_t pid,
-                      const char *node, const char *text)
+                      unsigned node, const char *text)
 {
+    assert(!group->cause && cause); /* the first cause wins */
     group->cause = cause;
     group->cause_rank = rank;
     group->cause_pid = pid;
     group->unclean = true;
-    text_copy(group->cause_node, sizeof(group->cause_node), node);
+    group->cause_node = node;
     text_copy(group->cause_text, sizeof(group->cause_text), text);
 }
 
@@ -127,7 +130,7 @@ static void end_committed(struct core *core, struct group *group)
     struct member *member;
 
     while ((member = list_first(&group->local, struct member, by_group)))
-        join_fail(core, member, group->cause, group->cause_rank, group->cause_node,
+        join_fail(core, member, group->cause, group->cause_rank, (int)group->cause_node,
                   group->cause_text);
     close_group(core, group);
 }
@@ -142,6 +145,23 @@ static void log_group(struct core *core, enum core_note note, uint32_t uid, unsi
              text_quote(quoted_name, name), text_quote(quoted, cause), decision);
 }
 
+/* What GROUP_BROKEN and BROKEN say of a group that has a cause. */
+static struct core_group_broken broken(const struct core *core, const struct group *group)
+{
+    return (struct core_group_broken){.group = group->id,
+                                      .cause = group->cause,
+                                      .rank = group->cause_rank,
+                                      .pid = group->cause_pid,
+                                      .node = core_node_name(core, group->cause_node),
+                                      .text = group->cause_text};
+}
+
+static void tell_broken(struct core *core, const struct group *group)
+{
+    act_to_group(core, group, ACT_EACH_NODE,
+                 (struct act_msg){.type = MSG_BROKEN, .broken = broken(core, group)});
+}
+
 static void break_group(struct core *core, struct group *group, bool tell)
 {
     log_group(core, CORE_NOTE_GROUP_FAILED, group->uid, CORE_LOG_INFO, group->name,
@@ -150,11 +170,12 @@ static void break_group(struct core *core, struct group *group, bool tell)
     if (group->state == GROUP_OPEN) {
         group_set_state(core, group, GROUP_BROKEN);
         if (tell)
-            act_broken(core, group);
-        act_group_broken(core, group);
+            tell_broken(core, group);
+        act_push(core, (struct core_action){.type = CORE_DO_GROUP_BROKEN,
+                                            .group_broken = broken(core, group)});
     } else {
         if (tell)
-            act_broken(core, group);
+            tell_broken(core, group);
         end_committed(core, group);
     }
 }
@@ -166,31 +187,13 @@ static void withdraw(struct core *core, struct group *group)
 
     log_group(core, CORE_NOTE_NONE, group->uid, CORE_LOG_DEBUG, group->name, group->cause_text,
               "joining it again");
-    act_broken(core, group);
+    tell_broken(core, group);
     while ((member = list_first(&group->local, struct member, by_group)))
         join_again(core, member);
     close_group(core, group);
 }
 
 /* ---- commit ---------------------------------------------------------------------------------- */
-
-static int node_index(const struct core *core, const char *name)
-{
-    unsigned lo = 0, hi = core->config.nnodes;
-
-    while (lo < hi) {
-        unsigned mid = (lo + hi) / 2;
-        int order = strcmp(core_node_name(core, mid), name);
-
-        if (!order)
-            return (int)mid;
-        if (order < 0)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return -1;
-}
 
 /* The participants as node indices in core->place[]; false when the message makes no sense. */
 static bool commit_valid(struct core *core, unsigned home, const struct msg_commit *msg,
@@ -203,7 +206,7 @@ static bool commit_valid(struct core *core, unsigned home, const struct msg_comm
         strcmp(msg->home, core_node_name(core, home)))
         return false;
     for (unsigned i = 0; i < msg->nnodes; i++) {
-        int node = node_index(core, msg->nodes[i]);
+        int node = core_node_find(core, msg->nodes[i]);
 
         if (node <= last) /* unknown, or not in order */
             return false;
@@ -233,6 +236,19 @@ static struct member *commit_member(struct core *core, unsigned home, const stru
     return member;
 }
 
+/* To another node, about a group that this node does not have. */
+static void tell_missing(struct core *core, unsigned node, uint64_t id, enum cause cause,
+                         int32_t rank, const char *text)
+{
+    act_to_peer(core, node,
+                (struct act_msg){.type = MSG_BROKEN,
+                                 .broken = {.group = id,
+                                            .cause = cause,
+                                            .rank = rank,
+                                            .node = core_self_name(core),
+                                            .text = act_text(core, text)}});
+}
+
 /* This node cannot take part: tells the others, and gives its own ranks their answer. The one
  * action that is not one record for all nodes; who is not told gives up by himself. */
 static void decline(struct core *core, unsigned home, const struct msg_commit *msg, unsigned me,
@@ -242,7 +258,7 @@ static void decline(struct core *core, unsigned home, const struct msg_commit *m
               CORE_LOG_INFO, msg->name, text, "declined");
     for (unsigned i = 0; i < msg->nnodes; i++)
         if (i != me && peer_linked(core, core->place[i]) && act_room(core))
-            act_broken_to(core, core->place[i], msg->group, cause, rank, text);
+            tell_missing(core, core->place[i], msg->group, cause, rank, text);
     for (uint32_t i = 0; i < msg->size; i++) {
         struct member *member =
             msg->members[i].node == me ? commit_member(core, home, msg, i) : NULL;
@@ -250,7 +266,7 @@ static void decline(struct core *core, unsigned home, const struct msg_commit *m
         if (member && cause == CAUSE_LEFT)
             join_again(core, member);
         else if (member)
-            join_fail(core, member, cause, -1, core_self_name(core), text);
+            join_fail(core, member, cause, -1, (int)core->config.self, text);
     }
 }
 
@@ -297,6 +313,13 @@ static struct group *new_group(struct core *core, unsigned home, const struct ms
     return group;
 }
 
+/* SYNC to the participants that have not agreed yet. */
+static void ask_sync(struct core *core, const struct group *group)
+{
+    act_to_group(core, group, ACT_EACH_UNCONFIRMED,
+                 (struct act_msg){.type = MSG_SYNC, .sync.group = group->id});
+}
+
 static void try_open(struct core *core, struct group *group)
 {
     char name[TEXT_QUOTED];
@@ -315,7 +338,8 @@ static void try_open(struct core *core, struct group *group)
     act_note(core, CORE_NOTE_GROUP_OPEN, CORE_BY_USER, group->uid, CORE_LOG_DEBUG,
              "group %s: %u ranks on %u nodes -> open", text_quote(name, group->name), group->size,
              group->nnodes);
-    act_group_open(core, group);
+    act_push(core, (struct core_action){.type = CORE_DO_GROUP_OPEN, .group_open = {group->id}});
+    act_fates(core, group);
 }
 
 static void take_members(struct core *core, struct group *group)
@@ -376,7 +400,7 @@ static void consider(struct core *core, unsigned home, const struct msg_commit *
     }
     take_members(core, group);
     if (group->nnodes > 1)
-        act_sync(core, group);
+        ask_sync(core, group);
     try_open(core, group);
 }
 
@@ -430,21 +454,22 @@ void group_sync(struct core *core, unsigned node, uint64_t id)
         if (on_its_way(core, id))
             return;
         text_format(text, sizeof(text), "node %s does not have this group", core_self_name(core));
-        act_broken_to(core, node, id, CAUSE_NONE, -1, text);
+        tell_missing(core, node, id, CAUSE_NONE, -1, text);
         return;
     }
     if (place < 0)
         return;
     if (group->state == GROUP_BROKEN) {
-        act_broken_again(core, group, node);
+        act_to_peer(core, node,
+                    (struct act_msg){.type = MSG_BROKEN, .broken = broken(core, group)});
         return;
     }
     if (group->confirmed[place])
         return;
     group->confirmed[place] = true;
     group->nconfirmed++;
-    act_sync_to(core, group, node);
-    act_gone_again(core, group, node);
+    act_to_peer(core, node, (struct act_msg){.type = MSG_SYNC, .sync.group = id});
+    act_fates_to(core, group, node);
     try_open(core, group);
 }
 
@@ -455,7 +480,7 @@ void group_home_lost(struct core *core, unsigned node)
     list_each(group, &core->all_groups, all)
         if (group->state == GROUP_COMMITTED && group->home == node &&
             group->nconfirmed + 1 < group->nnodes)
-            act_sync(core, group);
+            ask_sync(core, group);
 }
 
 void group_tick(struct core *core)
@@ -467,12 +492,12 @@ void group_tick(struct core *core)
         if (group->state != GROUP_COMMITTED || group->nconfirmed + 1 >= group->nnodes)
             continue;
         if (core->now - group->committed_ms < 2 * core->config.node_timeout_ms) {
-            act_sync(core, group);
+            ask_sync(core, group);
             continue;
         }
         text_format(text, sizeof(text), "not all nodes confirmed it to node %s",
                     core_self_name(core));
-        set_cause(group, CAUSE_LEFT, -1, 0, core_self_name(core), text);
+        set_cause(group, CAUSE_LEFT, -1, 0, core->config.self, text);
         withdraw(core, group);
     }
 }
@@ -483,6 +508,32 @@ static void note_lost(struct core *core, const struct group *group, const char *
 {
     log_group(core, CORE_NOTE_RANK_LOST, group->uid, CORE_LOG_DEBUG, group->name, text,
               "its ranks are told");
+}
+
+/* What RANK_GONE and GONE say of a rank that has its fate. */
+static struct core_rank_gone gone_record(struct core *core, const struct group *group,
+                                         uint32_t rank, const char *text)
+{
+    const struct fate *fate = runs_fate(&core->runs, &group->members[rank]);
+
+    return (struct core_rank_gone){.group = group->id,
+                                   .rank = rank,
+                                   .ops = fate->ops,
+                                   .pid = group->members[rank].pid,
+                                   .cause = (enum cause)fate->cause,
+                                   .text = act_text(core, text)};
+}
+
+static void mark_gone(struct core *core, const struct group *group, uint32_t rank, const char *text)
+{
+    act_push(core, (struct core_action){.type = CORE_DO_RANK_GONE,
+                                        .rank_gone = gone_record(core, group, rank, text)});
+}
+
+static void tell_gone(struct core *core, const struct group *group, uint32_t rank, const char *text)
+{
+    act_to_group(core, group, ACT_EACH_NODE,
+                 (struct act_msg){.type = MSG_GONE, .gone = gone_record(core, group, rank, text)});
 }
 
 static void group_member_ended(struct core *core, struct member *member, enum cause cause,
@@ -499,9 +550,9 @@ static void group_member_ended(struct core *core, struct member *member, enum ca
         note_lost(core, group, text);
     }
     if (group->state == GROUP_OPEN)
-        act_member_gone(core, group, member->rank, ops, text);
+        mark_gone(core, group, member->rank, text);
     if (group->state != GROUP_BROKEN && ops != CORE_OPS_FROM_BOARD && group->nnodes > 1)
-        act_gone(core, group, member->rank, text);
+        tell_gone(core, group, member->rank, text);
     member_end(core, member);
     if (!group->nlocal)
         close_group(core, group);
@@ -546,7 +597,7 @@ void group_member_gone(struct core *core, unsigned node, const struct msg_gone *
         note_lost(core, group, msg->text);
     }
     if (group->state == GROUP_OPEN)
-        act_member_gone(core, group, msg->rank, fate->ops, msg->text);
+        mark_gone(core, group, msg->rank, msg->text);
 }
 
 /* ---- what breaks a group --------------------------------------------------------------------- */
@@ -556,13 +607,16 @@ void group_broken_msg(struct core *core, unsigned node, const struct msg_broken 
     struct group *group = group_find(core, msg->group);
     enum cause cause = msg->cause < CAUSE_COUNT ? msg->cause : CAUSE_INTERNAL;
     int place = group ? group_place(group, node) : -1;
-    const char *who = msg->node, *why = msg->text;
+    int who = core_node_find(core, msg->node);
+    const char *why = msg->text;
     char text[MSG_TEXT_MAX];
     uint32_t pid = msg->pid;
     int32_t rank;
 
     if (place < 0 || group->state == GROUP_BROKEN)
         return;
+    if (who < 0)
+        who = (int)node;
     if (cause == CAUSE_NONE) {
         if (group->confirmed[place])
             return; /* our SYNC came after its last rank had left: see the top */
@@ -574,16 +628,16 @@ void group_broken_msg(struct core *core, unsigned node, const struct msg_broken 
         text_format(text, sizeof(text), "node %s says: %s", core_node_name(core, node), msg->text);
         rank = -1;
         pid = 0;
-        who = core_node_name(core, node);
+        who = (int)node;
         why = text;
     }
     if (cause == CAUSE_LEFT && group->state == GROUP_COMMITTED) {
-        set_cause(group, CAUSE_LEFT, rank, pid, who, why);
+        set_cause(group, CAUSE_LEFT, rank, pid, (unsigned)who, why);
         withdraw(core, group);
         return;
     }
     /* Withdrawn by one after all had agreed: a rank of it was lost before it opened there. */
-    set_cause(group, cause == CAUSE_LEFT ? CAUSE_RANK_LOST : cause, rank, pid, who, why);
+    set_cause(group, cause == CAUSE_LEFT ? CAUSE_RANK_LOST : cause, rank, pid, (unsigned)who, why);
     break_group(core, group, cause == CAUSE_LEFT);
 }
 
@@ -592,7 +646,7 @@ void group_abort(struct core *core, struct group *group, const struct member *me
 {
     if (group->state != GROUP_OPEN)
         return;
-    set_cause(group, CAUSE_ABORTED, (int32_t)member->rank, member->pid, core_self_name(core), text);
+    set_cause(group, CAUSE_ABORTED, (int32_t)member->rank, member->pid, core->config.self, text);
     break_group(core, group, true);
 }
 
@@ -600,7 +654,7 @@ void group_kick(struct core *core, struct group *group, const struct member *mem
                 const char *text)
 {
     set_cause(group, CAUSE_ABORTED, member ? (int32_t)member->rank : -1, member ? member->pid : 0,
-              core_self_name(core), text);
+              core->config.self, text);
     break_group(core, group, true);
 }
 
@@ -615,7 +669,7 @@ void group_board_error(struct core *core, const struct msg_board *msg)
         return;
     set_cause(group,
               msg->cause > CAUSE_NONE && msg->cause < CAUSE_COUNT ? msg->cause : CAUSE_INTERNAL, -1,
-              0, core_node_name(core, node), msg->text);
+              0, node, msg->text);
     break_group(core, group, true);
 }
 
@@ -630,13 +684,13 @@ void group_board_failed(struct core *core, uint64_t id, enum cause cause, const 
                 group->name, core_self_name(core), why ? why : "no reason given");
     group->boarded = false;
     if (group->state == GROUP_OPEN) {
-        set_cause(group, cause == CAUSE_QUOTA ? CAUSE_QUOTA : CAUSE_NOMEM, -1, 0,
-                  core_self_name(core), text);
+        set_cause(group, cause == CAUSE_QUOTA ? CAUSE_QUOTA : CAUSE_NOMEM, -1, 0, core->config.self,
+                  text);
         log_group(core, CORE_NOTE_GROUP_FAILED, group->uid,
                   cause == CAUSE_QUOTA ? CORE_LOG_INFO : CORE_LOG_ERROR, group->name, text,
                   "broken");
         count_cause(core->counts.groups_broken, group->cause);
-        act_broken(core, group);
+        tell_broken(core, group);
     }
     end_committed(core, group);
 }
@@ -649,7 +703,7 @@ void group_node_lost(struct core *core, unsigned node, enum cause cause, const c
     list_each(group, &core->all_groups, all) {
         if (group->nnodes == 1 || group->state == GROUP_BROKEN || group_place(group, node) < 0)
             continue;
-        set_cause(group, cause, -1, 0, core_node_name(core, node), text);
+        set_cause(group, cause, -1, 0, node, text);
         break_group(core, group, tell);
     }
 }

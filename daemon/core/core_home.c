@@ -219,7 +219,8 @@ static void number_nodes(struct core *core, struct forming *forming)
         core->place[forming->nodes[i]] = 0;
 }
 
-bool home_all_gpu(const struct core *core, const struct forming *forming)
+/* Do all its nodes have a GPU service? */
+static bool all_gpu(const struct core *core, const struct forming *forming)
 {
     for (unsigned i = 0; i < forming->nnodes; i++) {
         unsigned node = forming->nodes[i];
@@ -230,28 +231,27 @@ bool home_all_gpu(const struct core *core, const struct forming *forming)
     return true;
 }
 
-static void commit_here(struct core *core, const struct forming *forming)
+void home_fill_commit(struct core *core, const struct forming *forming, struct msg_commit *ret_msg)
 {
-    struct msg_commit msg = {.group = forming->id,
-                             .epoch = 1,
-                             .uid = forming->uid,
-                             .latency_us = core->config.net.latency_us,
-                             .mbytes_s = core->config.net.mbytes_s,
-                             .gpu = home_all_gpu(core, forming),
-                             .size = forming->size,
-                             .nnodes = forming->nnodes,
-                             .members = forming->members,
-                             .nodes = core->names};
-
+    *ret_msg = (struct msg_commit){.group = forming->id,
+                                   .epoch = 1,
+                                   .uid = forming->uid,
+                                   .latency_us = core->config.net.latency_us,
+                                   .mbytes_s = core->config.net.mbytes_s,
+                                   .gpu = all_gpu(core, forming),
+                                   .size = forming->size,
+                                   .nnodes = forming->nnodes,
+                                   .members = forming->members,
+                                   .nodes = core->names};
     for (unsigned i = 0; i < forming->nnodes; i++)
         text_copy(core->names[i], MSG_NAME_MAX, core_node_name(core, forming->nodes[i]));
-    text_copy(msg.name, sizeof(msg.name), forming->name);
-    text_copy(msg.home, sizeof(msg.home), core_self_name(core));
-    group_commit(core, core->config.self, &msg);
+    text_copy(ret_msg->name, sizeof(ret_msg->name), forming->name);
+    text_copy(ret_msg->home, sizeof(ret_msg->home), core_self_name(core));
 }
 
 static void home_commit(struct core *core, struct forming *forming)
 {
+    struct msg_commit msg;
     bool here = false;
 
     for (uint32_t i = 0; i < forming->size; i++)
@@ -262,8 +262,10 @@ static void home_commit(struct core *core, struct forming *forming)
     forming->id = home_group_id(core->config.incarnation, ++core->commits);
     act_commit(core, forming); /* before what this node itself says to the participants */
     drop(core, forming);
-    if (here)
-        commit_here(core, forming);
+    if (!here)
+        return;
+    home_fill_commit(core, forming, &msg);
+    group_commit(core, core->config.self, &msg);
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */
@@ -274,7 +276,12 @@ static void home_refuse(struct core *core, unsigned node, uint64_t join, enum ca
     struct msg_join_refused msg = {.join = join, .cause = cause, .rank = rank};
 
     if (node != core->config.self) {
-        act_join_refused(core, node, join, cause, rank, text);
+        act_to_peer(core, node,
+                    (struct act_msg){.type = MSG_JOIN_REFUSED,
+                                     .join_refused = {.join = join,
+                                                      .cause = cause,
+                                                      .rank = rank,
+                                                      .text = act_text(core, text)}});
         return;
     }
     text_copy(msg.node, sizeof(msg.node), core_self_name(core));

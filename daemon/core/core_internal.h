@@ -10,7 +10,10 @@
 #ifndef COMMD_CORE_INTERNAL_H
 #define COMMD_CORE_INTERNAL_H
 
+#include <assert.h>
+
 #include "daemon/core/core.h"
+#include "daemon/core/core_act.h"
 #include "daemon/core/share.h"
 
 enum {
@@ -213,7 +216,7 @@ struct group {
     enum cause cause; /* BROKEN, DEAD */
     int32_t cause_rank;
     uint32_t cause_pid;
-    char cause_node[MSG_NAME_MAX];
+    unsigned cause_node;
     char cause_text[MSG_TEXT_MAX];
     char name[MSG_GROUP_MAX];
 };
@@ -301,14 +304,6 @@ struct ration {
     struct list holding; /* users with joins that wait for the next one */
 };
 
-struct act;
-struct queue {
-    struct act *acts;
-    uint32_t cap, head, tail;
-    char *text; /* texts of queued actions; offset 0 is "" */
-    uint32_t text_cap, text_used, text_last;
-};
-
 enum { HASH_GROUPS = 1024, HASH_USERS = 256, HASH_JOINS = 16384 };
 struct core {
     struct core_config config; /* .nodes and the strings are copies */
@@ -360,6 +355,24 @@ static inline const char *core_node_name(const struct core *core, unsigned node)
 {
     return core->node_names[node];
 }
+/* The index of the node of that name, -1: it is not in the configuration. */
+static inline int core_node_find(const struct core *core, const char *name)
+{
+    unsigned lo = 0, hi = core->config.nnodes;
+
+    while (lo < hi) {
+        unsigned mid = (lo + hi) / 2;
+        int order = strcmp(core_node_name(core, mid), name);
+
+        if (!order)
+            return (int)mid;
+        if (order < 0)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return -1;
+}
 static inline const char *core_self_name(const struct core *core)
 {
     return core->node_names[core->config.self];
@@ -389,79 +402,6 @@ uint64_t text_hash(uint64_t seed, const char *s);
 int rendezvous(uint64_t key, const uint64_t *ids, const bool *up, unsigned nodes);
 #define CORE_MIX_STEP 0x9e3779b97f4a7c15u
 uint64_t core_mix(uint64_t x);
-
-/* ---- core_act.c: the queue of actions -------------------------------------------------------- */
-
-size_t act_size(void);
-/* For what may be left unsaid: at least a quarter of the queue is free for what may not. */
-bool act_room(const struct core *core);
-void act_reset(struct core *core); /* only when the queue is empty */
-void act_log(struct core *core, unsigned level, const char *format, ...) _printf_(3, 4);
-/* A line that a process of user @uid caused, or that node @node caused by what it sent. */
-void act_log_user(struct core *core, uint32_t uid, unsigned level, const char *format, ...)
-    _printf_(4, 5);
-void act_log_node(struct core *core, unsigned node, unsigned level, const char *format, ...)
-    _printf_(4, 5);
-/* A line that is an event. */
-void act_note(struct core *core, enum core_note note, enum core_by by, uint32_t id, unsigned level,
-              const char *format, ...) _printf_(6, 7);
-void act_welcome(struct core *core, unsigned client);
-void act_refused(struct core *core, unsigned client, enum cause cause, const char *text);
-void act_join_failed(struct core *core, unsigned client, uint32_t req, enum cause cause,
-                     int32_t rank, const char *node, const char *text);
-void act_peer_drop(struct core *core, unsigned node, const char *text);
-void act_heartbeat(struct core *core, unsigned node);
-void act_engine_state(struct core *core, unsigned node);
-void act_engine_ready(struct core *core, unsigned node);
-void act_join(struct core *core, const struct member *member);
-void act_join_cancel(struct core *core, unsigned node, uint64_t join);
-void act_join_refused(struct core *core, unsigned node, uint64_t join, enum cause cause,
-                      int32_t rank, const char *text);
-void act_commit(struct core *core, const struct forming *forming);
-/* To the participants that have not agreed yet. */
-void act_sync(struct core *core, const struct group *group);
-void act_sync_to(struct core *core, const struct group *group, unsigned node);
-/* GONE of each local rank that is gone already, to @node. */
-void act_gone_again(struct core *core, const struct group *group, unsigned node);
-void act_gone(struct core *core, const struct group *group, uint32_t rank, const char *text);
-/* To all other participants, with the group's own cause. */
-void act_broken(struct core *core, const struct group *group);
-void act_broken_again(struct core *core, const struct group *group, unsigned node);
-/* About a group that this node does not have. */
-void act_broken_to(struct core *core, unsigned node, uint64_t group, enum cause cause, int32_t rank,
-                   const char *text);
-/* This node's answer to "who?" to our own client, and to another node. */
-void act_absent_here(struct core *core, const struct group *group, unsigned client, uint32_t req,
-                     uint64_t seq);
-void act_absent_to(struct core *core, const struct group *group, unsigned node, uint64_t ask,
-                   uint64_t seq);
-/* To the other participants. */
-void act_ask_absent(struct core *core, const struct group *group, uint64_t ask, uint64_t seq);
-/* What @node has answered, on to the client. */
-void act_absent(struct core *core, unsigned client, unsigned node,
-                const struct msg_absent_here *answer);
-/* Answers ADMIN: @groups of them were changed. */
-void act_changed(struct core *core, unsigned client, bool done, unsigned groups, const char *text);
-void act_log_level(struct core *core, unsigned client, uint32_t uid, unsigned level);
-void act_reload(struct core *core, unsigned client);
-void act_engine_start(struct core *core);
-void act_engine_kill(struct core *core);
-void act_gpu_start(struct core *core);
-void act_gpu_kill(struct core *core);
-void act_gpu_ping(struct core *core, uint64_t seq);
-void act_gpu_session(struct core *core, unsigned client, uint32_t req);
-void act_gpu_session_del(struct core *core, unsigned client);
-void act_gpu_answer(struct core *core, unsigned client, uint32_t req, enum cause cause,
-                    const char *text);
-void act_ping(struct core *core, uint64_t seq);
-void act_pong(struct core *core, uint64_t seq);
-void act_peer_add(struct core *core, unsigned node);
-void act_peer_del(struct core *core, unsigned node, uint64_t engine);
-void act_group_open(struct core *core, const struct group *group);
-void act_member_gone(struct core *core, const struct group *group, uint32_t rank, uint32_t ops,
-                     const char *text);
-void act_group_broken(struct core *core, const struct group *group);
-void act_group_close(struct core *core, const struct group *group, bool abort);
 
 /* ---- core.c ---------------------------------------------------------------------------------- */
 
@@ -541,9 +481,12 @@ void join_stop(struct core *core);
 void join_drain(struct core *core);                         /* core->draining has been set */
 void join_cancel(struct core *core, struct member *member); /* tells the home, quietly */
 struct member *join_find(struct core *core, uint64_t join);
-/* Answers the client and ends the member. */
-void join_fail(struct core *core, struct member *member, enum cause cause, int32_t rank,
-               const char *node, const char *text);
+/* The request number @join of @member, for its home. */
+void join_fill(const struct core *core, const struct member *member, uint64_t join,
+               struct msg_join *ret_msg);
+/* Answers the client and ends the member. @node: which one it is about, -1: none. */
+void join_fail(struct core *core, struct member *member, enum cause cause, int32_t rank, int node,
+               const char *text);
 void member_set_state(struct core *core, struct member *member, enum member_state state);
 void member_end(struct core *core, struct member *member); /* no answer; any state */
 
@@ -570,8 +513,8 @@ void home_reap(struct core *core);
 /* "3,5-7", or "" when all are there; *ret_count: how many. Looks at HOME_LOOKS ranks at most. */
 void home_missing(const struct core *core, const struct forming *forming, char *buf, size_t cap,
                   unsigned *ret_count);
-/* Do all nodes of one that is being committed have a GPU service? */
-bool home_all_gpu(const struct core *core, const struct forming *forming);
+/* The COMMIT of one that is complete; it points into @forming and to core->names. */
+void home_fill_commit(struct core *core, const struct forming *forming, struct msg_commit *ret_msg);
 /* The id of the @n-th group (from 1) of the home in that incarnation. */
 uint64_t home_group_id(uint64_t incarnation, uint64_t n);
 /* Which one of that home's groups has this id; 0: none of them. */

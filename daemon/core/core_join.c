@@ -70,10 +70,25 @@ void member_end(struct core *core, struct member *member)
     pool_leave(&core->members, member);
 }
 
-void join_fail(struct core *core, struct member *member, enum cause cause, int32_t rank,
-               const char *node, const char *text)
+/* The answer to JOIN @req of the client in @slot. @node: about which one, -1: none. */
+static void send_failed(struct core *core, unsigned slot, uint32_t req, enum cause cause,
+                        int32_t rank, int node, const char *text)
 {
-    act_join_failed(core, member->client, member->req, cause, rank, node, text);
+    count_cause(core->counts.joins_failed, cause);
+    act_to_client(core, slot,
+                  (struct act_msg){
+                      .type = MSG_JOIN_FAILED,
+                      .join_failed = {.req = req,
+                                      .cause = cause,
+                                      .rank = rank,
+                                      .node = node < 0 ? "" : core_node_name(core, (unsigned)node),
+                                      .text = act_text(core, text)}});
+}
+
+void join_fail(struct core *core, struct member *member, enum cause cause, int32_t rank, int node,
+               const char *text)
+{
+    send_failed(core, member->client, member->req, cause, rank, node, text);
     member_end(core, member);
 }
 
@@ -185,10 +200,10 @@ void join_request(struct core *core, unsigned slot, const struct msg_client_join
     struct refusal refusal;
     struct member *member;
     uint64_t limit = core->config.join_timeout_ms;
+    int self = (int)core->config.self;
 
     if (!request_ok(core, slot, msg, &refusal)) {
-        act_join_failed(core, slot, msg->req, refusal.cause, -1, core_self_name(core),
-                        refusal.text);
+        send_failed(core, slot, msg->req, refusal.cause, -1, self, refusal.text);
         return;
     }
     member = pool_take(&core->members);
@@ -197,7 +212,7 @@ void join_request(struct core *core, unsigned slot, const struct msg_client_join
                     "group \"%s\": node %s has %u ranks in "
                     "groups already, leave some",
                     msg->name, core_self_name(core), core->members.live);
-        act_join_failed(core, slot, msg->req, CAUSE_QUOTA, -1, core_self_name(core), refusal.text);
+        send_failed(core, slot, msg->req, CAUSE_QUOTA, -1, self, refusal.text);
         return;
     }
     list_init(&member->by_group);
@@ -232,6 +247,12 @@ static int home_of(struct core *core, const struct member *member)
     return rendezvous(member->key, core->ids, core->up, core->config.nnodes);
 }
 
+static void send_cancel(struct core *core, const struct member *member, uint64_t join)
+{
+    act_to_peer(core, (unsigned)member->home,
+                (struct act_msg){.type = MSG_JOIN_CANCEL, .join_cancel.join = join});
+}
+
 void join_cancel(struct core *core, struct member *member)
 {
     if (member->home < 0)
@@ -239,8 +260,20 @@ void join_cancel(struct core *core, struct member *member)
     if (member->home == (int)core->config.self)
         home_cancel(core, core->config.self, member->join | CORE_CANCEL_QUIET);
     else if (peer_linked(core, (unsigned)member->home))
-        act_join_cancel(core, (unsigned)member->home, member->join | CORE_CANCEL_QUIET);
+        send_cancel(core, member, member->join | CORE_CANCEL_QUIET);
     member->home = -1;
+}
+
+void join_fill(const struct core *core, const struct member *member, uint64_t join,
+               struct msg_join *ret_msg)
+{
+    *ret_msg = (struct msg_join){.join = join,
+                                 .uid = member->uid,
+                                 .pid = member->pid,
+                                 .rank = member->rank,
+                                 .size = member->size,
+                                 .gpu = core->config.gpu};
+    text_copy(ret_msg->name, sizeof(ret_msg->name), member->name);
 }
 
 /* The home may answer at once when it is this node: @member may have ended on return. */
@@ -251,16 +284,12 @@ static void join_ask(struct core *core, struct member *member)
     member->home = home_of(core, member);
     member->join = ++core->join_count << 17 | (pool_index(&core->members, member) + 1);
     if (member->home != (int)core->config.self) {
-        act_join(core, member);
+        act_to_peer(
+            core, (unsigned)member->home,
+            (struct act_msg){.type = MSG_JOIN, .join = {.join = member->join, .member = member}});
         return;
     }
-    join.join = member->join;
-    join.uid = member->uid;
-    join.pid = member->pid;
-    join.rank = member->rank;
-    join.size = member->size;
-    join.gpu = core->config.gpu;
-    text_copy(join.name, sizeof(join.name), member->name);
+    join_fill(core, member, member->join, &join);
     home_join(core, core->config.self, &join);
 }
 
@@ -273,7 +302,7 @@ void join_run(struct core *core)
 
         list_del(&member->todo);
         if (!change_may_begin(core, member->client, text, sizeof(text)))
-            join_fail(core, member, CAUSE_DENIED, -1, core_self_name(core), text);
+            join_fail(core, member, CAUSE_DENIED, -1, (int)core->config.self, text);
         else if (ration_take(core, member))
             join_ask(core, member);
     }
@@ -320,7 +349,7 @@ void join_home_lost(struct core *core, unsigned node)
         if (member->state == MEMBER_EXPIRING) {
             text_format(text, sizeof(text), "group \"%s\": its home node %s was lost", member->name,
                         core_node_name(core, node));
-            join_fail(core, member, CAUSE_NODE_LOST, -1, core_node_name(core, node), text);
+            join_fail(core, member, CAUSE_NODE_LOST, -1, (int)node, text);
         } else if (member->state == MEMBER_ASKING) {
             join_again(core, member);
         }
@@ -340,7 +369,7 @@ static void timed_out(struct core *core, struct member *member, unsigned count, 
     text_add(&text, ": missing %s", missing);
     act_note(core, CORE_NOTE_GROUP_FAILED, CORE_BY_USER, member->uid, CORE_LOG_DEBUG,
              "rank %u, pid %u: %s", member->rank, member->pid, buf);
-    join_fail(core, member, CAUSE_TIMEOUT, -1, "", buf);
+    join_fail(core, member, CAUSE_TIMEOUT, -1, -1, buf);
 }
 
 void join_refused(struct core *core, unsigned node, const struct msg_join_refused *msg)
@@ -352,7 +381,7 @@ void join_refused(struct core *core, unsigned node, const struct msg_join_refuse
         return; /* about a request that was withdrawn meanwhile */
     if (msg->cause != CAUSE_TIMEOUT)
         join_fail(core, member, msg->cause < CAUSE_COUNT ? msg->cause : CAUSE_INTERNAL, msg->rank,
-                  msg->node, msg->text);
+                  core_node_find(core, msg->node), msg->text);
     else if (member->state == MEMBER_EXPIRING)
         timed_out(core, member, msg->rank > 0 ? (unsigned)msg->rank : 0, msg->text);
 }
@@ -365,15 +394,16 @@ static void expire_committed(struct core *core, struct member *member)
     struct group *group = member->group;
     char buf[MSG_TEXT_MAX] = "";
     struct text text = {buf, sizeof(buf), 0};
-    const char *node = "";
+    int node = -1;
 
-    for (unsigned i = 0; i < group->nnodes && !*node; i++)
+    for (unsigned i = 0; i < group->nnodes && node < 0; i++)
         if (!peer_usable(core, group->nodes[i]) || (i != group->me && !group->confirmed[i]))
-            node = core_node_name(core, group->nodes[i]);
+            node = group->nodes[i];
+    assert(node >= 0); /* else it had opened */
     text_add(&text, "group \"%s\": all %u ranks came, but node %s was not ready within ",
-             member->name, member->size, node);
+             member->name, member->size, core_node_name(core, (unsigned)node));
     text_add_ms(&text, member->limit_ms);
-    act_join_failed(core, member->client, member->req, CAUSE_TIMEOUT, -1, node, buf);
+    send_failed(core, member->client, member->req, CAUSE_TIMEOUT, -1, node, buf);
     group_member_lost(core, member, "its time to join ran out");
 }
 
@@ -388,7 +418,7 @@ static void expire_held(struct core *core, struct member *member)
              member->name, member->uid, member->rank);
     text_add_ms(&text, member->limit_ms);
     text_add(&text, ": let it wait longer, or join fewer groups in a second");
-    join_fail(core, member, CAUSE_TIMEOUT, -1, core_self_name(core), buf);
+    join_fail(core, member, CAUSE_TIMEOUT, -1, (int)core->config.self, buf);
 }
 
 static void expire(struct core *core, struct member *member)
@@ -406,13 +436,12 @@ static void expire(struct core *core, struct member *member)
         if (member->home == (int)core->config.self)
             home_cancel(core, core->config.self, member->join);
         else
-            act_join_cancel(core, (unsigned)member->home, member->join);
+            send_cancel(core, member, member->join);
         break;
     case MEMBER_EXPIRING:
         text_format(text, sizeof(text), "group \"%s\": its home node %s does not answer",
                     member->name, core_node_name(core, (unsigned)member->home));
-        join_fail(core, member, CAUSE_NODE_LOST, -1, core_node_name(core, (unsigned)member->home),
-                  text);
+        join_fail(core, member, CAUSE_NODE_LOST, -1, member->home, text);
         break;
     case MEMBER_COMMITTED:
         expire_committed(core, member);
@@ -458,7 +487,7 @@ void join_drain(struct core *core)
             change_may_begin(core, member->client, text, sizeof(text)))
             continue;
         join_cancel(core, member);
-        join_fail(core, member, CAUSE_DENIED, -1, core_self_name(core), text);
+        join_fail(core, member, CAUSE_DENIED, -1, (int)core->config.self, text);
     }
 }
 
@@ -472,6 +501,6 @@ void join_stop(struct core *core)
         if (member->state == MEMBER_COMMITTED)
             continue; /* group_stop() */
         join_cancel(core, member);
-        join_fail(core, member, CAUSE_NODE_LOST, -1, core_self_name(core), text);
+        join_fail(core, member, CAUSE_NODE_LOST, -1, (int)core->config.self, text);
     }
 }

@@ -37,7 +37,7 @@ static void part_waiting(struct core *core, struct client *client, const char *w
         } else {
             join_cancel(core, member);
             if (kick)
-                join_fail(core, member, CAUSE_ABORTED, -1, core_self_name(core), kick);
+                join_fail(core, member, CAUSE_ABORTED, -1, (int)core->config.self, kick);
             else
                 member_end(core, member);
         }

@@ -78,7 +78,17 @@ static void peer_add_engine(struct core *core, unsigned node)
         return;
     peer->added = true;
     peer->retry_ms = CORE_NEVER;
-    act_peer_add(core, node);
+    act_to_engine(core, (struct act_msg){.type = MSG_ENGINE_PEER_ADD,
+                                         .engine_peer = {.peer = node, .engine = peer->engine}});
+}
+
+static void tell_engine_state(struct core *core, unsigned node)
+{
+    bool up = core->engine.state == CORE_ENGINE_UP;
+
+    act_to_peer(core, node,
+                (struct act_msg){.type = MSG_ENGINE_STATE,
+                                 .engine_state = up ? core->engine.incarnation : 0});
 }
 
 /* Our engine forgets theirs. */
@@ -87,7 +97,9 @@ static void del(struct core *core, unsigned node)
     struct peer *peer = &core->peers[node];
 
     if (peer->added && core->engine.state == CORE_ENGINE_UP)
-        act_peer_del(core, node, peer->engine);
+        act_to_engine(core,
+                      (struct act_msg){.type = MSG_ENGINE_PEER_DEL,
+                                       .engine_peer = {.peer = node, .engine = peer->engine}});
     peer->added = peer->accepted = false;
     peer->apart_ms = 0;
     peer->retry_ms = peer->doubt_ms = CORE_NEVER;
@@ -141,7 +153,7 @@ void peer_up(struct core *core, const struct core_event *event)
     peer->links++;
     act_log(core, CORE_LOG_INFO, "node %s is linked", core_node_name(core, event->node));
     if (core->engine.state == CORE_ENGINE_UP)
-        act_engine_state(core, event->node);
+        tell_engine_state(core, event->node);
 }
 
 static void peer_engine_state(struct core *core, unsigned node, const struct msg_engine_state *msg)
@@ -234,7 +246,7 @@ void peer_engine_up(struct core *core)
     for (unsigned i = 0; i < core->config.nnodes; i++) {
         if (!peer_linked(core, i))
             continue;
-        act_engine_state(core, i);
+        tell_engine_state(core, i);
         peer_add_engine(core, i);
     }
 }
@@ -245,7 +257,7 @@ void peer_engine_down(struct core *core)
         del(core, i);
         review(core, i);
         if (peer_linked(core, i))
-            act_engine_state(core, i);
+            tell_engine_state(core, i);
     }
 }
 
@@ -261,7 +273,10 @@ void peer_engine_accepts(struct core *core, const struct msg_engine_peer *msg)
     if (peer->engine != msg->engine)
         return; /* about an engine that is gone */
     peer->accepted = true;
-    act_engine_ready(core, msg->peer);
+    act_to_peer(core, msg->peer,
+                (struct act_msg){
+                    .type = MSG_ENGINE_READY,
+                    .engine_ready = {.engine = peer->engine, .mine = core->engine.incarnation}});
     review(core, msg->peer);
 }
 
@@ -376,7 +391,9 @@ static void check_peers(struct core *core)
         if (core->now >= peer->heard_ms + core->config.node_timeout_ms) {
             text_add(&silent, "silent for ");
             text_add_ms(&silent, core->config.node_timeout_ms);
-            act_peer_drop(core, i, text);
+            act_push(core,
+                     (struct core_action){.type = CORE_DO_PEER_DROP,
+                                          .peer_drop = {.node = i, .why = act_text(core, text)}});
             peer_down(core, i, CORE_LOSS_SILENCE, text);
             continue;
         }
@@ -399,7 +416,10 @@ void peer_tick(struct core *core)
         core->heartbeat_seq++;
         for (unsigned i = 0; i < core->config.nnodes; i++)
             if (peer_linked(core, i))
-                act_heartbeat(core, i);
+                act_to_peer(core, i,
+                            (struct act_msg){.type = MSG_HEARTBEAT,
+                                             .heartbeat = {.seq = core->heartbeat_seq,
+                                                           .draining = core->draining}});
         group_tick(core);
     }
     if (core->now >= core->silent_ms)

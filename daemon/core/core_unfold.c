@@ -1,476 +1,214 @@
 /* core_unfold.c - the queue of actions, the way out: core_next().
  *
- * Records become whole struct core_actions only here, one at a time, so that the queue stays
- * small however many nodes a message goes to. A record about a group is filled from the group
- * as it is when the action is handed out; the deferred free keeps objects readable until the queue
- * is empty. */
-#include "daemon/core/core_act.h"
-
-static const char *act_text(const struct core *core, const struct act *act)
-{
-    return core->queue.text + act->text;
-}
+ * Records become whole actions only here, one at a time, so that the queue stays small however
+ * many nodes a message goes to. What a message says of a member, a group, a forming or an engine's
+ * address is read from there when the message is handed out; the deferred free keeps objects
+ * readable until the queue is empty. */
+#include "daemon/core/core_internal.h"
 
 #define COPY(dst, src) text_copy(dst, sizeof(dst), src)
 
-static struct msg *unfold_message(struct core_action *ret, enum core_action_type type,
-                                  unsigned target, enum msg_type kind)
+/* ---- messages -------------------------------------------------------------------------------- */
+
+static void fill_for_client(const struct core *core, const struct act_msg *msg, struct msg *ret)
 {
-    ret->type = type;
-    if (type == CORE_DO_CLIENT_SEND)
-        ret->client = target;
-    else
-        ret->node = target;
-    ret->msg.type = kind;
-    return &ret->msg;
-}
-
-static void welcome(const struct core *core, unsigned client, struct core_action *ret)
-{
-    struct msg_welcome *m = &unfold_message(ret, CORE_DO_CLIENT_SEND, client, MSG_WELCOME)->welcome;
-
-    m->version = MSG_VERSION;
-    m->incarnation = core->config.incarnation;
-    COPY(m->node, core_self_name(core));
-    COPY(m->cluster, core->cluster);
-}
-
-static void join(const struct core *core, const struct act *act, struct core_action *ret)
-{
-    const struct member *member = pool_at(&core->members, act->object);
-    struct msg_join *m = &unfold_message(ret, CORE_DO_PEER_SEND, act->target, MSG_JOIN)->join;
-
-    m->join = act->id;
-    m->uid = member->uid;
-    m->pid = member->pid;
-    m->rank = member->rank;
-    m->size = member->size;
-    m->gpu = core->config.gpu;
-    COPY(m->name, member->name);
-}
-
-static void unfold_commit(struct core *core, const struct act *act, unsigned node,
-                          struct core_action *ret)
-{
-    const struct forming *forming = pool_at(&core->formings, act->object);
-    struct msg_commit *m = &unfold_message(ret, CORE_DO_PEER_SEND, node, MSG_COMMIT)->commit;
-
-    m->group = forming->id;
-    m->epoch = 1;
-    m->uid = forming->uid;
-    m->latency_us = core->config.net.latency_us;
-    m->mbytes_s = core->config.net.mbytes_s;
-    m->gpu = home_all_gpu(core, forming);
-    m->size = forming->size;
-    m->nnodes = forming->nnodes;
-    m->members = forming->members;
-    m->nodes = core->names;
-    for (unsigned i = 0; i < forming->nnodes; i++)
-        COPY(core->names[i], core_node_name(core, forming->nodes[i]));
-    COPY(m->name, forming->name);
-    COPY(m->home, core_self_name(core));
-}
-
-static void gone(const struct core *core, const struct act *act, const struct group *group,
-                 unsigned node, struct core_action *ret)
-{
-    struct msg_gone *m = &unfold_message(ret, CORE_DO_PEER_SEND, node, MSG_GONE)->gone;
-
-    m->group = group->id;
-    m->rank = (uint32_t)act->rank;
-    m->ops = act->ops;
-    m->pid = act->pid;
-    m->cause = act->cause;
-    COPY(m->text, act_text(core, act));
-}
-
-static void broken(const struct group *group, unsigned node, struct core_action *ret)
-{
-    struct msg_broken *m = &unfold_message(ret, CORE_DO_PEER_SEND, node, MSG_BROKEN)->broken;
-
-    m->group = group->id;
-    m->cause = group->cause;
-    m->rank = group->cause_rank;
-    m->pid = group->cause_pid;
-    COPY(m->node, group->cause_node);
-    COPY(m->text, group->cause_text);
-}
-
-static void who(const struct act *act, unsigned node, struct core_action *ret)
-{
-    struct msg_ask_absent *m =
-        &unfold_message(ret, CORE_DO_PEER_SEND, node, MSG_ASK_ABSENT)->ask_absent;
-
-    m->group = act->id;
-    m->ask = act->id2;
-    m->seq = act->seq;
-}
-
-static void group_action(const struct core *core, const struct act *act, enum core_action_type type,
-                         struct core_action *ret)
-{
-    ret->type = type;
-    ret->group = act->id;
-    ret->flag = act->flag;
-    ret->cause = (enum cause)act->cause;
-    ret->rank = act->rank;
-    ret->ops = act->ops;
-    ret->pid = act->pid;
-    COPY(ret->text, act_text(core, act));
-    if (type == CORE_DO_MEMBER_GONE) {
-        const struct group *group = pool_at(&core->groups, act->object);
-
-        COPY(ret->name, core_node_name(core, group->nodes[group->members[act->rank].node]));
+    switch ((int)msg->type) { /* int: of all types a client gets these from the core */
+    case MSG_WELCOME:
+        ret->welcome.version = MSG_VERSION;
+        ret->welcome.incarnation = core->config.incarnation;
+        COPY(ret->welcome.node, core_self_name(core));
+        COPY(ret->welcome.cluster, core->cluster);
+        break;
+    case MSG_REFUSED:
+        ret->refused.cause = msg->refused.cause;
+        COPY(ret->refused.text, msg->refused.text);
+        break;
+    case MSG_JOIN_FAILED:
+        ret->join_failed.req = msg->join_failed.req;
+        ret->join_failed.cause = msg->join_failed.cause;
+        ret->join_failed.rank = msg->join_failed.rank;
+        COPY(ret->join_failed.node, msg->join_failed.node);
+        COPY(ret->join_failed.text, msg->join_failed.text);
+        break;
+    case MSG_ABSENT:
+        ret->absent.req = msg->absent.req;
+        ret->absent.count = msg->absent.count;
+        ret->absent.rank = msg->absent.rank;
+        COPY(ret->absent.node, msg->absent.node);
+        COPY(ret->absent.text, msg->absent.text);
+        break;
+    case MSG_GPU_ANSWER:
+        ret->gpu_answer.req = msg->gpu_answer.req;
+        ret->gpu_answer.cause = msg->gpu_answer.cause;
+        COPY(ret->gpu_answer.text, msg->gpu_answer.text);
+        break;
+    default:
+        abort();
     }
 }
 
-static void unfold_group_broken(const struct core *core, const struct act *act,
-                                struct core_action *ret)
+/* What a rank's end and a group's end are told by. */
+static void fill_end(const struct act_msg *msg, struct msg *ret)
 {
-    const struct group *group = pool_at(&core->groups, act->object);
-
-    group_action(core, act, CORE_DO_GROUP_BROKEN, ret);
-    ret->cause = group->cause;
-    ret->rank = group->cause_rank;
-    ret->pid = group->cause_pid;
-    COPY(ret->name, group->cause_node);
-    COPY(ret->text, group->cause_text);
+    if (msg->type == MSG_GONE) {
+        ret->gone.group = msg->gone.group;
+        ret->gone.rank = msg->gone.rank;
+        ret->gone.ops = msg->gone.ops;
+        ret->gone.pid = msg->gone.pid;
+        ret->gone.cause = msg->gone.cause;
+        COPY(ret->gone.text, msg->gone.text);
+    } else {
+        ret->broken.group = msg->broken.group;
+        ret->broken.cause = msg->broken.cause;
+        ret->broken.rank = msg->broken.rank;
+        ret->broken.pid = msg->broken.pid;
+        COPY(ret->broken.node, msg->broken.node);
+        COPY(ret->broken.text, msg->broken.text);
+    }
 }
 
-/* Steps of the records that unfold; false when there is nothing left of them. */
-
-static bool next_commit(struct core *core, struct act *act, struct core_action *ret)
+static void fill_for_peer(struct core *core, const struct act *act, struct msg *ret)
 {
-    const struct forming *forming = pool_at(&core->formings, act->object);
+    const struct act_msg *msg = &act->msg;
 
-    while (act->at < forming->nnodes) {
-        unsigned node = forming->nodes[act->at++];
+    switch ((int)msg->type) { /* int: of all types a peer gets these from the core */
+    case MSG_HEARTBEAT:
+        ret->heartbeat = msg->heartbeat;
+        break;
+    case MSG_ENGINE_STATE:
+        ret->engine_state.engine = msg->engine_state;
+        if (!msg->engine_state)
+            break;
+        ret->engine_state.addr_len = core->engine.addr_len;
+        memcpy(ret->engine_state.addr, core->engine.addr, core->engine.addr_len);
+        break;
+    case MSG_ENGINE_READY:
+        ret->engine_ready = msg->engine_ready;
+        break;
+    case MSG_JOIN:
+        join_fill(core, msg->join.member, msg->join.join, &ret->join);
+        break;
+    case MSG_JOIN_CANCEL:
+        ret->join_cancel = msg->join_cancel;
+        break;
+    case MSG_JOIN_REFUSED:
+        ret->join_refused.join = msg->join_refused.join;
+        ret->join_refused.cause = msg->join_refused.cause;
+        ret->join_refused.rank = msg->join_refused.rank;
+        COPY(ret->join_refused.node, core_self_name(core));
+        COPY(ret->join_refused.text, msg->join_refused.text);
+        break;
+    case MSG_COMMIT:
+        home_fill_commit(core, act->forming, &ret->commit);
+        break;
+    case MSG_SYNC:
+        ret->sync = msg->sync;
+        break;
+    case MSG_GONE:
+    case MSG_BROKEN:
+        fill_end(msg, ret);
+        break;
+    case MSG_ASK_ABSENT:
+        ret->ask_absent = msg->ask_absent;
+        break;
+    default:
+        abort();
+    }
+}
 
-        if (node != core->config.self && peer_linked(core, node)) {
-            unfold_commit(core, act, node, ret);
+/* For the engine, and for commd-gpu. */
+static void fill_for_process(const struct core *core, const struct act_msg *msg, struct msg *ret)
+{
+    const struct peer *peer;
+
+    switch ((int)msg->type) { /* int: of all types they get these from the core */
+    case MSG_PING:
+        ret->ping = msg->ping;
+        break;
+    case MSG_GPU_SESSION_DEL:
+        ret->gpu_session = msg->gpu_session;
+        break;
+    case MSG_ENGINE_PEER_DEL:
+        ret->engine_peer.peer = msg->engine_peer.peer;
+        ret->engine_peer.engine = msg->engine_peer.engine;
+        break;
+    case MSG_ENGINE_PEER_ADD:
+        peer = &core->peers[msg->engine_peer.peer];
+        ret->engine_peer_add.peer = msg->engine_peer.peer;
+        ret->engine_peer_add.engine = msg->engine_peer.engine;
+        ret->engine_peer_add.addr_len = peer->addr_len;
+        memcpy(ret->engine_peer_add.addr, peer->addr, peer->addr_len);
+        COPY(ret->engine_peer_add.node, core_node_name(core, msg->engine_peer.peer));
+        break;
+    default:
+        abort();
+    }
+}
+
+/* ---- records that become several ------------------------------------------------------------- */
+
+/* The next node that the message of @act goes to. */
+static bool next_node(const struct core *core, struct act *act)
+{
+    bool committed = act->each == ACT_EACH_COMMITTED;
+    const uint16_t *nodes = committed ? act->forming->nodes : act->group->nodes;
+    unsigned nnodes = committed ? act->forming->nnodes : act->group->nnodes;
+
+    while (act->at < nnodes) {
+        unsigned place = act->at++;
+
+        act->to = nodes[place];
+        if (act->to != core->config.self && peer_linked(core, act->to) &&
+            (act->each != ACT_EACH_UNCONFIRMED || !act->group->confirmed[place]))
             return true;
-        }
     }
     return false;
 }
 
-static bool next_participant(struct core *core, struct act *act, struct core_action *ret)
+/* The next rank that is gone already. Other nodes hear of ours only. */
+static bool next_gone(const struct core *core, struct act *act)
 {
-    const struct group *group = pool_at(&core->groups, act->object);
-
-    while (act->at < group->nnodes) {
-        unsigned place = act->at++, node = group->nodes[place];
-
-        if (place == group->me || !peer_linked(core, node))
-            continue;
-        if (act->kind == ACT_SYNC) {
-            if (group->confirmed[place])
-                continue;
-            unfold_message(ret, CORE_DO_PEER_SEND, node, MSG_SYNC)->sync.group = group->id;
-        } else if (act->kind == ACT_ASK_ABSENT) {
-            who(act, node, ret);
-        } else if (act->kind == ACT_GONE) {
-            gone(core, act, group, node, ret);
-        } else {
-            broken(group, node, ret);
-        }
-        return true;
-    }
-    return false;
-}
-
-static bool next_rank(struct core *core, struct act *act, struct core_action *ret)
-{
-    const struct group *group = pool_at(&core->groups, act->object);
+    const struct group *group = act->group;
 
     while (act->at < group->size) {
         uint32_t rank = act->at++;
-        const struct fate *fate = runs_fate(&core->runs, &group->members[rank]);
-        struct act one = *act;
+        const struct msg_member *member = &group->members[rank];
+        const struct fate *fate = runs_fate(&core->runs, member);
+        struct core_rank_gone gone = {.group = group->id,
+                                      .rank = rank,
+                                      .ops = fate->ops == CORE_OPS_FROM_BOARD ? 0 : fate->ops,
+                                      .pid = member->pid,
+                                      .cause = (enum cause)fate->cause,
+                                      .text = "gone before the group opened"};
 
-        if (!fate->cause)
+        if (!fate->cause || (act->type == CORE_DO_PEER_SEND && member->node != group->me))
             continue;
-        one.text = 0;
-        one.rank = (int32_t)rank;
-        one.ops = fate->ops == CORE_OPS_FROM_BOARD ? 0 : fate->ops;
-        one.cause = fate->cause;
-        one.pid = group->members[rank].pid;
-        if (act->kind == ACT_GROUP_FATES) {
-            group_action(core, &one, CORE_DO_MEMBER_GONE, ret);
-            COPY(ret->text, "gone before the group opened");
-            return true;
-        }
-        if (group->members[rank].node != group->me)
-            continue;
-        gone(core, &one, group, act->target, ret);
-        COPY(ret->msg.gone.text, "gone before the group opened");
+        if (act->type == CORE_DO_PEER_SEND)
+            act->msg.gone = gone;
+        else
+            act->action = (struct core_action){.type = CORE_DO_RANK_GONE, .rank_gone = gone};
         return true;
     }
     return false;
 }
 
-static void unfold_engine_state(const struct core *core, const struct act *act,
-                                struct core_action *ret)
+static void hand_out(struct core *core, const struct act *act, struct core_action *ret)
 {
-    struct msg_engine_state *m =
-        &unfold_message(ret, CORE_DO_PEER_SEND, act->target, MSG_ENGINE_STATE)->engine_state;
+    struct msg *msg = &core->queue.msg;
 
-    m->engine = act->id;
-    if (!act->id)
+    if (act->type > CORE_DO_GPU_SEND) {
+        *ret = act->action;
         return;
-    m->addr_len = core->engine.addr_len;
-    memcpy(m->addr, core->engine.addr, m->addr_len);
-}
-
-static void unfold_peer_add(const struct core *core, const struct act *act, struct core_action *ret)
-{
-    const struct peer *peer = &core->peers[act->target];
-    struct msg_engine_peer_add *m =
-        &unfold_message(ret, CORE_DO_ENGINE_SEND, act->target, MSG_ENGINE_PEER_ADD)
-             ->engine_peer_add;
-
-    m->peer = act->target;
-    m->engine = act->id;
-    m->addr_len = peer->addr_len;
-    memcpy(m->addr, peer->addr, m->addr_len);
-    COPY(m->node, core_node_name(core, act->target));
-}
-
-static void absent_here(const struct act *act, struct core_action *ret)
-{
-    ret->type = CORE_DO_GROUP_ABSENT;
-    ret->group = act->id;
-    ret->flag = act->flag;
-    ret->seq = act->seq;
-    ret->ask = act->id2;
-    if (act->flag)
-        ret->node = act->target;
+    }
+    memset(msg, 0, sizeof(*msg));
+    msg->type = act->msg.type;
+    if (act->type == CORE_DO_CLIENT_SEND)
+        fill_for_client(core, &act->msg, msg);
+    else if (act->type == CORE_DO_PEER_SEND)
+        fill_for_peer(core, act, msg);
     else
-        ret->client = act->target;
-}
-
-static void absent(const struct core *core, const struct act *act, struct core_action *ret)
-{
-    struct msg_absent *m =
-        &unfold_message(ret, CORE_DO_CLIENT_SEND, act->target, MSG_ABSENT)->absent;
-
-    m->req = act->req;
-    m->count = act->ops;
-    m->rank = act->rank;
-    COPY(m->node, core_node_name(core, act->about - 1));
-    COPY(m->text, act_text(core, act));
-}
-
-static void client_message(const struct core *core, const struct act *act, struct core_action *ret)
-{
-    if (act->kind == ACT_REFUSED) {
-        struct msg_refused *m =
-            &unfold_message(ret, CORE_DO_CLIENT_SEND, act->target, MSG_REFUSED)->refused;
-
-        m->cause = act->cause;
-        COPY(m->text, act_text(core, act));
-    } else {
-        struct msg_join_failed *m =
-            &unfold_message(ret, CORE_DO_CLIENT_SEND, act->target, MSG_JOIN_FAILED)->join_failed;
-
-        m->req = act->req;
-        m->cause = act->cause;
-        m->rank = act->rank;
-        COPY(m->node, act->about ? core_node_name(core, act->about - 1) : "");
-        COPY(m->text, act_text(core, act));
-    }
-}
-
-static void peer_message(const struct core *core, const struct act *act, struct core_action *ret)
-{
-    if (act->kind == ACT_BROKEN_TO && act->flag) {
-        broken(pool_at(&core->groups, act->object), act->target, ret);
-    } else if (act->kind == ACT_BROKEN_TO) {
-        struct msg_broken *m =
-            &unfold_message(ret, CORE_DO_PEER_SEND, act->target, MSG_BROKEN)->broken;
-
-        m->group = act->id;
-        m->cause = act->cause;
-        m->rank = act->rank;
-        COPY(m->node, core_self_name(core));
-        COPY(m->text, act_text(core, act));
-    } else {
-        struct msg_join_refused *m =
-            &unfold_message(ret, CORE_DO_PEER_SEND, act->target, MSG_JOIN_REFUSED)->join_refused;
-
-        m->join = act->id;
-        m->cause = act->cause;
-        m->rank = act->rank;
-        COPY(m->node, core_self_name(core));
-        COPY(m->text, act_text(core, act));
-    }
-}
-
-static void gpu_action(const struct core *core, const struct act *act, struct core_action *ret)
-{
-    struct msg *m;
-
-    if (act->kind == ACT_GPU_SESSION) {
-        ret->type = CORE_DO_GPU_SESSION;
-        ret->client = act->target;
-        ret->by_id = (uint32_t)act->id;
-        ret->pid = act->pid;
-        ret->ask = act->req;
-    } else if (act->kind == ACT_GPU_SESSION_DEL) {
-        m = unfold_message(ret, CORE_DO_GPU_SEND, 0, MSG_GPU_SESSION_DEL);
-        m->gpu_session.client = act->target;
-    } else if (act->kind == ACT_GPU_PING) {
-        unfold_message(ret, CORE_DO_GPU_SEND, 0, MSG_PING)->ping.seq = act->id;
-    } else {
-        m = unfold_message(ret, CORE_DO_CLIENT_SEND, act->target, MSG_GPU_ANSWER);
-        m->gpu_answer.req = act->req;
-        m->gpu_answer.cause = act->cause;
-        COPY(m->gpu_answer.text, act_text(core, act));
-    }
-}
-
-static void unfold_log_line(const struct core *core, const struct act *act, struct core_action *ret)
-{
-    ret->type = CORE_DO_LOG;
-    ret->level = act->level;
-    ret->by = (enum core_by)act->flag;
-    ret->by_id = act->target;
-    ret->note = (enum core_note)act->cause;
-    COPY(ret->text, act_text(core, act));
-}
-
-/* Fills *ret from @act; false when it has nothing (more) to give. */
-static bool unfold(struct core *core, struct act *act, struct core_action *ret)
-{
-    struct msg *m;
-
-    switch ((enum act_kind)act->kind) {
-    case ACT_LOG:
-        unfold_log_line(core, act, ret);
-        return true;
-    case ACT_WELCOME:
-        welcome(core, act->target, ret);
-        return true;
-    case ACT_REFUSED:
-    case ACT_JOIN_FAILED:
-        client_message(core, act, ret);
-        return true;
-    case ACT_CLOSE:
-        ret->type = CORE_DO_CLIENT_CLOSE;
-        ret->client = act->target;
-        return true;
-    case ACT_PEER_DROP:
-        ret->type = CORE_DO_PEER_DROP;
-        ret->node = act->target;
-        COPY(ret->text, act_text(core, act));
-        return true;
-    case ACT_HEARTBEAT:
-        m = unfold_message(ret, CORE_DO_PEER_SEND, act->target, MSG_HEARTBEAT);
-        m->heartbeat.seq = act->id;
-        m->heartbeat.draining = core->draining;
-        return true;
-    case ACT_ENGINE_STATE:
-        unfold_engine_state(core, act, ret);
-        return true;
-    case ACT_ENGINE_READY:
-        m = unfold_message(ret, CORE_DO_PEER_SEND, act->target, MSG_ENGINE_READY);
-        m->engine_ready.engine = act->id;
-        m->engine_ready.mine = act->id2;
-        return true;
-    case ACT_JOIN:
-        join(core, act, ret);
-        return true;
-    case ACT_JOIN_CANCEL:
-        unfold_message(ret, CORE_DO_PEER_SEND, act->target, MSG_JOIN_CANCEL)->join_cancel.join =
-            act->id;
-        return true;
-    case ACT_JOIN_REFUSED:
-    case ACT_BROKEN_TO:
-        peer_message(core, act, ret);
-        return true;
-    case ACT_COMMIT:
-        return next_commit(core, act, ret);
-    case ACT_ABSENT_HERE:
-        absent_here(act, ret);
-        return true;
-    case ACT_ABSENT:
-        absent(core, act, ret);
-        return true;
-    case ACT_LOG_LEVEL:
-        ret->type = CORE_DO_LOG_LEVEL;
-        ret->client = act->target;
-        ret->by = CORE_BY_USER;
-        ret->by_id = (uint32_t)act->id;
-        ret->level = act->level;
-        return true;
-    case ACT_RELOAD:
-        ret->type = CORE_DO_RELOAD;
-        ret->client = act->target;
-        return true;
-    case ACT_CHANGED:
-        ret->type = CORE_DO_CHANGED;
-        ret->client = act->target;
-        ret->flag = act->flag;
-        ret->ops = act->ops;
-        COPY(ret->text, act_text(core, act));
-        return true;
-    case ACT_SYNC:
-    case ACT_ASK_ABSENT:
-    case ACT_GONE:
-    case ACT_BROKEN:
-        return next_participant(core, act, ret);
-    case ACT_SYNC_TO:
-        unfold_message(ret, CORE_DO_PEER_SEND, act->target, MSG_SYNC)->sync.group = act->id;
-        return true;
-    case ACT_GONE_AGAIN:
-    case ACT_GROUP_FATES:
-        return next_rank(core, act, ret);
-    case ACT_ENGINE_START:
-        ret->type = CORE_DO_ENGINE_START;
-        return true;
-    case ACT_ENGINE_KILL:
-        ret->type = CORE_DO_ENGINE_KILL;
-        return true;
-    case ACT_GPU_START:
-        ret->type = CORE_DO_GPU_START;
-        return true;
-    case ACT_GPU_KILL:
-        ret->type = CORE_DO_GPU_KILL;
-        return true;
-    case ACT_GPU_PING:
-    case ACT_GPU_SESSION:
-    case ACT_GPU_SESSION_DEL:
-    case ACT_GPU_ANSWER:
-        gpu_action(core, act, ret);
-        return true;
-    case ACT_PING:
-    case ACT_PONG:
-        m = unfold_message(ret, CORE_DO_ENGINE_SEND, 0, MSG_PING);
-        m->ping.seq = act->id;
-        m->ping.pong = act->kind == ACT_PONG;
-        return true;
-    case ACT_PEER_ADD:
-        unfold_peer_add(core, act, ret);
-        return true;
-    case ACT_PEER_DEL:
-        m = unfold_message(ret, CORE_DO_ENGINE_SEND, act->target, MSG_ENGINE_PEER_DEL);
-        m->engine_peer.peer = act->target;
-        m->engine_peer.engine = act->id;
-        return true;
-    case ACT_GROUP_OPEN:
-        group_action(core, act, CORE_DO_GROUP_OPEN, ret);
-        return true;
-    case ACT_MEMBER_GONE:
-        group_action(core, act, CORE_DO_MEMBER_GONE, ret);
-        return true;
-    case ACT_GROUP_BROKEN:
-        unfold_group_broken(core, act, ret);
-        return true;
-    case ACT_GROUP_CLOSE:
-        group_action(core, act, CORE_DO_GROUP_CLOSE, ret);
-        return true;
-    }
-    abort();
+        fill_for_process(core, &act->msg, msg);
+    *ret = (struct core_action){.type = act->type, .send = {.to = act->to, .msg = msg}};
 }
 
 bool core_next(struct core *core, struct core_action *ret_action)
@@ -479,18 +217,16 @@ bool core_next(struct core *core, struct core_action *ret_action)
 
     while (queue->head < queue->tail) {
         struct act *act = &queue->acts[queue->head];
-        bool folded = act->kind == ACT_COMMIT || act->kind == ACT_SYNC ||
-                      act->kind == ACT_ASK_ABSENT || act->kind == ACT_GONE ||
-                      act->kind == ACT_BROKEN || act->kind == ACT_GONE_AGAIN ||
-                      act->kind == ACT_GROUP_FATES;
-        bool more;
+        bool found = act->each == ACT_ONCE        ? true
+                     : act->each == ACT_EACH_GONE ? next_gone(core, act)
+                                                  : next_node(core, act);
 
-        memset(ret_action, 0, sizeof(*ret_action));
-        more = unfold(core, act, ret_action);
-        if (!folded || !more)
+        if (act->each == ACT_ONCE || !found)
             queue->head++;
-        if (more)
-            return true;
+        if (!found)
+            continue;
+        hand_out(core, act, ret_action);
+        return true;
     }
     return false;
 }

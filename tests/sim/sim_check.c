@@ -117,11 +117,11 @@ static bool gave_up(struct sim *sim, uint64_t id, unsigned rank)
     return !join; /* never JOINED there: its time ran out while the group was committed */
 }
 
-void check_gone(struct sim *sim, unsigned node, const struct core_action *action)
+void check_gone(struct sim *sim, unsigned node, const struct core_rank_gone *gone)
 {
-    unsigned rank = (unsigned)action->rank;
+    unsigned rank = gone->rank;
 
-    if (!ended(sim, action->group, rank) && !gave_up(sim, action->group, rank))
+    if (!ended(sim, gone->group, rank) && !gave_up(sim, gone->group, rank))
         sim_fail(sim, "node %s says that rank %u is gone, but it is not", sim_node_name(sim, node),
                  rank);
 }

@@ -36,23 +36,33 @@ static void hash_words(struct sim *sim, const void *p, size_t len)
     }
 }
 
+static void hash_message(struct sim *sim, const struct core_send *send)
+{
+    const struct msg *msg = send->msg;
+
+    sim->hash ^= send->to;
+    if (msg->type == MSG_COMMIT)
+        hash_words(sim, msg->commit.members, msg->commit.size * sizeof(struct msg_member));
+    else if (msg->type != MSG_HEARTBEAT && msg->type != MSG_PING)
+        hash_words(sim, msg, sizeof(*msg));
+}
+
 static void hash_action(struct sim *sim, unsigned node, const struct core_action *action)
 {
-    uint64_t head[] = {sim->now,      node,          action->type,           action->client,
-                       action->node,  action->group, (uint64_t)action->rank, action->ops,
-                       action->cause, action->flag};
+    uint64_t head[] = {sim->now, node, action->type};
 
     sim->actions++;
     hash_words(sim, head, sizeof(head));
-    sim->hash ^= text_hash(0, action->text);
-    if (action->type != CORE_DO_CLIENT_SEND && action->type != CORE_DO_PEER_SEND &&
-        action->type != CORE_DO_ENGINE_SEND)
-        return;
-    if (action->msg.type == MSG_COMMIT)
-        hash_words(sim, action->msg.commit.members,
-                   action->msg.commit.size * sizeof(struct msg_member));
-    else if (action->msg.type != MSG_HEARTBEAT && action->msg.type != MSG_PING)
-        hash_words(sim, &action->msg, sizeof(action->msg));
+    if (action->type <= CORE_DO_GPU_SEND)
+        hash_message(sim, &action->send);
+    else if (action->type == CORE_DO_GROUP_OPEN || action->type == CORE_DO_GROUP_CLOSE)
+        sim->hash ^= action->group_open.group;
+    else if (action->type == CORE_DO_RANK_GONE)
+        sim->hash ^= action->rank_gone.group ^ text_hash(0, action->rank_gone.text);
+    else if (action->type == CORE_DO_GROUP_BROKEN)
+        sim->hash ^= action->group_broken.group ^ text_hash(0, action->group_broken.text);
+    else if (action->type == CORE_DO_LOG)
+        sim->hash ^= text_hash(0, action->log.text);
 }
 
 /* ---- clients --------------------------------------------------------------------------------- */
@@ -82,14 +92,13 @@ static struct join *answered(struct sim *sim, const struct handle *handle_, uint
     sim_fail(sim, "pid %u gets an answer to a join that it never made", handle->pid);
 }
 
-static void client_send(struct sim *sim, unsigned node, const struct core_action *action)
+static void client_send(struct sim *sim, unsigned node, unsigned client, const struct msg *msg)
 {
-    const struct msg *msg = &action->msg;
     struct handle *handle;
 
-    if (action->client == SIM_CLIENTS)
+    if (client == SIM_CLIENTS)
         return; /* sim_admin() */
-    handle = client_of(sim, node, action->client);
+    handle = client_of(sim, node, client);
     if (msg->type == MSG_JOIN_FAILED) {
         sim_note(sim, "%s: pid %u JOIN_FAILED %u%s%s: %s", sim_node_name(sim, node), handle->pid,
                  msg->join_failed.cause, msg->join_failed.node[0] ? " node " : "",
@@ -146,43 +155,42 @@ static void group_open(struct sim *sim, unsigned node, uint64_t id)
     }
 }
 
-static void member_gone(struct sim *sim, unsigned node, const struct core_action *action)
+static void rank_gone(struct sim *sim, unsigned node, const struct core_rank_gone *gone)
 {
-    struct board *board = edge_board(sim, node, action->group);
+    struct board *board = edge_board(sim, node, gone->group);
     struct core_group_view view;
     struct msg msg = {.type = MSG_GONE};
     struct join *join;
     char name[64];
 
-    if (!board || action->rank < 0 || (unsigned)action->rank >= board->size)
+    if (!board || gone->rank >= board->size)
         sim_fail(sim, "a rank is gone in a group that node %s does not have",
                  sim_node_name(sim, node));
-    check_gone(sim, node, action);
-    board->gone[action->rank] = true;
-    msg.gone.group = action->group;
-    msg.gone.rank = (uint32_t)action->rank;
-    msg.gone.ops = action->ops;
-    msg.gone.pid = action->pid;
-    msg.gone.cause = action->cause;
-    text_copy(msg.gone.text, sizeof(msg.gone.text), action->text);
-    if (action->ops == CORE_OPS_FROM_BOARD) {
-        check_member(sim, action->group, msg.gone.rank, &join);
+    check_gone(sim, node, gone);
+    board->gone[gone->rank] = true;
+    msg.gone.group = gone->group;
+    msg.gone.rank = gone->rank;
+    msg.gone.ops = gone->ops;
+    msg.gone.pid = gone->pid;
+    msg.gone.cause = gone->cause;
+    text_copy(msg.gone.text, sizeof(msg.gone.text), gone->text);
+    if (gone->ops == CORE_OPS_FROM_BOARD) {
+        check_member(sim, gone->group, gone->rank, &join);
         msg.gone.ops = join->ops;
     }
-    sim_note(sim, "%s: %s rank %d gone after %u ops, %u: %s", sim_node_name(sim, node),
-             sim_group_name(sim, action->group, name), action->rank, msg.gone.ops, action->cause,
-             action->text);
-    if (action->ops != CORE_OPS_FROM_BOARD ||
-        !core_group(sim->nodes[node].core, action->group, &view))
+    sim_note(sim, "%s: %s rank %u gone after %u ops, %u: %s", sim_node_name(sim, node),
+             sim_group_name(sim, gone->group, name), gone->rank, msg.gone.ops, gone->cause,
+             gone->text);
+    if (gone->ops != CORE_OPS_FROM_BOARD || !core_group(sim->nodes[node].core, gone->group, &view))
         return;
     for (unsigned i = 0; i < view.nnodes; i++)
         if (i != view.me)
             net_send(sim, node, view.nodes[i], &msg);
 }
 
-static void group_broken(struct sim *sim, unsigned node, const struct core_action *action)
+static void group_broken(struct sim *sim, unsigned node, const struct core_group_broken *broken)
 {
-    struct board *board = edge_board(sim, node, action->group);
+    struct board *board = edge_board(sim, node, broken->group);
     char name[64];
 
     if (!board)
@@ -191,19 +199,19 @@ static void group_broken(struct sim *sim, unsigned node, const struct core_actio
         sim_fail(sim, "a group is broken twice on node %s", sim_node_name(sim, node));
     board->broken = true;
     sim_note(sim, "%s: %s broken, %u node %s: %s", sim_node_name(sim, node),
-             sim_group_name(sim, action->group, name), action->cause, action->name, action->text);
-    check_broken(sim, node, action->group, action->cause, action->name, action->text);
+             sim_group_name(sim, broken->group, name), broken->cause, broken->node, broken->text);
+    check_broken(sim, node, broken->group, broken->cause, broken->node, broken->text);
 }
 
-static void group_close(struct sim *sim, unsigned node, const struct core_action *action)
+static void group_close(struct sim *sim, unsigned node, const struct core_group_close *close)
 {
-    struct board *board = edge_board(sim, node, action->group);
+    struct board *board = edge_board(sim, node, close->group);
     char name[64];
 
     if (!board)
         sim_fail(sim, "node %s closes a group that it does not have", sim_node_name(sim, node));
     sim_note(sim, "%s: %s close%s", sim_node_name(sim, node),
-             sim_group_name(sim, action->group, name), action->flag ? ", abort" : "");
+             sim_group_name(sim, close->group, name), close->abort ? ", abort" : "");
     board->group = 0;
 }
 
@@ -257,47 +265,45 @@ static void note_message(struct sim *sim, unsigned from, unsigned to, const stru
     }
 }
 
-static void peer_send(struct sim *sim, unsigned node, const struct core_action *action)
+static void peer_send(struct sim *sim, unsigned node, unsigned to, const struct msg *msg)
 {
     if (sim->crash_now)
         return; /* its last messages never leave */
-    note_message(sim, node, action->node, &action->msg);
-    net_send(sim, node, action->node, &action->msg);
-    if (sim->crash_after && node == sim->crash_from && action->msg.type == sim->crash_type &&
+    note_message(sim, node, to, msg);
+    net_send(sim, node, to, msg);
+    if (sim->crash_after && node == sim->crash_from && msg->type == sim->crash_type &&
         --sim->crash_after == 0)
         sim->crash_now = true;
 }
 /* As the board's counters have it: here, those of sim_ops(). */
-static void group_absent(struct sim *sim, unsigned node, const struct core_action *action)
+static void group_absent(struct sim *sim, unsigned node, const struct core_group_absent *absent)
 {
-    struct core_action answer = {.type = action->flag ? CORE_DO_PEER_SEND : CORE_DO_CLIENT_SEND,
-                                 .client = action->client,
-                                 .node = action->node};
-    struct msg_absent list = {.req = (uint32_t)action->ask, .rank = -1};
+    struct msg answer = {.type = MSG_ABSENT};
+    struct msg_absent list = {.req = (uint32_t)absent->ask, .rank = -1};
     struct text text = {list.text, sizeof(list.text), 0};
     struct core_group_view view;
     struct join *join;
 
-    if (!edge_board(sim, node, action->group) ||
-        !core_group(sim->nodes[node].core, action->group, &view))
+    if (!edge_board(sim, node, absent->group) ||
+        !core_group(sim->nodes[node].core, absent->group, &view))
         sim_fail(sim, "node %s is asked about a group without a board", sim_node_name(sim, node));
     for (unsigned rank = 0; rank < view.size; rank++) {
-        check_member(sim, action->group, rank, &join);
-        if (view.members[rank].node != view.me || (join && join->ops >= action->seq))
+        check_member(sim, absent->group, rank, &join);
+        if (view.members[rank].node != view.me || (join && join->ops >= absent->seq))
             continue;
         text_add(&text, "%s%u", list.count++ ? "," : "", rank);
         list.rank = list.rank < 0 ? (int32_t)rank : list.rank;
     }
-    if (!action->flag) {
+    if (absent->asker == CORE_ASKER_CLIENT) {
         text_copy(list.node, sizeof(list.node), sim_node_name(sim, node));
-        answer.msg = (struct msg){.type = MSG_ABSENT, .absent = list};
-        return client_send(sim, node, &answer);
+        answer.absent = list;
+        return client_send(sim, node, absent->to, &answer);
     }
-    answer.msg.type = MSG_ABSENT_HERE;
-    answer.msg.absent_here = (struct msg_absent_here){
-        .group = action->group, .ask = action->ask, .count = list.count, .rank = list.rank};
-    text_copy(answer.msg.absent_here.text, MSG_TEXT_MAX, list.text);
-    peer_send(sim, node, &answer);
+    answer.type = MSG_ABSENT_HERE;
+    answer.absent_here = (struct msg_absent_here){
+        .group = absent->group, .ask = absent->ask, .count = list.count, .rank = list.rank};
+    text_copy(answer.absent_here.text, MSG_TEXT_MAX, list.text);
+    peer_send(sim, node, absent->to, &answer);
 }
 
 void edge_action(struct sim *sim, unsigned node, const struct core_action *action)
@@ -305,18 +311,21 @@ void edge_action(struct sim *sim, unsigned node, const struct core_action *actio
     hash_action(sim, node, action);
     switch (action->type) {
     case CORE_DO_CLIENT_SEND:
-        client_send(sim, node, action);
-        break;
-    case CORE_DO_CLIENT_CLOSE:
-        client_close(sim, node, action->client);
+        client_send(sim, node, action->send.to, action->send.msg);
         break;
     case CORE_DO_PEER_SEND:
-        peer_send(sim, node, action);
+        peer_send(sim, node, action->send.to, action->send.msg);
+        break;
+    case CORE_DO_ENGINE_SEND:
+        engine_receive(sim, node, action->send.msg);
+        break;
+    case CORE_DO_CLIENT_CLOSE:
+        client_close(sim, node, action->client_close.client);
         break;
     case CORE_DO_PEER_DROP:
         sim_note(sim, "%s drops the link to %s: %s", sim_node_name(sim, node),
-                 sim_node_name(sim, action->node), action->text);
-        net_drop(sim, node, action->node);
+                 sim_node_name(sim, action->peer_drop.node), action->peer_drop.why);
+        net_drop(sim, node, action->peer_drop.node);
         break;
     case CORE_DO_ENGINE_START:
         engine_start_process(sim, node);
@@ -325,23 +334,20 @@ void edge_action(struct sim *sim, unsigned node, const struct core_action *actio
         sim->oracle.engine_fault[node] = true;
         engine_kill_process(sim, node, true);
         break;
-    case CORE_DO_ENGINE_SEND:
-        engine_receive(sim, node, &action->msg);
-        break;
     case CORE_DO_GROUP_OPEN:
-        group_open(sim, node, action->group);
+        group_open(sim, node, action->group_open.group);
         break;
-    case CORE_DO_MEMBER_GONE:
-        member_gone(sim, node, action);
+    case CORE_DO_RANK_GONE:
+        rank_gone(sim, node, &action->rank_gone);
         break;
     case CORE_DO_GROUP_BROKEN:
-        group_broken(sim, node, action);
+        group_broken(sim, node, &action->group_broken);
         break;
     case CORE_DO_GROUP_CLOSE:
-        group_close(sim, node, action);
+        group_close(sim, node, &action->group_close);
         break;
     case CORE_DO_GROUP_ABSENT:
-        group_absent(sim, node, action);
+        group_absent(sim, node, &action->group_absent);
         break;
     case CORE_DO_GPU_START:
     case CORE_DO_GPU_KILL:

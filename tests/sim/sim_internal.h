@@ -145,7 +145,7 @@ void engine_kill_process(struct sim *sim, unsigned node, bool report);
 /* sim_check.c */
 void check_step(struct sim *sim, unsigned node);
 void check_opened(struct sim *sim, unsigned node, const struct core_group_view *view);
-void check_gone(struct sim *sim, unsigned node, const struct core_action *action);
+void check_gone(struct sim *sim, unsigned node, const struct core_rank_gone *gone);
 /* @id 0: a join that failed */
 void check_broken(struct sim *sim, unsigned node, uint64_t id, enum cause cause, const char *name,
                   const char *text);

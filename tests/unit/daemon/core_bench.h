@@ -90,21 +90,32 @@ static inline void feed(struct bench *bench, struct core_event event)
     event.now_ms = bench->now;
     core_input(bench->core, &event);
     while (core_next(bench->core, &action)) {
-        bench->hash = core_mix(bench->hash ^ text_hash(action.type, action.text) ^ action.group ^
-                               (uint64_t)action.client << 32 ^ action.node);
+        const struct msg *msg = action.send.msg;
+
+        bench->hash = core_mix(bench->hash ^ action.type);
         switch (action.type) {
         case CORE_DO_CLIENT_SEND:
-            note_client(bench, action.client, &action.msg);
-            break;
-        case CORE_DO_CLIENT_CLOSE:
-            note(bench, "%u close\n", action.client);
+            bench->hash ^= action.send.to ^ (uint64_t)msg->type << 32;
+            note_client(bench, action.send.to, msg);
             break;
         case CORE_DO_PEER_SEND:
-            if (action.msg.type != MSG_HEARTBEAT)
-                note(bench, "to %u message %u\n", action.node, action.msg.type);
+            bench->hash ^= action.send.to ^ (uint64_t)msg->type << 32;
+            if (msg->type != MSG_HEARTBEAT)
+                note(bench, "to %u message %u\n", action.send.to, msg->type);
+            break;
+        case CORE_DO_ENGINE_SEND:
+            note(bench, "to engine message %u\n", msg->type);
+            break;
+        case CORE_DO_GPU_SEND:
+            note(bench, "to gpu message %u of %u\n", msg->type,
+                 msg->type == MSG_GPU_SESSION_DEL ? msg->gpu_session.client
+                                                  : (unsigned)msg->ping.seq);
+            break;
+        case CORE_DO_CLIENT_CLOSE:
+            note(bench, "%u close\n", action.client_close.client);
             break;
         case CORE_DO_PEER_DROP:
-            note(bench, "drop %u: %s\n", action.node, action.text);
+            note(bench, "drop %u: %s\n", action.peer_drop.node, action.peer_drop.why);
             break;
         case CORE_DO_ENGINE_START:
             note(bench, "engine start\n");
@@ -112,52 +123,53 @@ static inline void feed(struct bench *bench, struct core_event event)
         case CORE_DO_ENGINE_KILL:
             note(bench, "engine kill\n");
             break;
-        case CORE_DO_ENGINE_SEND:
-            note(bench, "to engine message %u\n", action.msg.type);
-            break;
         case CORE_DO_GPU_START:
             note(bench, "gpu start\n");
             break;
         case CORE_DO_GPU_KILL:
             note(bench, "gpu kill\n");
             break;
-        case CORE_DO_GPU_SEND:
-            note(bench, "to gpu message %u of %u\n", action.msg.type,
-                 action.msg.type == MSG_GPU_SESSION_DEL ? action.msg.gpu_session.client
-                                                        : (unsigned)action.msg.ping.seq);
-            break;
         case CORE_DO_GPU_SESSION:
-            note(bench, "%u gpu session req %llu, user %u pid %u\n", action.client,
-                 (unsigned long long)action.ask, action.by_id, action.pid);
+            note(bench, "%u gpu session req %u, user %u pid %u\n", action.gpu_session.client,
+                 action.gpu_session.req, action.gpu_session.uid, action.gpu_session.pid);
             break;
         case CORE_DO_GROUP_OPEN:
+            bench->hash ^= action.group_open.group;
             note(bench, "group open\n");
             break;
-        case CORE_DO_MEMBER_GONE:
-            note(bench, "rank %d gone: %s\n", action.rank, action.text);
+        case CORE_DO_RANK_GONE:
+            bench->hash ^= action.rank_gone.group ^ text_hash(0, action.rank_gone.text);
+            note(bench, "rank %u gone: %s\n", action.rank_gone.rank, action.rank_gone.text);
             break;
         case CORE_DO_GROUP_BROKEN:
-            note(bench, "group broken %u: %s\n", action.cause, action.text);
+            bench->hash ^= action.group_broken.group ^ text_hash(0, action.group_broken.text);
+            note(bench, "group broken %u: %s\n", action.group_broken.cause,
+                 action.group_broken.text);
             break;
         case CORE_DO_GROUP_CLOSE:
+            bench->hash ^= action.group_close.group;
             note(bench, "group close\n");
             break;
         case CORE_DO_GROUP_ABSENT:
             note(bench, "who has not begun %llu? for %s %u, ask %llx\n",
-                 (unsigned long long)action.seq, action.flag ? "node" : "client",
-                 action.flag ? action.node : action.client, (unsigned long long)action.ask);
+                 (unsigned long long)action.group_absent.seq,
+                 action.group_absent.asker == CORE_ASKER_NODE ? "node" : "client",
+                 action.group_absent.to, (unsigned long long)action.group_absent.ask);
             break;
         case CORE_DO_LOG_LEVEL:
-            note(bench, "%u log level %u for %u\n", action.client, action.level, action.by_id);
+            note(bench, "%u log level %u for %u\n", action.log_level.client, action.log_level.level,
+                 action.log_level.uid);
             break;
         case CORE_DO_RELOAD:
-            note(bench, "%u reload\n", action.client);
+            note(bench, "%u reload\n", action.reload.client);
             break;
         case CORE_DO_CHANGED:
-            note(bench, "%u %s %u: %s\n", action.client, action.flag ? "changed" : "unchanged",
-                 action.ops, action.text);
+            note(bench, "%u %s %u: %s\n", action.changed.client,
+                 action.changed.done ? "changed" : "unchanged", action.changed.groups,
+                 action.changed.text);
             break;
         case CORE_DO_LOG:
+            bench->hash ^= text_hash(0, action.log.text);
             break;
         }
     }
