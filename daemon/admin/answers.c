@@ -65,7 +65,7 @@ const char *answer_node_error(const struct daemon *d, unsigned node,
 {
     const char *link = d->peers ? peer_links_error(d->peers, node) : "";
 
-    if (view->state == CORE_PEER_DOWN_ && link[0])
+    if (view->state == CORE_PEER_UNLINKED && link[0])
         return link;
     if (answer_apart_ms(view))
         return "its engine and ours have no connection: what drops the ports of the engines "
@@ -92,7 +92,7 @@ void answer_check_well(struct answer *a)
     for (unsigned i = 0; core_peer_at(d->core, i, &peer); i++) {
         const char *why = answer_node_error(d, i, &peer);
 
-        if (peer.state == CORE_PEER_DOWN_)
+        if (peer.state == CORE_PEER_UNLINKED)
             answer_unwell(a, "node %s is down%s%s", peer.name, why[0] ? ": " : "", why);
         else if (peer.state == CORE_PEER_LINKING)
             answer_unwell(a, "node %s is linking", peer.name);
@@ -107,7 +107,7 @@ void answer_check_well(struct answer *a)
 static const char *program_word(enum core_engine_state state)
 {
     switch (state) {
-    case CORE_ENGINE_DOWN_:
+    case CORE_ENGINE_OFF:
         return "down";
     case CORE_ENGINE_STARTING:
         return "starting";
@@ -221,7 +221,7 @@ const char *answer_peer_word(const struct core_peer_view *peer)
     switch (peer->state) {
     case CORE_PEER_SELF:
         return "self";
-    case CORE_PEER_DOWN_:
+    case CORE_PEER_UNLINKED:
         return "down";
     case CORE_PEER_LINKING:
         return "linking";

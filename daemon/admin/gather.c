@@ -314,7 +314,7 @@ static void ask_nodes(struct gather_question *q, uint32_t watch_ms)
     for (unsigned i = 0; core_peer_at(d->core, i, &peer); i++) {
         if (peer.state == CORE_PEER_SELF)
             continue;
-        if (peer.state == CORE_PEER_DOWN_) {
+        if (peer.state == CORE_PEER_UNLINKED) {
             missing(q, "is down", peer.name);
             q->heard[i] = HEARD_DOWN;
             continue;

@@ -83,7 +83,7 @@ void core_setup(struct core *core, const struct core_config *config)
 
         text_copy(core->node_names[i], MSG_NAME_MAX, config->nodes[i]);
         peer->id = core->ids[i] = text_hash(0, core->node_names[i]);
-        peer->state = i == config->self ? CORE_PEER_SELF : CORE_PEER_DOWN_;
+        peer->state = i == config->self ? CORE_PEER_SELF : CORE_PEER_UNLINKED;
         peer->retry_ms = peer->doubt_ms = CORE_NEVER;
     }
     core->peers[config->self].incarnation = config->incarnation;

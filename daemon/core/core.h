@@ -308,7 +308,7 @@ bool core_group_at(const struct core *core, unsigned i, struct core_group_view *
 bool core_group_local(const struct core *core, uint64_t id, unsigned i, unsigned *ret_rank,
                       unsigned *ret_client, uint32_t *ret_req);
 
-enum core_peer_state { CORE_PEER_SELF, CORE_PEER_DOWN_, CORE_PEER_LINKING, CORE_PEER_READY };
+enum core_peer_state { CORE_PEER_SELF, CORE_PEER_UNLINKED, CORE_PEER_LINKING, CORE_PEER_READY };
 /* LINKING: TLS is up, the engines do not accept each other yet. */
 
 /* How a node that was READY or linked was lost. */
@@ -345,7 +345,7 @@ struct core_peer_view {
 };
 bool core_peer_at(const struct core *core, unsigned node, struct core_peer_view *ret_view);
 
-enum core_engine_state { CORE_ENGINE_DOWN_, CORE_ENGINE_STARTING, CORE_ENGINE_UP };
+enum core_engine_state { CORE_ENGINE_OFF, CORE_ENGINE_STARTING, CORE_ENGINE_UP };
 struct core_status {
     enum core_engine_state engine;
     uint32_t engine_pid;

@@ -308,7 +308,7 @@ static void leave(struct core *core, unsigned slot, const struct msg_client_leav
         return;
     }
     for (; member; member = member_in(core, slot, msg->group))
-        group_leave(core, member, msg->ops);
+        group_rank_left(core, member, msg->ops);
 }
 
 static void abort_group(struct core *core, unsigned slot, const struct msg_client_abort *msg)

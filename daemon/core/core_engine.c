@@ -1,6 +1,6 @@
 /* core_engine.c - the life of this node's own commd-engine.
  *
- *   DOWN --start_ms--> STARTING --ENGINE_HELLO--> UP --exit, silence--> DOWN
+ *   OFF --start_ms--> STARTING --ENGINE_HELLO--> UP --exit, silence--> OFF
  *
  * Only a commd with other nodes in its configuration has one: one-node groups never need it.
  * Every engine that said hello gets a new random incarnation, by which all nodes tell it from
@@ -14,8 +14,8 @@
 #include "daemon/core/core_internal.h"
 
 /* clang-format off */
-static const bool engine_may[3][3] = { /* rows: from; columns: DOWN STARTING UP */
-    [CORE_ENGINE_DOWN_]    = {0, 1, 0},
+static const bool engine_may[3][3] = { /* rows: from; columns: OFF STARTING UP */
+    [CORE_ENGINE_OFF]    = {0, 1, 0},
     [CORE_ENGINE_STARTING] = {1, 0, 1},
     [CORE_ENGINE_UP]       = {1, 0, 0},
 };
@@ -89,7 +89,7 @@ void engine_msg(struct core *core, const struct msg *msg)
 {
     struct own_engine *engine = &core->engine;
 
-    if (engine->state == CORE_ENGINE_DOWN_ || engine->killed)
+    if (engine->state == CORE_ENGINE_OFF || engine->killed)
         return; /* last words of one that is going */
     if ((engine->state == CORE_ENGINE_STARTING) != (msg->type == MSG_ENGINE_HELLO)) {
         kill_engine(core, "it broke the protocol: hello has to be its first message and no other");
@@ -129,14 +129,14 @@ void engine_down(struct core *core, const char *why)
     bool was_up = engine->state == CORE_ENGINE_UP, killed = engine->killed;
     char text[MSG_TEXT_MAX];
 
-    if (engine->state == CORE_ENGINE_DOWN_)
+    if (engine->state == CORE_ENGINE_OFF)
         return;
     why = why ? why : "it went away";
     text_format(text, sizeof(text), "the engine of node %s was lost: %s", core_self_name(core),
                 killed ? engine->text : why);
     if (was_up && core->now - engine->since_ms >= CORE_ENGINE_STABLE_MS)
         engine->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
-    engine_set_state(core, CORE_ENGINE_DOWN_);
+    engine_set_state(core, CORE_ENGINE_OFF);
     engine->pid = 0;
     if (!killed)
         text_copy(engine->text, sizeof(engine->text), why);
@@ -164,7 +164,7 @@ void engine_tick(struct core *core)
 {
     struct own_engine *engine = &core->engine;
 
-    if (engine->state == CORE_ENGINE_DOWN_ && core->now >= engine->start_ms && !core->stopping) {
+    if (engine->state == CORE_ENGINE_OFF && core->now >= engine->start_ms && !core->stopping) {
         engine_set_state(core, CORE_ENGINE_STARTING);
         core->counts.engine_starts++;
         act_push(core, (struct core_action){.type = CORE_DO_ENGINE_START});
@@ -191,7 +191,7 @@ uint64_t engine_deadline(const struct core *core)
     uint64_t due = CORE_NEVER;
 
     switch (engine->state) {
-    case CORE_ENGINE_DOWN_:
+    case CORE_ENGINE_OFF:
         return core->stopping ? CORE_NEVER : engine->start_ms;
     case CORE_ENGINE_STARTING:
         return engine->killed ? CORE_NEVER : engine->since_ms + start_limit(core);

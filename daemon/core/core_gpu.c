@@ -1,6 +1,6 @@
 /* core_gpu.c - the life of this node's commd-gpu, and the sessions that clients have at it.
  *
- *   DOWN --GPU_ASK--> STARTING --GPU_HELLO--> UP --exit, silence--> DOWN
+ *   OFF --GPU_ASK--> STARTING --GPU_HELLO--> UP --exit, silence--> OFF
  *
  * Nothing is started before the first client asks, and nothing again before the next one does; not
  * sooner than the back-off after a failure, and then who asks is told why. What comes while it
@@ -23,8 +23,8 @@
 #include "daemon/core/core_internal.h"
 
 /* clang-format off */
-static const bool gpu_may[3][3] = { /* rows: from; columns: DOWN STARTING UP */
-    [CORE_ENGINE_DOWN_]    = {0, 1, 0},
+static const bool gpu_may[3][3] = { /* rows: from; columns: OFF STARTING UP */
+    [CORE_ENGINE_OFF]    = {0, 1, 0},
     [CORE_ENGINE_STARTING] = {1, 0, 1},
     [CORE_ENGINE_UP]       = {1, 0, 0},
 };
@@ -163,14 +163,14 @@ void gpu_ask(struct core *core, unsigned slot, const struct msg_gpu_ask *msg)
         answer_ask(core, slot, CAUSE_NO_DAEMON, "node %s has no GPU service: %s", self, gpu->text);
     } else if (gpu->state == CORE_ENGINE_UP && !gpu->killed) {
         begin_session(core, slot);
-    } else if (gpu->state == CORE_ENGINE_DOWN_ && core->now < gpu->start_ms) {
+    } else if (gpu->state == CORE_ENGINE_OFF && core->now < gpu->start_ms) {
         answer_ask(core, slot, CAUSE_NO_DAEMON,
                    "node %s has no GPU service: %s; who asks in %llu ms starts it again", self,
                    gpu->text, (unsigned long long)(gpu->start_ms - core->now));
     } else {
         client->gpu_waits = true;
         gpu->waiting++;
-        if (gpu->state == CORE_ENGINE_DOWN_)
+        if (gpu->state == CORE_ENGINE_OFF)
             start(core);
     }
 }
@@ -229,7 +229,7 @@ void gpu_msg(struct core *core, const struct msg *msg)
 {
     struct own_gpu *gpu = &core->gpu;
 
-    if (gpu->state == CORE_ENGINE_DOWN_ || gpu->killed)
+    if (gpu->state == CORE_ENGINE_OFF || gpu->killed)
         return; /* last words of one that is going */
     if ((gpu->state == CORE_ENGINE_STARTING) != (msg->type == MSG_GPU_HELLO)) {
         kill_gpu(core, "it broke the protocol: hello has to be its first message and no other");
@@ -266,13 +266,13 @@ void gpu_down(struct core *core, const char *why)
     struct own_gpu *gpu = &core->gpu;
     bool was_up = gpu->state == CORE_ENGINE_UP;
 
-    if (gpu->state == CORE_ENGINE_DOWN_)
+    if (gpu->state == CORE_ENGINE_OFF)
         return;
     if (!gpu->killed)
         text_copy(gpu->text, sizeof(gpu->text), why ? why : "it went away");
     if (was_up && core->now - gpu->since_ms >= CORE_ENGINE_STABLE_MS)
         gpu->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
-    gpu_set_state(core, CORE_ENGINE_DOWN_);
+    gpu_set_state(core, CORE_ENGINE_OFF);
     gpu->pid = 0;
     gpu->start_ms = core->now + gpu->backoff_ms;
     gpu->backoff_ms = MIN(2 * gpu->backoff_ms, (uint64_t)CORE_ENGINE_RESTART_MAX_MS);
@@ -322,7 +322,7 @@ uint64_t gpu_deadline(const struct core *core)
 {
     const struct own_gpu *gpu = &core->gpu;
 
-    if (gpu->killed || gpu->state == CORE_ENGINE_DOWN_)
+    if (gpu->killed || gpu->state == CORE_ENGINE_OFF)
         return CORE_NEVER;
     if (gpu->state == CORE_ENGINE_STARTING)
         return gpu->since_ms + gpu_start_limit(core);

@@ -536,8 +536,8 @@ static void tell_gone(struct core *core, const struct group *group, uint32_t ran
                  (struct act_msg){.type = MSG_GONE, .gone = gone_record(core, group, rank, text)});
 }
 
-static void group_member_ended(struct core *core, struct member *member, enum cause cause,
-                               uint32_t ops, const char *text)
+static void group_rank_gone(struct core *core, struct member *member, enum cause cause,
+                            uint32_t ops, const char *text)
 {
     struct group *group = member->group;
     struct fate *fate = runs_fate(&core->runs, &group->members[member->rank]);
@@ -558,26 +558,26 @@ static void group_member_ended(struct core *core, struct member *member, enum ca
         close_group(core, group);
 }
 
-void group_leave(struct core *core, struct member *member, uint32_t ops)
+void group_rank_left(struct core *core, struct member *member, uint32_t ops)
 {
     char text[MSG_TEXT_MAX];
 
     text_format(text, sizeof(text), "rank %u (pid %u on node %s) left", member->rank, member->pid,
                 core_self_name(core));
-    group_member_ended(core, member, CAUSE_LEFT, MIN(ops, CORE_OPS_FROM_BOARD - 1), text);
+    group_rank_gone(core, member, CAUSE_LEFT, MIN(ops, CORE_OPS_FROM_BOARD - 1), text);
 }
 
-void group_member_lost(struct core *core, struct member *member, const char *why)
+void group_rank_lost(struct core *core, struct member *member, const char *why)
 {
     char text[MSG_TEXT_MAX];
 
     text_format(text, sizeof(text), "rank %u (pid %u on node %s) was lost: %s", member->rank,
                 member->pid, core_self_name(core), why);
-    group_member_ended(core, member, CAUSE_RANK_LOST,
-                       member->state == MEMBER_JOINED ? CORE_OPS_FROM_BOARD : 0, text);
+    group_rank_gone(core, member, CAUSE_RANK_LOST,
+                    member->state == MEMBER_JOINED ? CORE_OPS_FROM_BOARD : 0, text);
 }
 
-void group_member_gone(struct core *core, unsigned node, const struct msg_gone *msg)
+void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg)
 {
     struct group *group = group_find(core, msg->group);
     int place = group ? group_place(group, node) : -1;

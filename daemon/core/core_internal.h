@@ -274,7 +274,7 @@ struct own_engine {
     bool spawned, killed;
     uint32_t pid;
     uint64_t incarnation, since_ms;
-    uint64_t start_ms; /* DOWN: start it then; CORE_NEVER: not wanted */
+    uint64_t start_ms; /* OFF: start it then; CORE_NEVER: not wanted */
     uint64_t backoff_ms;
     uint64_t ping_ms, seq, unanswered_ms; /* next ping; time of the oldest unanswered one, 0 */
     uint32_t addr_len;
@@ -287,7 +287,7 @@ struct own_gpu {
     bool killed;
     uint32_t pid;
     uint64_t since_ms;
-    uint64_t start_ms; /* DOWN: not started before */
+    uint64_t start_ms; /* OFF: not started before */
     uint64_t backoff_ms;
     uint64_t ping_ms, seq, unanswered_ms; /* as of the engine */
     unsigned waiting, sessions;           /* clients that do, that have one */
@@ -537,12 +537,13 @@ void absent_collect(struct core *core, unsigned node, const struct msg_absent_he
 
 void group_commit(struct core *core, unsigned home, const struct msg_commit *msg);
 void group_sync(struct core *core, unsigned node, uint64_t id);
-void group_member_gone(struct core *core, unsigned node, const struct msg_gone *msg);
+void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg);
 void group_broken_msg(struct core *core, unsigned node, const struct msg_broken *msg);
 void group_board_error(struct core *core, const struct msg_board *msg);
 void group_board_failed(struct core *core, uint64_t id, enum cause cause, const char *why);
-void group_leave(struct core *core, struct member *member, uint32_t ops);
-void group_member_lost(struct core *core, struct member *member, const char *why);
+/* A rank of this node. */
+void group_rank_left(struct core *core, struct member *member, uint32_t ops);
+void group_rank_lost(struct core *core, struct member *member, const char *why);
 void group_abort(struct core *core, struct group *group, const struct member *member,
                  const char *text);
 /* An OPEN or a COMMITTED one; @member: who was kicked, NULL: the group as a whole. */

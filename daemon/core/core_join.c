@@ -404,7 +404,7 @@ static void expire_committed(struct core *core, struct member *member)
              member->name, member->size, core_node_name(core, (unsigned)node));
     text_add_ms(&text, member->limit_ms);
     send_failed(core, member->client, member->req, CAUSE_TIMEOUT, -1, node, buf);
-    group_member_lost(core, member, "its time to join ran out");
+    group_rank_lost(core, member, "its time to join ran out");
 }
 
 /* Its time ran out before it was its turn. */

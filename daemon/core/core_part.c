@@ -14,7 +14,7 @@ static void part_member(struct core *core, struct member *member, const char *wh
 {
     if (kick && member->group->state == GROUP_OPEN)
         group_kick(core, member->group, member, kick);
-    group_member_lost(core, member, why);
+    group_rank_lost(core, member, why);
 }
 
 /* What is not open yet may take others of the list with it when it is kicked. */
@@ -33,7 +33,7 @@ static void part_waiting(struct core *core, struct client *client, const char *w
         if (member->state == MEMBER_COMMITTED && kick) {
             group_kick(core, member->group, member, kick);
         } else if (member->state == MEMBER_COMMITTED) {
-            group_member_lost(core, member, why);
+            group_rank_lost(core, member, why);
         } else {
             join_cancel(core, member);
             if (kick)

@@ -1,7 +1,7 @@
 /* core_peer.c - links to the other commds, heartbeats, and whose engine accepts whose.
  *
- *   DOWN --PEER_UP--> LINKING <--engines accept each other--> READY
- *     ^------------------- PEER_DOWN, silence ------------------'
+ *   UNLINKED --PEER_UP--> LINKING <--engines accept each other--> READY
+ *       ^------------------- PEER_DOWN, silence ------------------'
  *
  * A link carries control messages as soon as it is up. A node is READY, so that groups over it
  * may open and homes may be on it, when its engine and ours accept each other:
@@ -18,9 +18,9 @@
 #include "daemon/core/core_internal.h"
 
 /* clang-format off */
-static const bool peer_may[4][4] = { /* rows: from; columns: SELF DOWN LINKING READY */
+static const bool peer_may[4][4] = { /* rows: from; columns: SELF UNLINKED LINKING READY */
     [CORE_PEER_SELF]    = {0, 0, 0, 0},
-    [CORE_PEER_DOWN_]   = {0, 0, 1, 0},
+    [CORE_PEER_UNLINKED]   = {0, 0, 1, 0},
     [CORE_PEER_LINKING] = {0, 1, 0, 1},
     [CORE_PEER_READY]   = {0, 1, 1, 0},
 };
@@ -123,7 +123,7 @@ void peer_down(struct core *core, unsigned node, enum core_loss loss, const char
     del(core, node);
     peer->engine = peer->accepts_mine = peer->accepts_from = 0;
     peer->traffic.rtt_us = peer->traffic.min_rtt_us = 0; /* of a way that is gone */
-    peer_set_state(core, node, CORE_PEER_DOWN_);
+    peer_set_state(core, node, CORE_PEER_UNLINKED);
     core->peers_changed = true; /* a home may be on a node that was never READY for us */
     home_node_lost(core, node);
     join_home_lost(core, node);
@@ -216,7 +216,7 @@ void peer_msg(struct core *core, unsigned node, const struct msg *msg)
         group_commit(core, node, &msg->commit);
         break;
     case MSG_GONE:
-        group_member_gone(core, node, &msg->gone);
+        group_gone_msg(core, node, &msg->gone);
         break;
     case MSG_BROKEN:
         group_broken_msg(core, node, &msg->broken);

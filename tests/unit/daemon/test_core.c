@@ -308,7 +308,7 @@ static void engine_life(void **state)
     expect(bench, "engine kill\n"); /* it has no address */
     feed(bench, (struct core_event){.type = CORE_ENGINE_DOWN, .text = "killed by signal 9"});
     core_status(bench->core, &status);
-    assert_int_equal(status.engine, CORE_ENGINE_DOWN_);
+    assert_int_equal(status.engine, CORE_ENGINE_OFF);
     assert_string_equal(status.engine_text, "no transport on eth9");
     bench->now += 99;
     feed(bench, (struct core_event){.type = CORE_TICK});

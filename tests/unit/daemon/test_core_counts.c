@@ -159,7 +159,7 @@ static void nodes_and_how_they_are_lost(void **state)
     feed(bench, (struct core_event){.type = CORE_PEER_DOWN, .node = 1, .text = "it ended"});
     assert_int_equal(losses[CORE_LOSS_LINK], 1);
     link_up(bench);
-    while (peer_view(bench).state != CORE_PEER_DOWN_) {
+    while (peer_view(bench).state != CORE_PEER_UNLINKED) {
         bench->now = core_deadline(bench->core);
         feed(bench, (struct core_event){.type = CORE_TICK});
     }

@@ -71,7 +71,7 @@ static void nothing_before_the_first_ask(void **state)
     expect(bench, "");
     assert_true(core_deadline(bench->core) == CORE_NEVER);
     core_gpu(bench->core, &view);
-    assert_int_equal(view.state, CORE_ENGINE_DOWN_);
+    assert_int_equal(view.state, CORE_ENGINE_OFF);
     assert_string_equal(view.text, "nobody has asked for it yet");
     ask(bench, 0, 7);
     expect(bench, "gpu start\n");
