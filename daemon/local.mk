@@ -17,7 +17,7 @@ dist_man_MANS += daemon/commd.8
 noinst_LTLIBRARIES += libcommd-core.la
 libcommd_core_la_SOURCES = daemon/core/core.c daemon/core/core.h daemon/core/core_act.c \
 	daemon/core/core_act.h daemon/core/core_alloc.c daemon/core/core_change.c \
-	daemon/core/core_client.c \
+	daemon/core/core_client.c daemon/core/core_commit.c \
 	daemon/core/core_engine.c daemon/core/core_gpu.c daemon/core/core_group.c daemon/core/core_home.c \
 	daemon/core/core_internal.h daemon/core/core_join.c daemon/core/core_part.c \
 	daemon/core/core_peer.c daemon/core/core_pool.c daemon/core/core_ration.c \

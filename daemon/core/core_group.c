@@ -1,29 +1,20 @@
-/* core_group.c - groups after their commit, at each participating node.
+/* core_group.c - the life of a group at each participating node, from its board to its end.
  *
  *   COMMIT --local ranks stand by it--> COMMITTED --all agreed, all READY--> OPEN --> BROKEN
  *                                           |                                |        |
  *                                           '--withdrawn, failed--> DEAD <---'--------'
  *                                                            (last local rank gone)
  *
- * A COMMIT is a proposal. A participant whose ranks all still stand by it says SYNC to the
- * other participants; one whose ranks do not (a client died, or the join moved to another home
- * while the COMMIT was on its way) says BROKEN(LEFT). A node that is asked about a group that it
- * does not have (any more) says BROKEN without a cause. That counts only where its SYNC never
- * came: else the group has ended well there meanwhile, or a BROKEN with its cause came before. A
- * group opens on a node when all others have said SYNC there; one that is withdrawn is not seen
- * by any client: its joins are asked again at their home. SYNC may arrive before the COMMIT does
- * and is then lost; so the first SYNC from a node is answered with our own, and while answers are
- * missing they are asked for at each heartbeat, for two node timeouts, the time after which a
- * lost home has been noticed by all.
+ * How the participants come to agree is in core_commit.c.
  *
- * A rank that ends (leaves, dies) does not break its group: the boards mark it, and who waits
- * for it finds out there. What breaks a group is the loss of a node or of an engine, an abort,
- * a board that cannot go on. The first cause wins. Who finds the cause tells the others; what
- * everybody sees for himself (a lost engine is told by its own commd) is not repeated.
+ * A rank that is gone (it left, or was lost) does not break its group: the boards mark it, and who
+ * waits for it finds out there. What breaks a group is the loss of a node or of an engine, an
+ * abort, a board that cannot go on. The first cause wins. Who finds the cause tells the others;
+ * what every node sees by itself (a lost engine is told by its own commd) is not repeated.
  *
- * Who wakes me: COMMIT, SYNC, GONE, BROKEN, clients, peers and engines that go, the heartbeat.
+ * Who wakes me: GONE, BROKEN, clients, peers and engines that go, core_commit.c.
  * What if the peer (another participant) dies now: group_node_lost(): joins of a COMMITTED
- * group fail, an OPEN one is BROKEN. The home: nothing, once all have agreed.
+ * group fail, an OPEN one is BROKEN.
  * What if I am stopped now: the others lose the link and break; so do I when I find it gone. */
 #include "daemon/core/core_internal.h"
 
@@ -135,9 +126,8 @@ static void end_committed(struct core *core, struct group *group)
     close_group(core, group);
 }
 
-/* A user named the group, and may have written the cause: both are quoted. */
-static void log_group(struct core *core, enum core_note note, uint32_t uid, unsigned level,
-                      const char *name, const char *cause, const char *decision)
+void group_log(struct core *core, enum core_note note, uint32_t uid, unsigned level,
+               const char *name, const char *cause, const char *decision)
 {
     char quoted_name[TEXT_QUOTED], quoted[TEXT_QUOTED];
 
@@ -156,122 +146,51 @@ static struct core_group_broken broken(const struct core *core, const struct gro
                                       .text = group->cause_text};
 }
 
-static void tell_broken(struct core *core, const struct group *group)
+static struct act_msg broken_message(const struct core *core, const struct group *group)
 {
-    act_to_group(core, group, ACT_EACH_NODE,
-                 (struct act_msg){.type = MSG_BROKEN, .broken = broken(core, group)});
+    return (struct act_msg){.type = MSG_BROKEN, .broken = broken(core, group)};
+}
+
+void group_tell_broken(struct core *core, const struct group *group, unsigned node)
+{
+    act_to_peer(core, node, broken_message(core, group));
 }
 
 static void break_group(struct core *core, struct group *group, bool tell)
 {
-    log_group(core, CORE_NOTE_GROUP_FAILED, group->uid, CORE_LOG_INFO, group->name,
+    group_log(core, CORE_NOTE_GROUP_FAILED, group->uid, CORE_LOG_INFO, group->name,
               group->cause_text, "broken");
     count_cause(core->counts.groups_broken, group->cause);
     if (group->state == GROUP_OPEN) {
         group_set_state(core, group, GROUP_BROKEN);
         if (tell)
-            tell_broken(core, group);
+            act_to_group(core, group, ACT_EACH_NODE, broken_message(core, group));
         act_push(core, (struct core_action){.type = CORE_DO_GROUP_BROKEN,
                                             .group_broken = broken(core, group)});
     } else {
         if (tell)
-            tell_broken(core, group);
+            act_to_group(core, group, ACT_EACH_NODE, broken_message(core, group));
         end_committed(core, group);
     }
 }
 
-/* Not open yet, and will not be: its joins are asked again. */
-static void withdraw(struct core *core, struct group *group)
+void group_withdraw(struct core *core, struct group *group, int32_t rank, uint32_t pid,
+                    unsigned node, const char *text)
 {
     struct member *member;
 
-    log_group(core, CORE_NOTE_NONE, group->uid, CORE_LOG_DEBUG, group->name, group->cause_text,
+    set_cause(group, CAUSE_LEFT, rank, pid, node, text);
+    group_log(core, CORE_NOTE_NONE, group->uid, CORE_LOG_DEBUG, group->name, text,
               "joining it again");
-    tell_broken(core, group);
+    act_to_group(core, group, ACT_EACH_NODE, broken_message(core, group));
     while ((member = list_first(&group->local, struct member, by_group)))
         join_again(core, member);
     close_group(core, group);
 }
 
-/* ---- commit ---------------------------------------------------------------------------------- */
+/* ---- the beginning --------------------------------------------------------------------------- */
 
-/* The participants as node indices in core->place[]; false when the message makes no sense. */
-static bool commit_valid(struct core *core, unsigned home, const struct msg_commit *msg,
-                         unsigned *ret_me)
-{
-    int last = -1, me = -1;
-
-    if (!msg->size || msg->size > MSG_MAX_RANKS || !msg->nnodes ||
-        msg->nnodes > core->config.nnodes || !msg->members || !msg->nodes ||
-        strcmp(msg->home, core_node_name(core, home)))
-        return false;
-    for (unsigned i = 0; i < msg->nnodes; i++) {
-        int node = core_node_find(core, msg->nodes[i]);
-
-        if (node <= last) /* unknown, or not in order */
-            return false;
-        if (node == (int)core->config.self)
-            me = (int)i;
-        core->place[i] = (uint16_t)node;
-        last = node;
-    }
-    for (uint32_t i = 0; i < msg->size; i++)
-        if (msg->members[i].node >= msg->nnodes)
-            return false;
-    *ret_me = (unsigned)me;
-    return me >= 0;
-}
-
-/* The member that the home means with @rank, if it still stands by this request. */
-static struct member *commit_member(struct core *core, unsigned home, const struct msg_commit *msg,
-                                    uint32_t rank)
-{
-    struct member *member = join_find(core, msg->members[rank].join);
-
-    if (!member || member->home != (int)home ||
-        (member->state != MEMBER_ASKING && member->state != MEMBER_EXPIRING) ||
-        member->rank != rank || member->size != msg->size || member->uid != msg->uid ||
-        strcmp(member->name, msg->name))
-        return NULL;
-    return member;
-}
-
-/* To another node, about a group that this node does not have. */
-static void tell_missing(struct core *core, unsigned node, uint64_t id, enum cause cause,
-                         int32_t rank, const char *text)
-{
-    act_to_peer(core, node,
-                (struct act_msg){.type = MSG_BROKEN,
-                                 .broken = {.group = id,
-                                            .cause = cause,
-                                            .rank = rank,
-                                            .node = core_self_name(core),
-                                            .text = act_text(core, text)}});
-}
-
-/* This node cannot take part: tells the others, and gives its own ranks their answer. The one
- * action that is not one record for all nodes; who is not told gives up by himself. */
-static void decline(struct core *core, unsigned home, const struct msg_commit *msg, unsigned me,
-                    enum cause cause, int32_t rank, const char *text)
-{
-    log_group(core, cause == CAUSE_LEFT ? CORE_NOTE_NONE : CORE_NOTE_GROUP_FAILED, msg->uid,
-              CORE_LOG_INFO, msg->name, text, "declined");
-    for (unsigned i = 0; i < msg->nnodes; i++)
-        if (i != me && peer_linked(core, core->place[i]) && act_room(core))
-            tell_missing(core, core->place[i], msg->group, cause, rank, text);
-    for (uint32_t i = 0; i < msg->size; i++) {
-        struct member *member =
-            msg->members[i].node == me ? commit_member(core, home, msg, i) : NULL;
-
-        if (member && cause == CAUSE_LEFT)
-            join_again(core, member);
-        else if (member)
-            join_fail(core, member, cause, -1, (int)core->config.self, text);
-    }
-}
-
-static struct group *new_group(struct core *core, unsigned home, const struct msg_commit *msg,
-                               unsigned me)
+struct group *group_new(struct core *core, unsigned home, const struct msg_commit *msg, unsigned me)
 {
     struct user *user = user_get(core, msg->uid, true);
     struct msg_member *run = NULL;
@@ -313,14 +232,7 @@ static struct group *new_group(struct core *core, unsigned home, const struct ms
     return group;
 }
 
-/* SYNC to the participants that have not agreed yet. */
-static void ask_sync(struct core *core, const struct group *group)
-{
-    act_to_group(core, group, ACT_EACH_UNCONFIRMED,
-                 (struct act_msg){.type = MSG_SYNC, .sync.group = group->id});
-}
-
-static void try_open(struct core *core, struct group *group)
+void group_try_open(struct core *core, struct group *group)
 {
     char name[TEXT_QUOTED];
     struct member *member;
@@ -342,171 +254,19 @@ static void try_open(struct core *core, struct group *group)
     act_fates(core, group);
 }
 
-static void take_members(struct core *core, struct group *group)
-{
-    for (uint32_t i = 0; i < group->size; i++) {
-        struct member *member;
-
-        if (group->members[i].node != group->me)
-            continue;
-        member = join_find(core, group->members[i].join);
-        member->group = group;
-        member_set_state(core, member, MEMBER_COMMITTED);
-        list_add(&group->local, &member->by_group);
-        group->nlocal++;
-    }
-}
-
-/* In order, and of this life of its home: everything else is a replay. */
-static bool commit_fresh(struct core *core, unsigned home, uint64_t id)
-{
-    struct peer *peer = &core->peers[home];
-    uint64_t n = home_group_number(peer->incarnation, id);
-
-    if (n <= peer->committed)
-        return false;
-    peer->committed = n;
-    return true;
-}
-
-/* A commit that makes sense: take part, or decline. */
-static void consider(struct core *core, unsigned home, const struct msg_commit *msg, unsigned me)
-{
-    struct group *group;
-    char text[MSG_TEXT_MAX];
-    bool mine = false;
-
-    for (uint32_t i = 0; i < msg->size; i++) {
-        if (msg->members[i].node != me)
-            continue;
-        mine = true;
-        if (commit_member(core, home, msg, i))
-            continue;
-        text_format(text, sizeof(text), "rank %u of node %s does not wait for it any more", i,
-                    core_self_name(core));
-        decline(core, home, msg, me, CAUSE_LEFT, (int32_t)i, text);
-        return;
-    }
-    if (!mine)
-        return;
-    group = new_group(core, home, msg, me);
-    if (!group) {
-        text_format(text, sizeof(text),
-                    "group \"%s\": node %s has no room for more groups of user %u: leave some, "
-                    "or raise limits.max_groups or limits.max_groups_per_user",
-                    msg->name, core_self_name(core), msg->uid);
-        decline(core, home, msg, me, CAUSE_QUOTA, -1, text);
-        return;
-    }
-    take_members(core, group);
-    if (group->nnodes > 1)
-        ask_sync(core, group);
-    try_open(core, group);
-}
-
-void group_commit(struct core *core, unsigned home, const struct msg_commit *msg)
-{
-    char name[TEXT_QUOTED];
-    unsigned me = 0;
-
-    if (!commit_fresh(core, home, msg->group))
-        act_log_node(core, home, CORE_LOG_WARN, "node %s committed group %s twice -> ignoring it",
-                     core_node_name(core, home), text_quote(name, msg->name));
-    else if (!commit_valid(core, home, msg, &me))
-        act_log_node(core, home, CORE_LOG_ERROR,
-                     "node %s committed group %s over nodes that are not in "
-                     "this node's configuration -> ignoring it: all nodes need the same list",
-                     core_node_name(core, home), text_quote(name, msg->name));
-    else
-        consider(core, home, msg, me);
-    memset(core->place, 0, core->config.nnodes * sizeof(*core->place));
-}
-
 void group_open_ready(struct core *core)
 {
     struct group *group;
 
     list_each(group, &core->all_groups, all)
-        try_open(core, group);
-}
-
-/* ---- agreement ------------------------------------------------------------------------------- */
-
-/* Still on its way here: its home is alive in that incarnation and has not sent it yet. */
-static bool on_its_way(const struct core *core, uint64_t id)
-{
-    for (unsigned i = 0; i < core->config.nnodes; i++) {
-        const struct peer *peer = &core->peers[i];
-
-        if (peer_linked(core, i) && home_group_number(peer->incarnation, id) > peer->committed)
-            return true;
-    }
-    return false;
-}
-
-void group_sync(struct core *core, unsigned node, uint64_t id)
-{
-    struct group *group = group_find(core, id);
-    int place = group ? group_place(group, node) : -1;
-    char text[MSG_TEXT_MAX];
-
-    if (!group) {
-        if (on_its_way(core, id))
-            return;
-        text_format(text, sizeof(text), "node %s does not have this group", core_self_name(core));
-        tell_missing(core, node, id, CAUSE_NONE, -1, text);
-        return;
-    }
-    if (place < 0)
-        return;
-    if (group->state == GROUP_BROKEN) {
-        act_to_peer(core, node,
-                    (struct act_msg){.type = MSG_BROKEN, .broken = broken(core, group)});
-        return;
-    }
-    if (group->confirmed[place])
-        return;
-    group->confirmed[place] = true;
-    group->nconfirmed++;
-    act_to_peer(core, node, (struct act_msg){.type = MSG_SYNC, .sync.group = id});
-    act_fates_to(core, group, node);
-    try_open(core, group);
-}
-
-void group_home_lost(struct core *core, unsigned node)
-{
-    struct group *group;
-
-    list_each(group, &core->all_groups, all)
-        if (group->state == GROUP_COMMITTED && group->home == node &&
-            group->nconfirmed + 1 < group->nnodes)
-            ask_sync(core, group);
-}
-
-void group_tick(struct core *core)
-{
-    struct group *group;
-    char text[MSG_TEXT_MAX];
-
-    list_each(group, &core->all_groups, all) {
-        if (group->state != GROUP_COMMITTED || group->nconfirmed + 1 >= group->nnodes)
-            continue;
-        if (core->now - group->committed_ms < 2 * core->config.node_timeout_ms) {
-            ask_sync(core, group);
-            continue;
-        }
-        text_format(text, sizeof(text), "not all nodes confirmed it to node %s",
-                    core_self_name(core));
-        set_cause(group, CAUSE_LEFT, -1, 0, core->config.self, text);
-        withdraw(core, group);
-    }
+        group_try_open(core, group);
 }
 
 /* ---- ranks that end -------------------------------------------------------------------------- */
 
 static void note_lost(struct core *core, const struct group *group, const char *text)
 {
-    log_group(core, CORE_NOTE_RANK_LOST, group->uid, CORE_LOG_DEBUG, group->name, text,
+    group_log(core, CORE_NOTE_RANK_LOST, group->uid, CORE_LOG_DEBUG, group->name, text,
               "its ranks are told");
 }
 
@@ -632,8 +392,7 @@ void group_broken_msg(struct core *core, unsigned node, const struct msg_broken 
         why = text;
     }
     if (cause == CAUSE_LEFT && group->state == GROUP_COMMITTED) {
-        set_cause(group, CAUSE_LEFT, rank, pid, (unsigned)who, why);
-        withdraw(core, group);
+        group_withdraw(core, group, rank, pid, (unsigned)who, why);
         return;
     }
     /* Withdrawn by one after all had agreed: a rank of it was lost before it opened there. */
@@ -686,11 +445,11 @@ void group_board_failed(struct core *core, uint64_t id, enum cause cause, const 
     if (group->state == GROUP_OPEN) {
         set_cause(group, cause == CAUSE_QUOTA ? CAUSE_QUOTA : CAUSE_NOMEM, -1, 0, core->config.self,
                   text);
-        log_group(core, CORE_NOTE_GROUP_FAILED, group->uid,
+        group_log(core, CORE_NOTE_GROUP_FAILED, group->uid,
                   cause == CAUSE_QUOTA ? CORE_LOG_INFO : CORE_LOG_ERROR, group->name, text,
                   "broken");
         count_cause(core->counts.groups_broken, group->cause);
-        tell_broken(core, group);
+        act_to_group(core, group, ACT_EACH_NODE, broken_message(core, group));
     }
     end_committed(core, group);
 }

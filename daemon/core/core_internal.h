@@ -533,10 +533,27 @@ void absent_ask_client(struct core *core, const struct member *member,
 void absent_ask_peer(struct core *core, unsigned node, const struct msg_ask_absent *msg);
 void absent_collect(struct core *core, unsigned node, const struct msg_absent_here *msg);
 
-/* ---- core_group.c ---------------------------------------------------------------------------- */
+/* ---- core_commit.c --------------------------------------------------------------------------- */
 
 void group_commit(struct core *core, unsigned home, const struct msg_commit *msg);
 void group_sync(struct core *core, unsigned node, uint64_t id);
+void group_home_lost(struct core *core, unsigned node);
+void group_tick(struct core *core); /* at each heartbeat */
+
+/* ---- core_group.c ---------------------------------------------------------------------------- */
+
+/* A COMMITTED one, without its members; core->place has its nodes. NULL: no room. */
+struct group *group_new(struct core *core, unsigned home, const struct msg_commit *msg,
+                        unsigned me);
+void group_try_open(struct core *core, struct group *group);
+/* Not open yet, and will not be: its joins are asked again. */
+void group_withdraw(struct core *core, struct group *group, int32_t rank, uint32_t pid,
+                    unsigned node, const char *text);
+/* BROKEN with the cause of the group, to @node. */
+void group_tell_broken(struct core *core, const struct group *group, unsigned node);
+/* A user named the group, and may have written the cause: both are quoted. */
+void group_log(struct core *core, enum core_note note, uint32_t uid, unsigned level,
+               const char *name, const char *cause, const char *decision);
 void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg);
 void group_broken_msg(struct core *core, unsigned node, const struct msg_broken *msg);
 void group_board_error(struct core *core, const struct msg_board *msg);
@@ -553,9 +570,7 @@ void group_open_ready(struct core *core);
 /* All groups with @node break, except one-node groups. @tell: the others may not know. */
 void group_node_lost(struct core *core, unsigned node, enum cause cause, const char *text,
                      bool tell);
-void group_home_lost(struct core *core, unsigned node);
 void group_stop(struct core *core);
-void group_tick(struct core *core); /* at each heartbeat */
 void group_reap(struct core *core);
 struct group *group_find(const struct core *core, uint64_t id); /* not DEAD */
 int group_place(const struct group *group, unsigned node);      /* participant index, -1 */

@@ -55,7 +55,7 @@ enum msg_type {
     MSG_GONE = 28,         /* participant -> participants: a rank left or died */
     MSG_BROKEN = 29,       /* participant -> participants: the group is broken */
     MSG_SYNC = 30,         /* participant -> participants: its ranks stand by the COMMIT. Who does
-                              not have the group answers BROKEN (daemon/core/core_group.c) */
+                              not have the group answers BROKEN (daemon/core/core_commit.c) */
     MSG_ASK_ABSENT = 31,   /* participant -> participant, answered by ABSENT_HERE */
     MSG_ABSENT_HERE = 32,
     MSG_ASK_RANKS = 33,  /* node -> node, answered by RANKS_HERE; the core sees neither */

@@ -1,0 +1,250 @@
+/* core_commit.c - how the nodes of a group agree that it is there.
+ *
+ * A COMMIT is a proposal of the home. A participant whose ranks all still stand by it says SYNC to
+ * the other participants; one whose ranks do not (a client died, or the join moved to another home
+ * while the COMMIT was on its way) says BROKEN(LEFT). A node that is asked about a group that it
+ * does not have (any more) says BROKEN without a cause. That counts only where its SYNC never
+ * came: else the group has ended well there meanwhile, or a BROKEN with its cause came before. A
+ * group opens on a node when all others have said SYNC there; one that is withdrawn is not seen
+ * by any client: its joins are asked again at their home. SYNC may arrive before the COMMIT does
+ * and is then lost; so the first SYNC from a node is answered with our own, and while answers are
+ * missing they are asked for at each heartbeat, for two node timeouts, the time after which a
+ * lost home has been noticed by all.
+ *
+ * Who wakes me: COMMIT, SYNC, the heartbeat, the loss of a home.
+ * What if the peer dies now: a participant: see core_group.c. The home: nothing, once all have
+ * agreed; before, each participant asks the others again.
+ * What if I am stopped now: the others ask for two node timeouts, then withdraw the group. */
+#include "daemon/core/core_internal.h"
+
+/* The participants as node indices in core->place[]; false when the message makes no sense. */
+static bool commit_valid(struct core *core, unsigned home, const struct msg_commit *msg,
+                         unsigned *ret_me)
+{
+    int last = -1, me = -1;
+
+    if (!msg->size || msg->size > MSG_MAX_RANKS || !msg->nnodes ||
+        msg->nnodes > core->config.nnodes || !msg->members || !msg->nodes ||
+        strcmp(msg->home, core_node_name(core, home)))
+        return false;
+    for (unsigned i = 0; i < msg->nnodes; i++) {
+        int node = core_node_find(core, msg->nodes[i]);
+
+        if (node <= last) /* unknown, or not in order */
+            return false;
+        if (node == (int)core->config.self)
+            me = (int)i;
+        core->place[i] = (uint16_t)node;
+        last = node;
+    }
+    for (uint32_t i = 0; i < msg->size; i++)
+        if (msg->members[i].node >= msg->nnodes)
+            return false;
+    *ret_me = (unsigned)me;
+    return me >= 0;
+}
+
+/* The member that the home means with @rank, if it still stands by this request. */
+static struct member *commit_member(struct core *core, unsigned home, const struct msg_commit *msg,
+                                    uint32_t rank)
+{
+    struct member *member = join_find(core, msg->members[rank].join);
+
+    if (!member || member->home != (int)home ||
+        (member->state != MEMBER_ASKING && member->state != MEMBER_EXPIRING) ||
+        member->rank != rank || member->size != msg->size || member->uid != msg->uid ||
+        strcmp(member->name, msg->name))
+        return NULL;
+    return member;
+}
+
+/* To another node, about a group that this node does not have. */
+static void tell_missing(struct core *core, unsigned node, uint64_t id, enum cause cause,
+                         int32_t rank, const char *text)
+{
+    act_to_peer(core, node,
+                (struct act_msg){.type = MSG_BROKEN,
+                                 .broken = {.group = id,
+                                            .cause = cause,
+                                            .rank = rank,
+                                            .node = core_self_name(core),
+                                            .text = act_text(core, text)}});
+}
+
+/* This node cannot take part: tells the others, and gives its own ranks their answer. The one
+ * action that is not one record for all nodes; who is not told gives up by himself. */
+static void decline(struct core *core, unsigned home, const struct msg_commit *msg, unsigned me,
+                    enum cause cause, int32_t rank, const char *text)
+{
+    group_log(core, cause == CAUSE_LEFT ? CORE_NOTE_NONE : CORE_NOTE_GROUP_FAILED, msg->uid,
+              CORE_LOG_INFO, msg->name, text, "declined");
+    for (unsigned i = 0; i < msg->nnodes; i++)
+        if (i != me && peer_linked(core, core->place[i]) && act_room(core))
+            tell_missing(core, core->place[i], msg->group, cause, rank, text);
+    for (uint32_t i = 0; i < msg->size; i++) {
+        struct member *member =
+            msg->members[i].node == me ? commit_member(core, home, msg, i) : NULL;
+
+        if (member && cause == CAUSE_LEFT)
+            join_again(core, member);
+        else if (member)
+            join_fail(core, member, cause, -1, (int)core->config.self, text);
+    }
+}
+
+static void take_members(struct core *core, struct group *group)
+{
+    for (uint32_t i = 0; i < group->size; i++) {
+        struct member *member;
+
+        if (group->members[i].node != group->me)
+            continue;
+        member = join_find(core, group->members[i].join);
+        member->group = group;
+        member_set_state(core, member, MEMBER_COMMITTED);
+        list_add(&group->local, &member->by_group);
+        group->nlocal++;
+    }
+}
+
+/* In order, and of this life of its home: everything else is a replay. */
+static bool commit_fresh(struct core *core, unsigned home, uint64_t id)
+{
+    struct peer *peer = &core->peers[home];
+    uint64_t n = home_group_number(peer->incarnation, id);
+
+    if (n <= peer->committed)
+        return false;
+    peer->committed = n;
+    return true;
+}
+
+/* SYNC to the participants that have not agreed yet. */
+static void ask_sync(struct core *core, const struct group *group)
+{
+    act_to_group(core, group, ACT_EACH_UNCONFIRMED,
+                 (struct act_msg){.type = MSG_SYNC, .sync.group = group->id});
+}
+
+/* A commit that makes sense: take part, or decline. */
+static void consider(struct core *core, unsigned home, const struct msg_commit *msg, unsigned me)
+{
+    struct group *group;
+    char text[MSG_TEXT_MAX];
+    bool mine = false;
+
+    for (uint32_t i = 0; i < msg->size; i++) {
+        if (msg->members[i].node != me)
+            continue;
+        mine = true;
+        if (commit_member(core, home, msg, i))
+            continue;
+        text_format(text, sizeof(text), "rank %u of node %s does not wait for it any more", i,
+                    core_self_name(core));
+        decline(core, home, msg, me, CAUSE_LEFT, (int32_t)i, text);
+        return;
+    }
+    if (!mine)
+        return;
+    group = group_new(core, home, msg, me);
+    if (!group) {
+        text_format(text, sizeof(text),
+                    "group \"%s\": node %s has no room for more groups of user %u: leave some, "
+                    "or raise limits.max_groups or limits.max_groups_per_user",
+                    msg->name, core_self_name(core), msg->uid);
+        decline(core, home, msg, me, CAUSE_QUOTA, -1, text);
+        return;
+    }
+    take_members(core, group);
+    if (group->nnodes > 1)
+        ask_sync(core, group);
+    group_try_open(core, group);
+}
+
+void group_commit(struct core *core, unsigned home, const struct msg_commit *msg)
+{
+    char name[TEXT_QUOTED];
+    unsigned me = 0;
+
+    if (!commit_fresh(core, home, msg->group))
+        act_log_node(core, home, CORE_LOG_WARN, "node %s committed group %s twice -> ignoring it",
+                     core_node_name(core, home), text_quote(name, msg->name));
+    else if (!commit_valid(core, home, msg, &me))
+        act_log_node(core, home, CORE_LOG_ERROR,
+                     "node %s committed group %s over nodes that are not in "
+                     "this node's configuration -> ignoring it: all nodes need the same list",
+                     core_node_name(core, home), text_quote(name, msg->name));
+    else
+        consider(core, home, msg, me);
+    memset(core->place, 0, core->config.nnodes * sizeof(*core->place));
+}
+
+/* ---- agreement ------------------------------------------------------------------------------- */
+
+/* Still on its way here: its home is alive in that incarnation and has not sent it yet. */
+static bool on_its_way(const struct core *core, uint64_t id)
+{
+    for (unsigned i = 0; i < core->config.nnodes; i++) {
+        const struct peer *peer = &core->peers[i];
+
+        if (peer_linked(core, i) && home_group_number(peer->incarnation, id) > peer->committed)
+            return true;
+    }
+    return false;
+}
+
+void group_sync(struct core *core, unsigned node, uint64_t id)
+{
+    struct group *group = group_find(core, id);
+    int place = group ? group_place(group, node) : -1;
+    char text[MSG_TEXT_MAX];
+
+    if (!group) {
+        if (on_its_way(core, id))
+            return;
+        text_format(text, sizeof(text), "node %s does not have this group", core_self_name(core));
+        tell_missing(core, node, id, CAUSE_NONE, -1, text);
+        return;
+    }
+    if (place < 0)
+        return;
+    if (group->state == GROUP_BROKEN) {
+        group_tell_broken(core, group, node);
+        return;
+    }
+    if (group->confirmed[place])
+        return;
+    group->confirmed[place] = true;
+    group->nconfirmed++;
+    act_to_peer(core, node, (struct act_msg){.type = MSG_SYNC, .sync.group = id});
+    act_fates_to(core, group, node);
+    group_try_open(core, group);
+}
+
+void group_home_lost(struct core *core, unsigned node)
+{
+    struct group *group;
+
+    list_each(group, &core->all_groups, all)
+        if (group->state == GROUP_COMMITTED && group->home == node &&
+            group->nconfirmed + 1 < group->nnodes)
+            ask_sync(core, group);
+}
+
+void group_tick(struct core *core)
+{
+    struct group *group;
+    char text[MSG_TEXT_MAX];
+
+    list_each(group, &core->all_groups, all) {
+        if (group->state != GROUP_COMMITTED || group->nconfirmed + 1 >= group->nnodes)
+            continue;
+        if (core->now - group->committed_ms < 2 * core->config.node_timeout_ms) {
+            ask_sync(core, group);
+            continue;
+        }
+        text_format(text, sizeof(text), "not all nodes confirmed it to node %s",
+                    core_self_name(core));
+        group_withdraw(core, group, -1, 0, core->config.self, text);
+    }
+}
