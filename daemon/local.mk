@@ -22,6 +22,7 @@ libcommd_core_la_SOURCES = daemon/core/core.c daemon/core/core.h daemon/core/cor
 	daemon/core/core_internal.h daemon/core/core_join.c daemon/core/core_part.c \
 	daemon/core/core_peer.c daemon/core/core_pool.c daemon/core/core_ration.c \
 	daemon/core/core_rendezvous.c daemon/core/core_text.c daemon/core/core_unfold.c \
+	daemon/core/core_user.c \
 	daemon/core/core_view.c daemon/core/core_absent.c
 
 # commd: the core and its edges, one foreign thing per file. Neither UCX nor CUDA

@@ -396,7 +396,7 @@ const struct core_counts *core_counts(const struct core *core);
 struct core_share {
     uint64_t used, may, all, limit;
 };
-enum {
+enum core_share_of {
     CORE_SHARE_CLIENTS,
     CORE_SHARE_GROUPS,
     CORE_SHARE_FORMING, /* groups that form here, as their home */

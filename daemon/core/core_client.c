@@ -2,7 +2,7 @@
  *
  * NEW: connected, said nothing yet. READY: said hello, may join, leave and abort. A client that
  * breaks the protocol is refused with one text and closed; whatever it had ends as if it had
- * died. Quotas per user are kept here (struct user), because clients are where users come from.
+ * died. What a user may have is in core_user.c.
  *
  * Who wakes me: the client's messages, and the edge when its socket closes. No timer: a client
  * that says nothing costs a slot, and slots are bounded per user.
@@ -30,123 +30,6 @@ static void client_set_state(struct core *core, unsigned slot, enum client_state
     client->state = state;
     client->since_ms = core->now;
 }
-
-/* ---- users ------------------------------------------------------------------------------- */
-
-struct user *user_get(struct core *core, uint32_t uid, bool make)
-{
-    struct list *bucket = &core->user_by_uid[core_mix(uid) % HASH_USERS];
-    struct user *user;
-
-    list_each(user, bucket, hash)
-        if (user->uid == uid)
-            return user;
-    user = make ? pool_take(&core->users) : NULL;
-    if (!user)
-        return NULL;
-    user->uid = uid;
-    list_init(&user->asking);
-    list_init(&user->holding);
-    list_init(&user->held);
-    list_add(bucket, &user->hash);
-    return user;
-}
-
-void user_sent(struct core *core, const struct msg_engine_sent *msg)
-{
-    struct user *user = user_get(core, msg->uid, false);
-
-    if (!user)
-        return; /* its last group has ended */
-    user->sent_until_ms = core->now + CORE_SENT_MS + MIN(msg->ms, (uint32_t)CORE_SENT_MOST_MS);
-    /* no machine sends more, and so the sum of all does not wrap */
-    user->sent_rate = MIN(msg->bytes, UINT64_MAX / 1000) * 1000 / MAX(msg->ms, 1u);
-    user->sent_rate = MIN(user->sent_rate, 1ull << 48);
-}
-
-void user_put(struct core *core, struct user *user)
-{
-    if (!user || user->clients || user->groups || user->forming || user->members ||
-        user->runs.blocks || user->joins)
-        return;
-    list_del(&user->hash);
-    list_del(&user->holding);
-    pool_leave(&core->users, user); /* no action names a user: free at once */
-    pool_reap(&core->users);
-}
-
-uint32_t user_share(const struct core *core, uint32_t uid, uint32_t limit, uint32_t others)
-{
-    bool may_have_all =
-        uid == CORE_GPU_UID || core->config.max_groups_per_user >= core->config.max_groups;
-
-    return (uint32_t)share_of(limit, may_have_all ? limit : limit / 2, others);
-}
-
-static uint32_t may_of_groups(const struct core *core, uint32_t uid, uint32_t others)
-{
-    const struct core_config *config = &core->config;
-
-    return (uint32_t)share_of(
-        config->max_groups, uid == CORE_GPU_UID ? config->max_groups : config->max_groups_per_user,
-        others);
-}
-
-uint32_t user_may_groups(const struct core *core, const struct user *user)
-{
-    uint32_t spare = user->uid == CORE_GPU_UID ? 0 : gpu_spare(core);
-
-    return may_of_groups(core, user->uid, core->groups.live - user->groups + spare);
-}
-
-uint32_t user_may_form(const struct core *core, const struct user *user)
-{
-    return may_of_groups(core, user->uid, core->formings.live - user->forming);
-}
-
-/* What may be added to users without clients here, whom only @node knows. */
-static uint32_t node_room(const struct core *core, unsigned node)
-{
-    const struct runs *runs = &core->runs;
-    uint32_t own = core->peers[node].blocks;
-    uint32_t most = (uint32_t)share_of(runs->nblocks, runs->nblocks / 2, runs->used - own);
-
-    return most - MIN(own, most);
-}
-
-struct msg_member *user_take_run(struct core *core, struct user *user, uint32_t n, unsigned node)
-{
-    struct runs *runs = &core->runs;
-    uint32_t had = user->runs.blocks, most;
-    struct msg_member *run;
-
-    most = user_share(core, user->uid, runs->nblocks, runs->used - had);
-    if (!had)
-        user->node = node;
-    if (!user->clients && user->node != core->config.self)
-        most = MIN(most, had + node_room(core, user->node));
-    run = runs_take(runs, &user->runs, most, n);
-    core->peers[user->node].blocks += user->runs.blocks - had;
-    return run;
-}
-
-void user_drop_run(struct core *core, struct user *user, struct msg_member *run)
-{
-    uint32_t had = user->runs.blocks;
-
-    runs_leave(&core->runs, &user->runs, run);
-    core->peers[user->node].blocks -= had - user->runs.blocks;
-}
-
-void user_leave_run(struct core *core, uint32_t uid, struct msg_member *run)
-{
-    struct user *user = user_get(core, uid, false);
-
-    user_drop_run(core, user, run);
-    user_put(core, user);
-}
-
-/* ---- sessions -------------------------------------------------------------------------------- */
 
 void client_open(struct core *core, const struct core_event *event)
 {
@@ -234,8 +117,7 @@ static bool client_may_come(struct core *core, unsigned slot)
         return false;
     }
     user = user_get(core, client->uid, true);
-    if (!user || user->clients >= share_of(config->max_clients, config->max_clients_per_user,
-                                           core->nclients - user->clients)) {
+    if (!user || user->clients >= user_may(core, user, CORE_SHARE_CLIENTS)) {
         bool own = user && user->clients >= config->max_clients_per_user;
 
         core_client_refuse(core, slot, CAUSE_QUOTA,

@@ -198,7 +198,7 @@ struct group *group_new(struct core *core, unsigned home, const struct msg_commi
     size_t row;
 
     /* Joins wait long: what the user had when they came says little. */
-    if (user && user->groups < user_may_groups(core, user))
+    if (user && user->groups < user_may(core, user, CORE_SHARE_GROUPS))
         run = user_take_run(core, user, msg->size, core->config.self);
     group = run ? pool_take(&core->groups) : NULL;
     if (!group) {

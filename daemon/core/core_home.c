@@ -104,24 +104,19 @@ static struct forming *forming_find(struct core *core, uint32_t uid, const char 
     return NULL;
 }
 
-/* Another node names any user: so it has a share too. */
-static bool node_may(const struct core *core, unsigned node)
-{
-    uint32_t limit = core->config.max_groups, own = core->peers[node].formings;
-
-    return node == core->config.self || own < share_of(limit, limit / 2, core->formings.live - own);
-}
-
 static struct forming *create(struct core *core, unsigned node, const struct msg_join *msg)
 {
-    struct user *user = node_may(core, node) ? user_get(core, msg->uid, true) : NULL;
+    bool room = node == core->config.self ||
+                node_room(core->config.max_groups, core->formings.live, core->peers[node].formings);
+    struct user *user = room ? user_get(core, msg->uid, true) : NULL;
     struct msg_member *run;
     struct forming *forming = NULL;
 
     if (!user)
         return NULL;
-    run = user->forming < user_may_form(core, user) ? user_take_run(core, user, msg->size, node)
-                                                    : NULL;
+    run = user->forming < user_may(core, user, CORE_SHARE_FORMING)
+              ? user_take_run(core, user, msg->size, node)
+              : NULL;
     if (run && !(forming = pool_take(&core->formings)))
         user_drop_run(core, user, run);
     if (!forming) {

@@ -137,7 +137,7 @@ static inline struct fate *runs_fate(const struct runs *runs, const struct msg_m
 /* ---- objects -------------------------------------------------------------------------------- */
 
 /* Counts per uid against the quotas; lives while any of them is not 0. What a user may have of a
- * limit: share_of(), see user_share(). */
+ * limit: user_share(). */
 struct user {
     struct pooled pooled;
     struct list hash;
@@ -416,13 +416,17 @@ void client_msg(struct core *core, const struct core_event *event);
 void client_closed(struct core *core, unsigned slot, const char *why);
 void core_client_refuse(struct core *core, unsigned slot, enum cause cause, const char *format, ...)
     _printf_(4, 5);
+
+/* ---- core_user.c ----------------------------------------------------------------------------- */
+
 struct user *user_get(struct core *core, uint32_t uid, bool make); /* NULL: unknown, or full */
-/* The most that user @uid may have of @limit while the others have @others: half of what they
- * leave, or all of that where the configuration lets one user have all groups; commd-gpu always. */
-uint32_t user_share(const struct core *core, uint32_t uid, uint32_t limit, uint32_t others);
-/* The most groups that @user may have, or groups that form here. */
-uint32_t user_may_groups(const struct core *core, const struct user *user);
-uint32_t user_may_form(const struct core *core, const struct user *user);
+/* What @user has of a limit, and may have; of MEMBERS: blocks. */
+struct core_share user_share(const struct core *core, const struct user *user,
+                             enum core_share_of of);
+uint64_t user_may(const struct core *core, const struct user *user, enum core_share_of of);
+/* What the joins of another node may add to @own, which they hold of @limit, of which @all is held.
+ */
+uint32_t node_room(uint32_t limit, uint32_t all, uint32_t own);
 /* A run for @n members in a group of @user, who came by a join of @node; NULL: no room in the
  * user's share, or in the node's. */
 struct msg_member *user_take_run(struct core *core, struct user *user, uint32_t n, unsigned node);

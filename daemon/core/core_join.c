@@ -141,13 +141,12 @@ static bool quota_ok(struct core *core, const struct client *client, const char 
                       "group \"%s\": node %s has %u groups already: leave some, or "
                       "raise limits.max_groups",
                       name, core_self_name(core), core->groups.live);
-    if (user && user->groups >= user_may_groups(core, user))
+    if (user && user->groups >= user_may(core, user, CORE_SHARE_GROUPS))
         return REFUSE(CAUSE_QUOTA,
                       "group \"%s\": user %u has %u groups on node %s already, half of what others "
                       "leave: leave some, or raise limits.max_groups",
                       name, client->uid, user->groups, core_self_name(core));
-    if (user && user->members >=
-                    user_share(core, uid, core->max_members, core->members.live - user->members))
+    if (user && user->members >= user_may(core, user, CORE_SHARE_RANKS))
         return REFUSE(CAUSE_QUOTA,
                       "group \"%s\": user %u has %u ranks in groups or joining on node %s already, "
                       "half of what others leave of %u: leave some",
