@@ -374,12 +374,13 @@ static void timed_out(struct core *core, struct member *member, unsigned count, 
 void join_refused(struct core *core, unsigned node, const struct msg_join_refused *msg)
 {
     struct member *member = join_find(core, msg->join);
+    bool sound = msg->cause > CAUSE_NONE && msg->cause < CAUSE_COUNT;
 
     if (!member || member->home != (int)node ||
         (member->state != MEMBER_ASKING && member->state != MEMBER_EXPIRING))
         return; /* about a request that was withdrawn meanwhile */
     if (msg->cause != CAUSE_TIMEOUT)
-        join_fail(core, member, msg->cause < CAUSE_COUNT ? msg->cause : CAUSE_INTERNAL, msg->rank,
+        join_fail(core, member, sound ? msg->cause : CAUSE_INTERNAL, msg->rank,
                   core_node_find(core, msg->node), msg->text);
     else if (member->state == MEMBER_EXPIRING)
         timed_out(core, member, msg->rank > 0 ? (unsigned)msg->rank : 0, msg->text);

@@ -420,6 +420,33 @@ static void an_answer_for_nobody(void **state)
     bench_free(bench);
 }
 
+/* A home that refuses a join and gives no cause: the client is not told that nothing is wrong. */
+static void refused_without_a_cause(void **state)
+{
+    struct core_config config = config_of(2);
+    struct bench *bench = bench_new(&config);
+    struct msg msg = {.type = MSG_PEER_HELLO};
+    const struct member *member;
+    char name[2] = "a";
+
+    msg.peer_hello.incarnation = 5;
+    feed(bench, (struct core_event){.type = CORE_PEER_UP, .node = 1, .msg = &msg});
+    bench->core->peers[1].state = CORE_PEER_READY;
+    hello(bench, 0, 1000, false);
+    do { /* until the home of one is node 1 */
+        join(bench, 0, 1, name, 0, 2);
+        member = container_of(bench->core->waiting.prev, struct member, waiting);
+    } while (member->home != 1 && name[0]++ < 'z');
+    bench->got[0] = 0;
+    msg = (struct msg){.type = MSG_JOIN_REFUSED};
+    msg.join_refused.join = member->join;
+    strcpy(msg.join_refused.node, "b");
+    strcpy(msg.join_refused.text, "so");
+    feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = &msg});
+    expect(bench, "0 JOIN_FAILED req 1 cause 14 rank 0 node b: so\n");
+    bench_free(bench);
+}
+
 /* A commd that was stopped does not blame the others for its own silence. */
 static void stopped_ourselves(void **state)
 {
@@ -683,6 +710,7 @@ int main(void)
         cmocka_unit_test(missing_of_a_huge_group),
         cmocka_unit_test(joiners_are_of_one_user),
         cmocka_unit_test(a_node_speaks_for_its_own_ranks),
+        cmocka_unit_test(refused_without_a_cause),
         cmocka_unit_test(an_answer_for_nobody),
         cmocka_unit_test(questions_of_one_user),
         cmocka_unit_test(a_crowd_whose_time_runs_out),
