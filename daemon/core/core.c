@@ -184,6 +184,7 @@ static void settle(struct core *core)
 
 void core_input(struct core *core, const struct core_event *event)
 {
+    assert((unsigned)event->type <= CORE_SHUTDOWN);
     if (core->queue.head == core->queue.tail) {
         group_reap(core);
         home_reap(core);
@@ -202,6 +203,7 @@ void core_input(struct core *core, const struct core_event *event)
     ration_tick(core);
     join_tick(core);
     settle(core);
+    assert(list_empty(&core->todo));
     core->promised_ms = core_deadline(core);
 }
 

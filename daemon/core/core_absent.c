@@ -52,6 +52,7 @@ static bool too_often(struct core *core, struct client *client)
 static void act_look(struct core *core, const struct group *group, enum core_asker asker,
                      unsigned to, uint64_t ask, uint64_t seq)
 {
+    assert(group->boarded);
     act_push(core, (struct core_action){
                        .type = CORE_DO_GROUP_ABSENT,
                        .group_absent = {
@@ -64,6 +65,7 @@ void absent_ask_client(struct core *core, const struct member *member,
 {
     const struct group *group = member->group;
 
+    assert(group && member->state == MEMBER_JOINED);
     if (!group->boarded || !act_room(core) || too_often(core, &core->clients[member->client]) ||
         costs_too_much(core, group))
         return;

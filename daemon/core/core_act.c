@@ -50,12 +50,14 @@ static void push(struct core *core, struct act act)
 
 void act_push(struct core *core, struct core_action action)
 {
+    assert(action.type > CORE_DO_GPU_SEND && action.type <= CORE_DO_LOG);
     push(core, (struct act){.type = action.type, .action = action});
 }
 
 void act_to_client(struct core *core, unsigned client, struct act_msg msg)
 {
     assert(client < core->client_slots);
+    assert(core->clients[client].state != CLIENT_FREE);
     push(core, (struct act){.type = CORE_DO_CLIENT_SEND, .to = client, .msg = msg});
 }
 
@@ -67,22 +69,26 @@ void act_to_peer(struct core *core, unsigned node, struct act_msg msg)
 
 void act_to_engine(struct core *core, struct act_msg msg)
 {
+    assert(core->engine.state == CORE_ENGINE_UP);
     push(core, (struct act){.type = CORE_DO_ENGINE_SEND, .msg = msg});
 }
 
 void act_to_gpu(struct core *core, struct act_msg msg)
 {
+    assert(core->gpu.state == CORE_ENGINE_UP);
     push(core, (struct act){.type = CORE_DO_GPU_SEND, .msg = msg});
 }
 
 void act_to_group(struct core *core, const struct group *group, enum act_each each,
                   struct act_msg msg)
 {
+    assert(each == ACT_EACH_NODE || each == ACT_EACH_UNCONFIRMED);
     push(core, (struct act){.type = CORE_DO_PEER_SEND, .each = each, .group = group, .msg = msg});
 }
 
 void act_commit(struct core *core, const struct forming *forming)
 {
+    assert(forming->id && forming->count == forming->size);
     push(core, (struct act){.type = CORE_DO_PEER_SEND,
                             .each = ACT_EACH_COMMITTED,
                             .forming = forming,
@@ -91,11 +97,13 @@ void act_commit(struct core *core, const struct forming *forming)
 
 void act_fates(struct core *core, const struct group *group)
 {
+    assert(group->state == GROUP_OPEN);
     push(core, (struct act){.type = CORE_DO_RANK_GONE, .each = ACT_EACH_GONE, .group = group});
 }
 
 void act_fates_to(struct core *core, const struct group *group, unsigned node)
 {
+    assert(node < core->config.nnodes && node != core->config.self);
     push(core, (struct act){.type = CORE_DO_PEER_SEND,
                             .each = ACT_EACH_GONE,
                             .to = node,
@@ -111,6 +119,8 @@ static void push_log(struct core *core, struct core_log log, const char *format,
     struct text text = {buf, sizeof(buf), 0};
 
     text_vadd(&text, format, args);
+    assert(log.level <= CORE_LOG_DEBUG && log.note < CORE_NOTE_COUNT);
+    assert(log.by != CORE_BY_NODE || log.by_id < core->config.nnodes);
     log.text = act_text(core, buf);
     act_push(core, (struct core_action){.type = CORE_DO_LOG, .log = log});
 }

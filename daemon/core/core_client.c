@@ -25,8 +25,7 @@ static void client_set_state(struct core *core, unsigned slot, enum client_state
 {
     struct client *client = &core->clients[slot];
 
-    if (!client_may[client->state][state])
-        abort();
+    assert(client_may[client->state][state]);
     client->state = state;
     client->since_ms = core->now;
 }
@@ -39,6 +38,7 @@ void client_open(struct core *core, const struct core_event *event)
         return;
     client_closed(core, event->client, "its slot was given away");
     client = &core->clients[event->client];
+    assert(list_is_off(&client->members)); /* nothing of who was there before */
     client_set_state(core, event->client, CLIENT_NEW);
     client->uid = event->uid;
     client->pid = event->pid;
@@ -58,11 +58,15 @@ void client_closed(struct core *core, unsigned slot, const char *why)
     client = &core->clients[slot];
     gpu_client_closed(core, slot);
     part_members(core, slot, why ? why : "its connection closed", NULL);
+    assert(list_empty(&client->members));
+    assert(!client->waiting && !client->groups && !client->gpu_waits && !client->gpu_session);
     if (client->state == CLIENT_READY && !client->admin) {
         struct user *user = user_get(core, client->uid, false);
 
         act_note(core, CORE_NOTE_CLIENT_GONE, CORE_BY_USER, client->uid, CORE_LOG_DEBUG,
                  "client pid %u: %s", client->pid, why ? why : "its connection closed");
+        assert(user && user->clients);
+        assert(core->nclients || client->uid == CORE_GPU_UID);
         core->nclients -= client->uid != CORE_GPU_UID;
         user->clients--;
         user_put(core, user);
@@ -77,6 +81,7 @@ void core_client_refuse(struct core *core, unsigned slot, enum cause cause, cons
     bool kicked = cause == CAUSE_ABORTED;
     va_list args;
 
+    assert(cause > CAUSE_NONE && cause < CAUSE_COUNT);
     va_start(args, format);
     text_vadd(&text, format, args);
     va_end(args);

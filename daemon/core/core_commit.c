@@ -100,6 +100,7 @@ static void take_members(struct core *core, struct group *group)
         if (group->members[i].node != group->me)
             continue;
         member = join_find(core, group->members[i].join);
+        assert(member && !member->group && member->rank == i); /* commit_member() found it */
         member->group = group;
         member_set_state(core, member, MEMBER_COMMITTED);
         list_add(&group->local, &member->by_group);
@@ -115,6 +116,7 @@ static bool commit_fresh(struct core *core, unsigned home, uint64_t id)
 
     if (n <= peer->committed)
         return false;
+    assert(home_group_id(peer->incarnation, n) == id);
     peer->committed = n;
     return true;
 }
@@ -156,6 +158,7 @@ static void consider(struct core *core, unsigned home, const struct msg_commit *
         return;
     }
     take_members(core, group);
+    assert(group->nlocal); /* @mine */
     if (group->nnodes > 1)
         ask_sync(core, group);
     group_try_open(core, group);
@@ -214,8 +217,10 @@ void group_sync(struct core *core, unsigned node, uint64_t id)
     }
     if (group->confirmed[place])
         return;
+    assert(place != (int)group->me);
     group->confirmed[place] = true;
     group->nconfirmed++;
+    assert(group->nconfirmed < group->nnodes);
     act_to_peer(core, node, (struct act_msg){.type = MSG_SYNC, .sync.group = id});
     act_fates_to(core, group, node);
     group_try_open(core, group);

@@ -25,8 +25,7 @@ static void engine_set_state(struct core *core, enum core_engine_state state)
 {
     struct own_engine *engine = &core->engine;
 
-    if (!engine_may[engine->state][state])
-        abort();
+    assert(engine_may[engine->state][state]);
     engine->state = state;
     engine->since_ms = core->now;
     engine->killed = false;
@@ -42,6 +41,7 @@ static void engine_set_state(struct core *core, enum core_engine_state state)
 /* @why stays as its status text until the next hello. */
 static void kill_engine(struct core *core, const char *why)
 {
+    assert(core->engine.state != CORE_ENGINE_OFF && !core->engine.killed);
     act_log(core, CORE_LOG_ERROR, "engine: %s -> killing it", why);
     if (why != core->engine.text)
         text_copy(core->engine.text, sizeof(core->engine.text), why);
@@ -72,6 +72,7 @@ static void engine_hello(struct core *core, const struct msg_engine_hello *msg)
     engine->addr_len = msg->addr_len;
     memcpy(engine->addr, msg->addr, msg->addr_len);
     engine->incarnation = core_random(core);
+    assert(engine->incarnation); /* 0 says that there is none */
     act_note(core, CORE_NOTE_ENGINE_UP, CORE_BY_NOBODY, 0, CORE_LOG_INFO, "engine pid %u is up: %s",
              engine->pid, engine->text);
     peer_engine_up(core);
@@ -147,6 +148,7 @@ void engine_down(struct core *core, const char *why)
                  (unsigned long long)engine->backoff_ms);
         engine->backoff_ms = MIN(2 * engine->backoff_ms, (uint64_t)CORE_ENGINE_RESTART_MAX_MS);
     }
+    assert(!engine->incarnation && !engine->addr_len);
     if (was_up) {
         core->counts.engine_losses++;
         peer_engine_down(core);

@@ -34,8 +34,7 @@ static void gpu_set_state(struct core *core, enum core_engine_state state)
 {
     struct own_gpu *gpu = &core->gpu;
 
-    if (!gpu_may[gpu->state][state])
-        abort();
+    assert(gpu_may[gpu->state][state]);
     gpu->state = state;
     gpu->since_ms = core->now;
     gpu->killed = false;
@@ -51,6 +50,7 @@ static void kill_gpu(struct core *core, const char *why)
 {
     struct own_gpu *gpu = &core->gpu;
 
+    assert(gpu->state != CORE_ENGINE_OFF && !gpu->killed);
     act_log(core, CORE_LOG_ERROR, "commd-gpu: %s -> killing it", why);
     if (why != gpu->text)
         text_copy(gpu->text, sizeof(gpu->text), why);
@@ -59,6 +59,13 @@ static void kill_gpu(struct core *core, const char *why)
 }
 
 /* ---- who asks -------------------------------------------------------------------------------- */
+
+static void wait_no_more(struct core *core, struct client *client)
+{
+    assert(core->gpu.waiting >= client->gpu_waits);
+    core->gpu.waiting -= client->gpu_waits;
+    client->gpu_waits = false;
+}
 
 static void send_gpu_answer(struct core *core, unsigned slot, uint32_t req, enum cause cause,
                             const char *text)
@@ -79,9 +86,7 @@ static void answer_ask(struct core *core, unsigned slot, enum cause cause, const
     struct text text = {buf, sizeof(buf), 0};
     va_list args;
 
-    if (client->gpu_waits)
-        core->gpu.waiting--;
-    client->gpu_waits = false;
+    wait_no_more(core, client);
     va_start(args, format);
     text_vadd(&text, format, args);
     va_end(args);
@@ -95,6 +100,7 @@ static void end_session(struct core *core, unsigned slot)
     struct client *client = &core->clients[slot];
 
     if (client->gpu_session) {
+        assert(core->gpu.sessions);
         core->gpu.sessions--;
         act_to_gpu(core, (struct act_msg){.type = MSG_GPU_SESSION_DEL, .gpu_session.client = slot});
     }
@@ -105,10 +111,9 @@ static void begin_session(struct core *core, unsigned slot)
 {
     struct client *client = &core->clients[slot];
 
+    assert(core->gpu.state == CORE_ENGINE_UP && !core->gpu.killed);
     end_session(core, slot);
-    if (client->gpu_waits)
-        core->gpu.waiting--;
-    client->gpu_waits = false;
+    wait_no_more(core, client);
     client->gpu_session = true;
     core->gpu.sessions++;
     core->counts.gpu_sessions++;
@@ -131,6 +136,7 @@ static bool asks_too_often(struct core *core, struct client *client)
 
 static void start(struct core *core)
 {
+    assert(core->config.gpu && !core->gpu.sessions);
     gpu_set_state(core, CORE_ENGINE_STARTING);
     text_copy(core->gpu.text, sizeof(core->gpu.text), "it starts");
     core->counts.gpu_starts++;
@@ -180,9 +186,7 @@ void gpu_client_closed(struct core *core, unsigned slot)
     struct client *client = &core->clients[slot];
 
     end_session(core, slot);
-    if (client->gpu_waits)
-        core->gpu.waiting--;
-    client->gpu_waits = false;
+    wait_no_more(core, client);
 }
 
 /* ---- what it says ---------------------------------------------------------------------------- */
@@ -283,6 +287,7 @@ void gpu_down(struct core *core, const char *why)
                  "commd-gpu of node %s %s: %s -> the next who asks starts it again",
                  core_self_name(core), was_up ? "was lost" : "could not start", gpu->text);
     forget_sessions(core);
+    assert(!gpu->sessions && !gpu->ndevices);
     for (unsigned slot = 0; slot < core->client_slots && gpu->waiting; slot++)
         if (core->clients[slot].gpu_waits)
             answer_ask(core, slot, CAUSE_NO_DAEMON, "node %s has no GPU service: %s",

@@ -30,15 +30,18 @@ static const bool group_may[5][5] = { /* rows: from; columns: FREE COMMITTED OPE
 
 static void group_set_state(struct core *core, struct group *group, enum group_state state)
 {
-    if (!group_may[group->state][state])
-        abort();
+    assert(group_may[group->state][state]);
     group->state = state;
     if (state == GROUP_COMMITTED) {
+        assert(list_empty(&group->local) && !group->nlocal && !group->cause);
+        assert(group->me < group->nnodes && group->nodes[group->me] == core->config.self);
         list_add(&core->all_groups, &group->all);
         list_add(&core->by_id[core_mix(group->id) % HASH_GROUPS], &group->hash);
     } else if (state == GROUP_DEAD) {
         struct user *user = user_get(core, group->uid, false);
 
+        assert(list_empty(&group->local) && !group->nlocal);
+        assert(user && user->groups);
         list_del(&group->all); /* .hash stays until group_reap() */
         user->groups--;
         user_put(core, user);
@@ -120,6 +123,7 @@ static void end_committed(struct core *core, struct group *group)
 {
     struct member *member;
 
+    assert(group->cause);
     while ((member = list_first(&group->local, struct member, by_group)))
         join_fail(core, member, group->cause, group->cause_rank, (int)group->cause_node,
                   group->cause_text);
@@ -138,6 +142,7 @@ void group_log(struct core *core, enum core_note note, uint32_t uid, unsigned le
 /* What GROUP_BROKEN and BROKEN say of a group that has a cause. */
 static struct core_group_broken broken(const struct core *core, const struct group *group)
 {
+    assert(group->cause);
     return (struct core_group_broken){.group = group->id,
                                       .cause = group->cause,
                                       .rank = group->cause_rank,
@@ -161,17 +166,16 @@ static void break_group(struct core *core, struct group *group, bool tell)
     group_log(core, CORE_NOTE_GROUP_FAILED, group->uid, CORE_LOG_INFO, group->name,
               group->cause_text, "broken");
     count_cause(core->counts.groups_broken, group->cause);
-    if (group->state == GROUP_OPEN) {
-        group_set_state(core, group, GROUP_BROKEN);
-        if (tell)
-            act_to_group(core, group, ACT_EACH_NODE, broken_message(core, group));
-        act_push(core, (struct core_action){.type = CORE_DO_GROUP_BROKEN,
-                                            .group_broken = broken(core, group)});
-    } else {
-        if (tell)
-            act_to_group(core, group, ACT_EACH_NODE, broken_message(core, group));
+    if (tell)
+        act_to_group(core, group, ACT_EACH_NODE, broken_message(core, group));
+    if (group->state != GROUP_OPEN) {
         end_committed(core, group);
+        return;
     }
+    assert(group->boarded);
+    group_set_state(core, group, GROUP_BROKEN);
+    act_push(core, (struct core_action){.type = CORE_DO_GROUP_BROKEN,
+                                        .group_broken = broken(core, group)});
 }
 
 void group_withdraw(struct core *core, struct group *group, int32_t rank, uint32_t pid,
@@ -179,6 +183,7 @@ void group_withdraw(struct core *core, struct group *group, int32_t rank, uint32
 {
     struct member *member;
 
+    assert(group->state == GROUP_COMMITTED);
     set_cause(group, CAUSE_LEFT, rank, pid, node, text);
     group_log(core, CORE_NOTE_NONE, group->uid, CORE_LOG_DEBUG, group->name, text,
               "joining it again");
@@ -207,6 +212,7 @@ struct group *group_new(struct core *core, unsigned home, const struct msg_commi
         user_put(core, user);
         return NULL;
     }
+    assert(group->state == GROUP_FREE);
     user->groups++;
     row = (size_t)pool_index(&core->groups, group) * core->config.nnodes;
     list_init(&group->local);
@@ -242,6 +248,7 @@ void group_try_open(struct core *core, struct group *group)
     for (unsigned i = 0; i < group->nnodes; i++)
         if (!peer_usable(core, group->nodes[i]))
             return;
+    assert(group->nconfirmed + 1 == group->nnodes && !group->boarded);
     group_set_state(core, group, GROUP_OPEN);
     core->counts.groups_opened++;
     group->boarded = true;
@@ -276,6 +283,7 @@ static struct core_rank_gone gone_record(struct core *core, const struct group *
 {
     const struct fate *fate = runs_fate(&core->runs, &group->members[rank]);
 
+    assert(fate->cause == CAUSE_LEFT || fate->cause == CAUSE_RANK_LOST);
     return (struct core_rank_gone){.group = group->id,
                                    .rank = rank,
                                    .ops = fate->ops,
@@ -302,6 +310,8 @@ static void group_rank_gone(struct core *core, struct member *member, enum cause
     struct group *group = member->group;
     struct fate *fate = runs_fate(&core->runs, &group->members[member->rank]);
 
+    assert(member->state == MEMBER_COMMITTED || member->state == MEMBER_JOINED);
+    assert(!fate->cause && group->members[member->rank].node == group->me);
     fate->cause = (uint8_t)cause;
     fate->ops = ops;
     if (cause != CAUSE_LEFT) {
@@ -403,6 +413,7 @@ void group_broken_msg(struct core *core, unsigned node, const struct msg_broken 
 void group_abort(struct core *core, struct group *group, const struct member *member,
                  const char *text)
 {
+    assert(member->group == group);
     if (group->state != GROUP_OPEN)
         return;
     set_cause(group, CAUSE_ABORTED, (int32_t)member->rank, member->pid, core->config.self, text);
@@ -412,6 +423,8 @@ void group_abort(struct core *core, struct group *group, const struct member *me
 void group_kick(struct core *core, struct group *group, const struct member *member,
                 const char *text)
 {
+    assert(group->state == GROUP_OPEN || group->state == GROUP_COMMITTED);
+    assert(!member || member->group == group);
     set_cause(group, CAUSE_ABORTED, member ? (int32_t)member->rank : -1, member ? member->pid : 0,
               core->config.self, text);
     break_group(core, group, true);

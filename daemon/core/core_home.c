@@ -57,6 +57,7 @@ static void remember(struct core *core, struct forming *forming, struct msg_memb
     uint32_t *bucket = join_bucket(core, member->node, member->join);
     struct fate *fate = runs_fate(&core->runs, member);
 
+    assert(member->join && !(member->join & CORE_CANCEL_QUIET));
     fate->owner = pool_index(&core->formings, forming);
     fate->next = *bucket;
     *bucket = (uint32_t)(member - core->runs.members) + 1;
@@ -69,8 +70,7 @@ static void fate_forget(struct core *core, struct msg_member *member)
 
     while (*at && *at != i)
         at = &core->runs.fates[*at - 1].next;
-    if (!*at)
-        abort();
+    assert(*at); /* it was remembered */
     *at = core->runs.fates[i - 1].next;
 }
 
@@ -123,6 +123,7 @@ static struct forming *create(struct core *core, unsigned node, const struct msg
         user_put(core, user);
         return NULL;
     }
+    assert(!forming->id && !forming->count);
     user->forming++;
     core->peers[node].formings++;
     forming->node = node;
@@ -142,6 +143,8 @@ static void drop(struct core *core, struct forming *forming)
 {
     struct user *user = user_get(core, forming->uid, false);
 
+    assert(user && user->forming);
+    assert(core->peers[forming->node].formings);
     user->forming--;
     core->peers[forming->node].formings--;
     user_put(core, user);
@@ -164,6 +167,7 @@ void home_reap(struct core *core)
 static void forming_free_place(struct core *core, struct forming *forming,
                                struct msg_member *member)
 {
+    assert(forming->count && member->join);
     fate_forget(core, member);
     member->join = 0;
     if (--forming->count == 0)
@@ -192,6 +196,7 @@ void home_missing(const struct core *core, const struct forming *forming, char *
     }
     if (text.len + 1 == text.cap || i < forming->size)
         memcpy(buf + text.len, "...", 4);
+    assert(forming->count + forming->late <= forming->size);
     *ret_count = forming->size - forming->count - forming->late;
 }
 
@@ -200,14 +205,17 @@ void home_missing(const struct core *core, const struct forming *forming, char *
 /* Fills forming->nodes, and turns members[].node into participant indices. */
 static void number_nodes(struct core *core, struct forming *forming)
 {
-    for (uint32_t i = 0; i < forming->size; i++)
+    for (uint32_t i = 0; i < forming->size; i++) {
+        assert(forming->members[i].node < core->config.nnodes);
         core->place[forming->members[i].node] = 1;
+    }
     for (unsigned node = 0; node < core->config.nnodes; node++) {
         if (!core->place[node])
             continue;
         forming->nodes[forming->nnodes++] = (uint16_t)node;
         core->place[node] = (uint16_t)forming->nnodes;
     }
+    assert(forming->nnodes && forming->nnodes <= forming->size);
     for (uint32_t i = 0; i < forming->size; i++)
         forming->members[i].node = core->place[forming->members[i].node] - 1u;
     for (unsigned i = 0; i < forming->nnodes; i++)
@@ -228,6 +236,7 @@ static bool all_gpu(const struct core *core, const struct forming *forming)
 
 void home_fill_commit(struct core *core, const struct forming *forming, struct msg_commit *ret_msg)
 {
+    assert(forming->id && forming->count == forming->size);
     *ret_msg = (struct msg_commit){.group = forming->id,
                                    .epoch = 1,
                                    .uid = forming->uid,
@@ -249,6 +258,7 @@ static void home_commit(struct core *core, struct forming *forming)
     struct msg_commit msg;
     bool here = false;
 
+    assert(!forming->id && forming->count == forming->size && !forming->late);
     for (uint32_t i = 0; i < forming->size; i++)
         fate_forget(core, &forming->members[i]);
     number_nodes(core, forming);
@@ -362,6 +372,7 @@ void home_join(struct core *core, unsigned node, const struct msg_join *msg)
     member->node = node;
     member->pid = msg->pid;
     member->join = msg->join;
+    assert(!runs_fate(&core->runs, member)->cause || forming->late);
     forming->late -= runs_fate(&core->runs, member)->cause != CAUSE_NONE;
     runs_fate(&core->runs, member)->cause = CAUSE_NONE;
     remember(core, forming, member);
@@ -382,6 +393,7 @@ void home_cancel(struct core *core, unsigned node, uint64_t join)
     if (!member)
         return; /* its COMMIT or refusal is on the way */
     forming = pool_at(&core->formings, runs_fate(&core->runs, member)->owner);
+    assert(!forming->id && !list_is_off(&forming->all));
     if (!quiet) {
         runs_fate(&core->runs, member)->cause = CAUSE_TIMEOUT; /* it is neither there nor missing */
         home_missing(core, forming, missing, sizeof(missing), &count);

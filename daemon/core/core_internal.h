@@ -10,6 +10,7 @@
 #ifndef COMMD_CORE_INTERNAL_H
 #define COMMD_CORE_INTERNAL_H
 
+#undef NDEBUG /* what the core asserts is cheap: it holds in every build */
 #include <assert.h>
 
 #include "daemon/core/core.h"
@@ -55,8 +56,15 @@ static inline bool list_empty(const struct list *head)
 {
     return head->next == head;
 }
+/* Zeroed, or taken off its list. */
+static inline bool list_is_off(const struct list *item)
+{
+    return !item->next || item->next == item;
+}
 static inline void list_add(struct list *head, struct list *item) /* at the end */
 {
+    assert(list_is_off(item));
+    assert(head->prev->next == head);
     item->prev = head->prev;
     item->next = head;
     head->prev->next = item;
@@ -64,6 +72,7 @@ static inline void list_add(struct list *head, struct list *item) /* at the end 
 }
 static inline void list_del(struct list *item) /* harmless when it is on no list */
 {
+    assert(item->prev->next == item && item->next->prev == item);
     item->prev->next = item->next;
     item->next->prev = item->prev;
     list_init(item);
@@ -94,10 +103,13 @@ void pool_leave(struct pool *pool, void *item); /* freed later: still readable *
 void pool_reap(struct pool *pool);              /* what ended becomes free */
 static inline uint32_t pool_index(const struct pool *pool, const void *item)
 {
+    assert((const char *)item >= pool->items &&
+           (const char *)item < pool->items + pool->used * pool->size);
     return (uint32_t)(((const char *)item - pool->items) / pool->size);
 }
 static inline void *pool_at(const struct pool *pool, uint32_t i)
 {
+    assert(i < pool->used);
     return pool->items + i * pool->size;
 }
 
@@ -243,8 +255,11 @@ struct forming {
     char name[MSG_GROUP_MAX];
 };
 
+/* What our engine has of a peer's: nothing; its address; a link that both ends agree on. */
+enum peer_engine { PEER_ENGINE_UNKNOWN, PEER_ENGINE_ADDED, PEER_ENGINE_ACCEPTED };
 struct peer {
     enum core_peer_state state;
+    enum peer_engine theirs;
     uint64_t incarnation; /* of its commd; 0: never seen */
     uint64_t id;          /* hash of its name */
     uint64_t since_ms, heard_ms;
@@ -252,8 +267,6 @@ struct peer {
     uint32_t formings;                   /* that its joins began */
     uint64_t committed;                  /* number of its last COMMIT in this incarnation */
     uint64_t engine;                     /* what it says its engine is */
-    bool added;                          /* own engine was told of @engine */
-    bool accepted;                       /* own engine has it */
     uint64_t accepts_mine, accepts_from; /* its last ENGINE_READY */
     uint64_t doubt_ms; /* our engine lost theirs: break groups then; CORE_NEVER: no doubt */
     uint64_t retry_ms; /* add it again then; CORE_NEVER: no need */
@@ -353,6 +366,7 @@ static inline void count_cause(uint64_t counts[CAUSE_COUNT], enum cause cause)
 }
 static inline const char *core_node_name(const struct core *core, unsigned node)
 {
+    assert(node < core->config.nnodes);
     return core->node_names[node];
 }
 /* The index of the node of that name, -1: it is not in the configuration. */

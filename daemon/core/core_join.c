@@ -35,8 +35,10 @@ void member_set_state(struct core *core, struct member *member, enum member_stat
 {
     struct client *client = &core->clients[member->client];
 
-    if (!member_may[member->state][state])
-        abort();
+    assert(member_may[member->state][state]);
+    assert(state == MEMBER_FREE ||
+           !!member->group == (state == MEMBER_COMMITTED || state == MEMBER_JOINED));
+    assert(state != MEMBER_EXPIRING || member->home >= 0);
     list_del(&member->by_name);
     if (state == MEMBER_ASKING || state == MEMBER_EXPIRING)
         list_add(&core->by_name[member->key % HASH_GROUPS], &member->by_name);
@@ -45,9 +47,11 @@ void member_set_state(struct core *core, struct member *member, enum member_stat
         list_add(&client->members, &member->by_client);
         client->waiting++;
     } else if (state == MEMBER_JOINED || (state == MEMBER_FREE && member->state != MEMBER_JOINED)) {
+        assert(client->waiting);
         list_del(&member->waiting);
         client->waiting--;
     }
+    assert(client->groups || member->state != MEMBER_JOINED);
     client->groups += state == MEMBER_JOINED;
     client->groups -= member->state == MEMBER_JOINED;
     member->state = state;
@@ -61,11 +65,14 @@ void member_end(struct core *core, struct member *member)
     list_del(&member->by_client);
     list_del(&member->todo);
     if (member->group) {
+        assert(member->group->nlocal);
         list_del(&member->by_group);
         member->group->nlocal--;
         member->group = NULL;
     }
-    user = user_get(core, member->uid, false); /* there as long as the client is */
+    assert(list_is_off(&member->by_group) && list_is_off(&member->by_name));
+    user = user_get(core, member->uid, false);
+    assert(user && user->members); /* as long as it has a client, or ranks that end */
     user->members--;
     pool_leave(&core->members, member);
 }
@@ -74,6 +81,7 @@ void member_end(struct core *core, struct member *member)
 static void send_failed(struct core *core, unsigned slot, uint32_t req, enum cause cause,
                         int32_t rank, int node, const char *text)
 {
+    assert(cause > CAUSE_NONE && cause < CAUSE_COUNT);
     count_cause(core->counts.joins_failed, cause);
     act_to_client(core, slot,
                   (struct act_msg){
@@ -254,6 +262,7 @@ static void send_cancel(struct core *core, const struct member *member, uint64_t
 
 void join_cancel(struct core *core, struct member *member)
 {
+    assert(member->state == MEMBER_ASKING || member->state == MEMBER_EXPIRING);
     if (member->home < 0)
         return;
     if (member->home == (int)core->config.self)
@@ -280,7 +289,9 @@ static void join_ask(struct core *core, struct member *member)
 {
     struct msg_join join;
 
+    assert(member->state == MEMBER_ASKING && !member->group);
     member->home = home_of(core, member);
+    assert(member->home >= 0); /* this node is always up */
     member->join = ++core->join_count << 17 | (pool_index(&core->members, member) + 1);
     if (member->home != (int)core->config.self) {
         act_to_peer(
@@ -309,7 +320,9 @@ void join_run(struct core *core)
 
 void join_again(struct core *core, struct member *member)
 {
+    assert(member->state != MEMBER_JOINED);
     if (member->group) {
+        assert(member->group->state == GROUP_COMMITTED && member->group->nlocal);
         list_del(&member->by_group);
         member->group->nlocal--;
         member->group = NULL;
@@ -465,6 +478,7 @@ void join_tick(struct core *core)
 
     if (core->now < join_deadline(core))
         return;
+    assert(core->now >= core->expired_ms);
     core->expired_ms = core->now;
     join_run(core); /* so that every member that is not held has a home to ask */
     list_each(member, &core->waiting, waiting)

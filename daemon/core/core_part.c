@@ -12,6 +12,7 @@
 /* One rank, in a group that is open or broken. */
 static void part_member(struct core *core, struct member *member, const char *why, const char *kick)
 {
+    assert(member->state == MEMBER_JOINED && member->group);
     if (kick && member->group->state == GROUP_OPEN)
         group_kick(core, member->group, member, kick);
     group_rank_lost(core, member, why);
@@ -65,11 +66,13 @@ void part_members(struct core *core, unsigned slot, const char *why, const char 
         ; /* more clients go at a time than there are slots */
     if (!parting)
         return;
+    assert(!client->waiting);
     list_init(&parting->members);
     while ((member = list_first(&client->members, struct member, by_client))) {
         list_del(&member->by_client);
         list_add(&parting->members, &member->by_client);
         member->client = core->client_slots;
+        assert(member->state == MEMBER_JOINED && client->groups);
         client->groups--;
         nobody->groups++;
     }

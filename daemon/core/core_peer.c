@@ -26,12 +26,31 @@ static const bool peer_may[4][4] = { /* rows: from; columns: SELF UNLINKED LINKI
 };
 /* clang-format on */
 
+/* clang-format off */
+static const bool theirs_may[3][3] = { /* rows: from; columns: UNKNOWN ADDED ACCEPTED */
+    [PEER_ENGINE_UNKNOWN]  = {1, 1, 0},
+    [PEER_ENGINE_ADDED]    = {1, 0, 1},
+    [PEER_ENGINE_ACCEPTED] = {1, 0, 0},
+};
+/* clang-format on */
+
+static void set_theirs(struct core *core, unsigned node, enum peer_engine theirs)
+{
+    struct peer *peer = &core->peers[node];
+
+    assert(theirs_may[peer->theirs][theirs]);
+    assert(theirs == PEER_ENGINE_UNKNOWN || (peer->engine && peer_linked(core, node)));
+    peer->theirs = theirs;
+    peer->retry_ms = CORE_NEVER;
+}
+
 static void peer_set_state(struct core *core, unsigned node, enum core_peer_state state)
 {
     struct peer *peer = &core->peers[node];
 
-    if (!peer_may[peer->state][state])
-        abort();
+    assert(peer_may[peer->state][state]);
+    assert(node != core->config.self);
+    assert(state != CORE_PEER_UNLINKED || !peer->engine);
     if (peer->state == CORE_PEER_READY || state == CORE_PEER_READY)
         core->peers_changed = true;
     peer->state = state;
@@ -53,7 +72,8 @@ bool peer_usable(const struct core *core, unsigned node)
 static void review(struct core *core, unsigned node)
 {
     struct peer *peer = &core->peers[node];
-    bool ready = core->engine.state == CORE_ENGINE_UP && peer->engine && peer->accepted &&
+    bool ready = core->engine.state == CORE_ENGINE_UP && peer->engine &&
+                 peer->theirs == PEER_ENGINE_ACCEPTED &&
                  peer->accepts_mine == core->engine.incarnation &&
                  peer->accepts_from == peer->engine;
 
@@ -73,11 +93,10 @@ static void peer_add_engine(struct core *core, unsigned node)
 {
     struct peer *peer = &core->peers[node];
 
-    if (core->engine.state != CORE_ENGINE_UP || !peer->engine || peer->added ||
+    if (core->engine.state != CORE_ENGINE_UP || !peer->engine || peer->theirs ||
         !peer_linked(core, node))
         return;
-    peer->added = true;
-    peer->retry_ms = CORE_NEVER;
+    set_theirs(core, node, PEER_ENGINE_ADDED);
     act_to_engine(core, (struct act_msg){.type = MSG_ENGINE_PEER_ADD,
                                          .engine_peer = {.peer = node, .engine = peer->engine}});
 }
@@ -86,23 +105,24 @@ static void tell_engine_state(struct core *core, unsigned node)
 {
     bool up = core->engine.state == CORE_ENGINE_UP;
 
+    assert(up == !!core->engine.incarnation);
     act_to_peer(core, node,
                 (struct act_msg){.type = MSG_ENGINE_STATE,
                                  .engine_state = up ? core->engine.incarnation : 0});
 }
 
 /* Our engine forgets theirs. */
-static void del(struct core *core, unsigned node)
+static void forget_theirs(struct core *core, unsigned node)
 {
     struct peer *peer = &core->peers[node];
 
-    if (peer->added && core->engine.state == CORE_ENGINE_UP)
+    if (peer->theirs && core->engine.state == CORE_ENGINE_UP)
         act_to_engine(core,
                       (struct act_msg){.type = MSG_ENGINE_PEER_DEL,
                                        .engine_peer = {.peer = node, .engine = peer->engine}});
-    peer->added = peer->accepted = false;
+    set_theirs(core, node, PEER_ENGINE_UNKNOWN);
     peer->apart_ms = 0;
-    peer->retry_ms = peer->doubt_ms = CORE_NEVER;
+    peer->doubt_ms = CORE_NEVER;
 }
 
 /* ---- links ----------------------------------------------------------------------------------- */
@@ -120,7 +140,7 @@ void peer_down(struct core *core, unsigned node, enum core_loss loss, const char
     act_note(core, CORE_NOTE_NODE_LOST, CORE_BY_NOBODY, 0, CORE_LOG_WARN, "%s", text);
     text_copy(peer->error, sizeof(peer->error), why);
     peer->losses[loss]++;
-    del(core, node);
+    forget_theirs(core, node);
     peer->engine = peer->accepts_mine = peer->accepts_from = 0;
     peer->traffic.rtt_us = peer->traffic.min_rtt_us = 0; /* of a way that is gone */
     peer_set_state(core, node, CORE_PEER_UNLINKED);
@@ -149,6 +169,7 @@ void peer_up(struct core *core, const struct core_event *event)
     peer->heard_ms = core->now;
     peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
     core->silent_ms = MIN(core->silent_ms, core->now + core->config.node_timeout_ms);
+    assert(!peer->engine && !peer->theirs);
     peer_set_state(core, event->node, CORE_PEER_LINKING);
     peer->links++;
     act_log(core, CORE_LOG_INFO, "node %s is linked", core_node_name(core, event->node));
@@ -164,8 +185,9 @@ static void peer_engine_state(struct core *core, unsigned node, const struct msg
 
     if (peer->engine == msg->engine || msg->addr_len > MSG_ADDR_MAX)
         return;
-    del(core, node);
+    forget_theirs(core, node);
     peer->engine = msg->engine;
+    assert(!peer->theirs); /* ours has forgotten the one before */
     peer->addr_len = msg->addr_len;
     memcpy(peer->addr, msg->addr, msg->addr_len);
     peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
@@ -254,7 +276,7 @@ void peer_engine_up(struct core *core)
 void peer_engine_down(struct core *core)
 {
     for (unsigned i = 0; i < core->config.nnodes; i++) {
-        del(core, i);
+        forget_theirs(core, i);
         review(core, i);
         if (peer_linked(core, i))
             tell_engine_state(core, i);
@@ -268,11 +290,11 @@ void peer_engine_accepts(struct core *core, const struct msg_engine_peer *msg)
     if (msg->peer >= core->config.nnodes)
         return;
     peer = &core->peers[msg->peer];
-    if (!peer->added || peer->accepted)
+    if (peer->theirs != PEER_ENGINE_ADDED)
         return;
     if (peer->engine != msg->engine)
         return; /* about an engine that is gone */
-    peer->accepted = true;
+    set_theirs(core, msg->peer, PEER_ENGINE_ACCEPTED);
     act_to_peer(core, msg->peer,
                 (struct act_msg){
                     .type = MSG_ENGINE_READY,
@@ -305,7 +327,7 @@ void peer_engine_traffic(struct core *core, const struct msg_engine_traffic *msg
     if (msg->peer >= core->config.nnodes)
         return;
     peer = &core->peers[msg->peer];
-    if (!peer->added || peer->engine != msg->engine)
+    if (!peer->theirs || peer->engine != msg->engine)
         return; /* about an engine that is gone */
     if (msg->apart) {
         peer->apart_ms = peer->apart_ms ? peer->apart_ms : core->now;
@@ -341,7 +363,7 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
     if (msg->peer >= core->config.nnodes)
         return;
     peer = &core->peers[msg->peer];
-    if (!peer->added || peer->engine != msg->engine)
+    if (!peer->theirs || peer->engine != msg->engine)
         return;
     if (core->stopping)
         return; /* ours has gone ahead of us */
@@ -352,7 +374,7 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
         peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
     act_note(core, CORE_NOTE_ENGINE_LOST, CORE_BY_NODE, msg->peer, CORE_LOG_WARN,
              "%s -> connecting them again in %llu ms", text, (unsigned long long)peer->backoff_ms);
-    del(core, msg->peer);
+    forget_theirs(core, msg->peer);
     review(core, msg->peer);
     peer->doubt_ms = core->now + CORE_ENGINE_DOUBT_MS;
     peer->retry_ms = core->now + peer->backoff_ms;
@@ -367,6 +389,7 @@ void peer_forgive(struct core *core)
     uint64_t grace = MIN(2 * core->config.heartbeat_ms, core->config.node_timeout_ms);
     uint64_t floor = core->now + grace;
 
+    assert(grace);
     floor -= MIN(floor, core->config.node_timeout_ms);
     for (unsigned i = 0; i < core->config.nnodes; i++)
         core->peers[i].heard_ms = MAX(core->peers[i].heard_ms, floor);

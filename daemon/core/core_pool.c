@@ -23,16 +23,19 @@ void *pool_take(struct pool *pool)
         pool->free = item->next;
         memset(item, 0, pool->size);
     } else if (pool->used < pool->cap) {
-        item = pool_at(pool, pool->used++); /* calloc'ed and never used */
+        pool->used++;
+        item = pool_at(pool, pool->used - 1); /* calloc'ed and never used */
     } else {
         return NULL;
     }
     pool->live++;
+    assert(pool->live <= pool->used);
     return item;
 }
 
 void pool_leave(struct pool *pool, void *item)
 {
+    assert(pool->live);
     ((struct pooled *)item)->next = pool->ended;
     pool->ended = pool_index(pool, item) + 1;
     pool->live--;
@@ -52,6 +55,7 @@ void pool_reap(struct pool *pool)
 
 static void run_link(struct runs *runs, struct run_owner *owner, uint32_t i, unsigned order)
 {
+    assert(!(i & ((UINT32_C(1) << order) - 1)) && !runs->order[i]);
     runs->order[i] = (uint8_t)(order + 1);
     runs->fates[i].prev = 0;
     runs->fates[i].next = owner->free[order];
@@ -64,6 +68,8 @@ static void run_unlink(struct runs *runs, struct run_owner *owner, uint32_t i, u
 {
     struct fate *fate = &runs->fates[i];
 
+    assert(runs->order[i] == order + 1); /* free */
+    assert(fate->prev || owner->free[order] == i + 1);
     if (fate->prev)
         runs->fates[fate->prev - 1].next = fate->next;
     else
@@ -85,6 +91,7 @@ static unsigned order_of(uint32_t n)
 void runs_init(struct runs *runs, uint32_t largest, uint32_t total)
 {
     runs->block = order_of(largest);
+    assert(runs->block < RUN_ORDERS);
     runs->nblocks = MAX(MIN(total, UINT32_C(1) << (RUN_ORDERS - 1)) >> runs->block, 2u);
 }
 
@@ -103,6 +110,7 @@ static bool runs_block_take(struct runs *runs, struct run_owner *owner)
     }
     runs->used++;
     owner->blocks++;
+    assert(runs->used <= runs->nblocks && owner->blocks <= runs->used);
     run_link(runs, owner, i, runs->block);
     return true;
 }
@@ -112,6 +120,7 @@ struct msg_member *runs_take(struct runs *runs, struct run_owner *owner, uint32_
     unsigned want = order_of(n), order = want;
     uint32_t i;
 
+    assert(n);
     if (want > runs->block)
         return NULL;
     while (order <= runs->block && !owner->free[order])
@@ -138,8 +147,8 @@ void runs_leave(struct runs *runs, struct run_owner *owner, struct msg_member *r
     uint32_t i = (uint32_t)(run - runs->members);
     unsigned order = (runs->order[i] & ~RUN_USED) - 1u;
 
-    if (!(runs->order[i] & RUN_USED))
-        abort(); /* freed twice */
+    assert(runs->order[i] & RUN_USED); /* not freed twice */
+    assert(order <= runs->block);
     runs->order[i] = 0;
     while (order < runs->block) {
         uint32_t buddy = i ^ (UINT32_C(1) << order);
@@ -154,6 +163,7 @@ void runs_leave(struct runs *runs, struct run_owner *owner, struct msg_member *r
         run_link(runs, owner, i, order);
         return;
     }
+    assert(runs->used && owner->blocks);
     runs->fates[i].next = runs->spare;
     runs->spare = i + 1;
     runs->used--;

@@ -34,6 +34,7 @@ bool ration_take(struct core *core, struct member *member)
     if (!user->joins++)
         list_add(&ration->asking, &user->asking);
     ration->joins++;
+    assert(user->joins <= ration->joins);
     return true;
 }
 
@@ -61,6 +62,7 @@ void ration_tick(struct core *core)
         return;
     ration->joins = 0;
     while ((user = list_first(&ration->asking, struct user, asking))) {
+        assert(user->joins);
         list_del(&user->asking);
         user->joins = 0;
         user_put(core, user);

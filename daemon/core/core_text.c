@@ -9,7 +9,8 @@
 
 static void put(struct text *text, char c)
 {
-    if (text->len + 1 >= text->cap)
+    assert(text->len < text->cap);
+    if (text->len + 1 == text->cap)
         return;
     text->buf[text->len++] = (unsigned char)c < 0x20 || c == 0x7f ? '?' : c;
     text->buf[text->len] = 0;
@@ -107,6 +108,7 @@ const char *text_quote(char buf[TEXT_QUOTED], const char *s)
         buf[n++] = s[i];
     }
     buf[n++] = '"';
+    assert(n + 4 <= TEXT_QUOTED);
     for (unsigned dots = s[i] ? 3 : 0; dots; dots--)
         buf[n++] = '.';
     buf[n] = 0;
@@ -117,6 +119,7 @@ void text_copy(char *dst, size_t cap, const char *src)
 {
     size_t n = src ? strnlen(src, cap - 1) : 0;
 
+    assert(cap);
     if (n)
         memcpy(dst, src, n);
     dst[n] = 0;

@@ -134,6 +134,7 @@ static void fill_for_process(const struct core *core, const struct act_msg *msg,
         break;
     case MSG_ENGINE_PEER_ADD:
         peer = &core->peers[msg->engine_peer.peer];
+        assert(peer->addr_len <= MSG_ADDR_MAX);
         ret->engine_peer_add.peer = msg->engine_peer.peer;
         ret->engine_peer_add.engine = msg->engine_peer.engine;
         ret->engine_peer_add.addr_len = peer->addr_len;
@@ -154,10 +155,12 @@ static bool next_node(const struct core *core, struct act *act)
     const uint16_t *nodes = committed ? act->forming->nodes : act->group->nodes;
     unsigned nnodes = committed ? act->forming->nnodes : act->group->nnodes;
 
+    assert(nnodes && nnodes <= core->config.nnodes);
     while (act->at < nnodes) {
         unsigned place = act->at++;
 
         act->to = nodes[place];
+        assert(act->to < core->config.nnodes);
         if (act->to != core->config.self && peer_linked(core, act->to) &&
             (act->each != ACT_EACH_UNCONFIRMED || !act->group->confirmed[place]))
             return true;
@@ -170,6 +173,7 @@ static bool next_gone(const struct core *core, struct act *act)
 {
     const struct group *group = act->group;
 
+    assert(act->type == CORE_DO_PEER_SEND || act->type == CORE_DO_RANK_GONE);
     while (act->at < group->size) {
         uint32_t rank = act->at++;
         const struct msg_member *member = &group->members[rank];
@@ -197,9 +201,11 @@ static void hand_out(struct core *core, const struct act *act, struct core_actio
     struct msg *msg = &core->queue.msg;
 
     if (act->type > CORE_DO_GPU_SEND) {
+        assert(act->action.type == act->type);
         *ret = act->action;
         return;
     }
+    assert(act->msg.type != MSG_NONE);
     memset(msg, 0, sizeof(*msg));
     msg->type = act->msg.type;
     if (act->type == CORE_DO_CLIENT_SEND)

@@ -46,6 +46,7 @@ void user_put(struct core *core, struct user *user)
     if (!user || user->clients || user->groups || user->forming || user->members ||
         user->runs.blocks || user->joins)
         return;
+    assert(list_empty(&user->held) && list_is_off(&user->asking)); /* no member, no join */
     list_del(&user->hash);
     list_del(&user->holding);
     pool_leave(&core->users, user); /* no action names a user: free at once */
@@ -92,6 +93,7 @@ struct core_share user_share(const struct core *core, const struct user *user,
     case CORE_SHARES:
         abort();
     }
+    assert(share.used <= share.all + kept); /* a part of it */
     share.may = share_of(share.limit, per_user, share.all - share.used + kept);
     return share;
 }
@@ -105,6 +107,7 @@ uint32_t node_room(uint32_t limit, uint32_t all, uint32_t own)
 {
     uint32_t most = (uint32_t)share_of(limit, limit / 2, all - own);
 
+    assert(own <= all);
     return most - MIN(own, most);
 }
 
@@ -129,6 +132,7 @@ void user_drop_run(struct core *core, struct user *user, struct msg_member *run)
 {
     uint32_t had = user->runs.blocks;
 
+    assert(had && core->peers[user->node].blocks >= had);
     runs_leave(&core->runs, &user->runs, run);
     core->peers[user->node].blocks -= had - user->runs.blocks;
 }
@@ -137,6 +141,7 @@ void user_leave_run(struct core *core, uint32_t uid, struct msg_member *run)
 {
     struct user *user = user_get(core, uid, false);
 
+    assert(user); /* it holds @run */
     user_drop_run(core, user, run);
     user_put(core, user);
 }
