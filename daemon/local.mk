@@ -15,15 +15,15 @@ dist_man_MANS += daemon/commd.8
 
 # What commd decides. No I/O, no clock; no allocation but in core_alloc.c (tests/check_rooms.py).
 noinst_LTLIBRARIES += libcommd-core.la
-libcommd_core_la_SOURCES = daemon/core/core.c daemon/core/core.h daemon/core/core_act.c \
+libcommd_core_la_SOURCES = \
+	daemon/core/core.c daemon/core/core.h daemon/core/core_absent.c daemon/core/core_act.c \
 	daemon/core/core_act.h daemon/core/core_alloc.c daemon/core/core_change.c \
-	daemon/core/core_client.c daemon/core/core_commit.c \
-	daemon/core/core_engine.c daemon/core/core_gpu.c daemon/core/core_group.c daemon/core/core_home.c \
-	daemon/core/core_internal.h daemon/core/core_join.c daemon/core/core_part.c \
-	daemon/core/core_peer.c daemon/core/core_pool.c daemon/core/core_ration.c \
-	daemon/core/core_rendezvous.c daemon/core/core_text.c daemon/core/core_unfold.c \
-	daemon/core/core_user.c \
-	daemon/core/core_view.c daemon/core/core_absent.c
+	daemon/core/core_client.c daemon/core/core_commit.c daemon/core/core_engine.c \
+	daemon/core/core_gpu.c daemon/core/core_group.c daemon/core/core_home.c \
+	daemon/core/core_internal.h daemon/core/core_join.c daemon/core/core_life.c \
+	daemon/core/core_part.c daemon/core/core_peer.c daemon/core/core_pool.c \
+	daemon/core/core_ration.c daemon/core/core_rendezvous.c daemon/core/core_text.c \
+	daemon/core/core_unfold.c daemon/core/core_user.c daemon/core/core_view.c
 
 # commd: the core and its edges, one foreign thing per file. Neither UCX nor CUDA
 # (tests/check_rooms.py).

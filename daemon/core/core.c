@@ -87,13 +87,13 @@ void core_setup(struct core *core, const struct core_config *config)
         peer->retry_ms = peer->doubt_ms = CORE_NEVER;
     }
     core->peers[config->self].incarnation = config->incarnation;
-    core->engine.start_ms = config->nnodes > 1 ? 0 : CORE_NEVER;
-    core->engine.backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
-    text_copy(core->engine.text, sizeof(core->engine.text),
+    core->engine.life.start_ms = config->nnodes > 1 ? 0 : CORE_NEVER;
+    core->engine.life.backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
+    text_copy(core->engine.life.text, sizeof(core->engine.life.text),
               config->nnodes > 1 ? "not started yet" : "not needed: one node");
-    core->gpu.backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
-    core->gpu.ping_ms = CORE_NEVER;
-    text_copy(core->gpu.text, sizeof(core->gpu.text),
+    core->gpu.life.backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
+    core->gpu.life.ping_ms = CORE_NEVER;
+    text_copy(core->gpu.life.text, sizeof(core->gpu.life.text),
               config->gpu ? "nobody has asked for it yet" : config->gpu_why);
     core->heartbeat_ms = config->nnodes > 1 ? 0 : CORE_NEVER;
     core->silent_ms = core->expire_ms = core->promised_ms = CORE_NEVER;

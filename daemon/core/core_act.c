@@ -69,13 +69,13 @@ void act_to_peer(struct core *core, unsigned node, struct act_msg msg)
 
 void act_to_engine(struct core *core, struct act_msg msg)
 {
-    assert(core->engine.state == CORE_ENGINE_UP);
+    assert(core->engine.life.state == CORE_ENGINE_UP);
     push(core, (struct act){.type = CORE_DO_ENGINE_SEND, .msg = msg});
 }
 
 void act_to_gpu(struct core *core, struct act_msg msg)
 {
-    assert(core->gpu.state == CORE_ENGINE_UP);
+    assert(core->gpu.life.state == CORE_ENGINE_UP);
     push(core, (struct act){.type = CORE_DO_GPU_SEND, .msg = msg});
 }
 

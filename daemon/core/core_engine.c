@@ -1,10 +1,8 @@
-/* core_engine.c - the life of this node's own commd-engine.
- *
- *   OFF --start_ms--> STARTING --ENGINE_HELLO--> UP --exit, silence--> OFF
+/* core_engine.c - this node's own commd-engine: when it is started (core_life.c), and what it says.
  *
  * Only a commd with other nodes in its configuration has one: one-node groups never need it.
  * Every engine that said hello gets a new random incarnation, by which all nodes tell it from
- * its predecessor. A life of 10 s resets the back-off of restarts.
+ * its predecessor.
  *
  * Who wakes me: its messages, its exit, and engine_deadline(): start it, ping it, give it up.
  * What if the peer (the engine) dies now: CORE_ENGINE_DOWN; all groups over several nodes are
@@ -13,68 +11,33 @@
  * that we were late and starts its clock anew (peer_forgive()). */
 #include "daemon/core/core_internal.h"
 
-/* clang-format off */
-static const bool engine_may[3][3] = { /* rows: from; columns: OFF STARTING UP */
-    [CORE_ENGINE_OFF]    = {0, 1, 0},
-    [CORE_ENGINE_STARTING] = {1, 0, 1},
-    [CORE_ENGINE_UP]       = {1, 0, 0},
-};
-/* clang-format on */
-
-static void engine_set_state(struct core *core, enum core_engine_state state)
-{
-    struct own_engine *engine = &core->engine;
-
-    assert(engine_may[engine->state][state]);
-    engine->state = state;
-    engine->since_ms = core->now;
-    engine->killed = false;
-    engine->unanswered_ms = 0;
-    engine->ping_ms = state == CORE_ENGINE_UP ? core->now + CORE_ENGINE_PING_MS : CORE_NEVER;
-    engine->start_ms = CORE_NEVER;
-    if (state != CORE_ENGINE_UP) {
-        engine->incarnation = 0;
-        engine->addr_len = 0;
-    }
-}
-
-/* @why stays as its status text until the next hello. */
-static void kill_engine(struct core *core, const char *why)
-{
-    assert(core->engine.state != CORE_ENGINE_OFF && !core->engine.killed);
-    act_log(core, CORE_LOG_ERROR, "engine: %s -> killing it", why);
-    if (why != core->engine.text)
-        text_copy(core->engine.text, sizeof(core->engine.text), why);
-    core->engine.killed = true;
-    act_push(core, (struct core_action){.type = CORE_DO_ENGINE_KILL});
-}
-
 void engine_started(struct core *core, uint32_t pid)
 {
-    if (core->engine.state == CORE_ENGINE_STARTING)
-        core->engine.pid = pid;
+    if (core->engine.life.state == CORE_ENGINE_STARTING)
+        core->engine.life.pid = pid;
 }
 
 static void engine_hello(struct core *core, const struct msg_engine_hello *msg)
 {
     struct own_engine *engine = &core->engine;
+    struct life *life = &engine->life;
 
-    text_copy(engine->text, sizeof(engine->text), msg->text);
+    text_copy(life->text, sizeof(life->text), msg->text);
     if (msg->version != MSG_VERSION) {
-        kill_engine(core, "it speaks another protocol version: install one version of commd");
+        life_kill(core, life, "it speaks another protocol version: install one version of commd");
         return;
     }
     if (!msg->addr_len || msg->addr_len > MSG_ADDR_MAX) {
-        kill_engine(core, engine->text[0] ? engine->text : "it could not open its fabric");
+        life_kill(core, life, life->text[0] ? life->text : "it could not open its fabric");
         return;
     }
-    engine_set_state(core, CORE_ENGINE_UP);
+    life_set_state(core, life, CORE_ENGINE_UP);
     engine->addr_len = msg->addr_len;
     memcpy(engine->addr, msg->addr, msg->addr_len);
     engine->incarnation = core_random(core);
     assert(engine->incarnation); /* 0 says that there is none */
     act_note(core, CORE_NOTE_ENGINE_UP, CORE_BY_NOBODY, 0, CORE_LOG_INFO, "engine pid %u is up: %s",
-             engine->pid, engine->text);
+             life->pid, life->text);
     peer_engine_up(core);
 }
 
@@ -82,18 +45,18 @@ static void ping(struct core *core, const struct msg_ping *msg)
 {
     if (!msg->pong)
         act_to_engine(core, (struct act_msg){.type = MSG_PING, .ping = {msg->seq, .pong = 1}});
-    else if (msg->seq == core->engine.seq)
-        core->engine.unanswered_ms = 0;
+    life_pong(&core->engine.life, msg);
 }
 
 void engine_msg(struct core *core, const struct msg *msg)
 {
-    struct own_engine *engine = &core->engine;
+    struct life *life = &core->engine.life;
 
-    if (engine->state == CORE_ENGINE_OFF || engine->killed)
+    if (life->state == CORE_ENGINE_OFF || life->killed)
         return; /* last words of one that is going */
-    if ((engine->state == CORE_ENGINE_STARTING) != (msg->type == MSG_ENGINE_HELLO)) {
-        kill_engine(core, "it broke the protocol: hello has to be its first message and no other");
+    if ((life->state == CORE_ENGINE_STARTING) != (msg->type == MSG_ENGINE_HELLO)) {
+        life_kill(core, life,
+                  "it broke the protocol: hello has to be its first message and no other");
         return;
     }
     switch ((int)msg->type) { /* int: of all types an engine may send seven */
@@ -119,7 +82,7 @@ void engine_msg(struct core *core, const struct msg *msg)
         user_sent(core, &msg->engine_sent);
         break;
     default:
-        kill_engine(core, "it broke the protocol: a message type that is not for engines");
+        life_kill(core, life, "it broke the protocol: a message type that is not for engines");
         break;
     }
 }
@@ -127,28 +90,21 @@ void engine_msg(struct core *core, const struct msg *msg)
 void engine_down(struct core *core, const char *why)
 {
     struct own_engine *engine = &core->engine;
-    bool was_up = engine->state == CORE_ENGINE_UP, killed = engine->killed;
+    struct life *life = &engine->life;
     char text[MSG_TEXT_MAX];
+    bool was_up;
 
-    if (engine->state == CORE_ENGINE_OFF)
+    if (life->state == CORE_ENGINE_OFF)
         return;
-    why = why ? why : "it went away";
+    was_up = life_end(core, life, why);
+    engine->incarnation = 0;
+    engine->addr_len = 0;
     text_format(text, sizeof(text), "the engine of node %s was lost: %s", core_self_name(core),
-                killed ? engine->text : why);
-    if (was_up && core->now - engine->since_ms >= CORE_ENGINE_STABLE_MS)
-        engine->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
-    engine_set_state(core, CORE_ENGINE_OFF);
-    engine->pid = 0;
-    if (!killed)
-        text_copy(engine->text, sizeof(engine->text), why);
-    if (!core->stopping) {
-        engine->start_ms = core->now + engine->backoff_ms;
+                life->text);
+    if (!core->stopping)
         act_note(core, CORE_NOTE_ENGINE_LOST, CORE_BY_NOBODY, 0, CORE_LOG_ERROR,
                  "%s -> starting it again in %llu ms", text,
-                 (unsigned long long)engine->backoff_ms);
-        engine->backoff_ms = MIN(2 * engine->backoff_ms, (uint64_t)CORE_ENGINE_RESTART_MAX_MS);
-    }
-    assert(!engine->incarnation && !engine->addr_len);
+                 (unsigned long long)(life->start_ms - core->now));
     if (was_up) {
         core->counts.engine_losses++;
         peer_engine_down(core);
@@ -164,46 +120,22 @@ static uint64_t start_limit(const struct core *core)
 
 void engine_tick(struct core *core)
 {
-    struct own_engine *engine = &core->engine;
+    struct life *life = &core->engine.life;
 
-    if (engine->state == CORE_ENGINE_OFF && core->now >= engine->start_ms && !core->stopping) {
-        engine_set_state(core, CORE_ENGINE_STARTING);
+    if (life->state == CORE_ENGINE_OFF && core->now >= life->start_ms && !core->stopping) {
+        life_set_state(core, life, CORE_ENGINE_STARTING);
         core->counts.engine_starts++;
         act_push(core, (struct core_action){.type = CORE_DO_ENGINE_START});
-    } else if (engine->state == CORE_ENGINE_STARTING && !engine->killed &&
-               core->now >= engine->since_ms + start_limit(core)) {
-        kill_engine(core, "it did not say hello in time");
-    } else if (engine->state == CORE_ENGINE_UP && !engine->killed) {
-        if (engine->unanswered_ms &&
-            core->now >= engine->unanswered_ms + core->config.engine_timeout_ms) {
-            kill_engine(core, "it does not answer");
-        } else if (core->now >= engine->ping_ms) {
-            engine->ping_ms = core->now + CORE_ENGINE_PING_MS;
-            if (!engine->unanswered_ms) {
-                engine->unanswered_ms = core->now;
-                act_to_engine(core, (struct act_msg){.type = MSG_PING, .ping = {++engine->seq, 0}});
-            }
-        }
+    } else if (life_tick(core, life, start_limit(core), core->config.engine_timeout_ms)) {
+        act_to_engine(core, (struct act_msg){.type = MSG_PING, .ping = {life->seq, 0}});
     }
 }
 
 uint64_t engine_deadline(const struct core *core)
 {
-    const struct own_engine *engine = &core->engine;
-    uint64_t due = CORE_NEVER;
+    const struct life *life = &core->engine.life;
 
-    switch (engine->state) {
-    case CORE_ENGINE_OFF:
-        return core->stopping ? CORE_NEVER : engine->start_ms;
-    case CORE_ENGINE_STARTING:
-        return engine->killed ? CORE_NEVER : engine->since_ms + start_limit(core);
-    case CORE_ENGINE_UP:
-        if (engine->killed)
-            return CORE_NEVER;
-        due = engine->ping_ms;
-        if (engine->unanswered_ms)
-            due = MIN(due, engine->unanswered_ms + core->config.engine_timeout_ms);
-        return due;
-    }
-    return due;
+    if (life->state == CORE_ENGINE_OFF && !core->stopping)
+        return life->start_ms;
+    return life_deadline(life, start_limit(core), core->config.engine_timeout_ms);
 }

@@ -1,6 +1,5 @@
-/* core_gpu.c - the life of this node's commd-gpu, and the sessions that clients have at it.
- *
- *   OFF --GPU_ASK--> STARTING --GPU_HELLO--> UP --exit, silence--> OFF
+/* core_gpu.c - this node's commd-gpu (its life: core_life.c), and the sessions that clients have at
+ * it.
  *
  * Nothing is started before the first client asks, and nothing again before the next one does; not
  * sooner than the back-off after a failure, and then who asks is told why. What comes while it
@@ -21,42 +20,6 @@
 #include <stdarg.h>
 
 #include "daemon/core/core_internal.h"
-
-/* clang-format off */
-static const bool gpu_may[3][3] = { /* rows: from; columns: OFF STARTING UP */
-    [CORE_ENGINE_OFF]    = {0, 1, 0},
-    [CORE_ENGINE_STARTING] = {1, 0, 1},
-    [CORE_ENGINE_UP]       = {1, 0, 0},
-};
-/* clang-format on */
-
-static void gpu_set_state(struct core *core, enum core_engine_state state)
-{
-    struct own_gpu *gpu = &core->gpu;
-
-    assert(gpu_may[gpu->state][state]);
-    gpu->state = state;
-    gpu->since_ms = core->now;
-    gpu->killed = false;
-    gpu->unanswered_ms = 0;
-    gpu->ping_ms = state == CORE_ENGINE_UP ? core->now + CORE_ENGINE_PING_MS : CORE_NEVER;
-    if (state != CORE_ENGINE_UP) {
-        gpu->ndevices = gpu->nccl = 0;
-        memset(gpu->devices, 0, sizeof(gpu->devices));
-    }
-}
-
-static void kill_gpu(struct core *core, const char *why)
-{
-    struct own_gpu *gpu = &core->gpu;
-
-    assert(gpu->state != CORE_ENGINE_OFF && !gpu->killed);
-    act_log(core, CORE_LOG_ERROR, "commd-gpu: %s -> killing it", why);
-    if (why != gpu->text)
-        text_copy(gpu->text, sizeof(gpu->text), why);
-    gpu->killed = true;
-    act_push(core, (struct core_action){.type = CORE_DO_GPU_KILL});
-}
 
 /* ---- who asks -------------------------------------------------------------------------------- */
 
@@ -111,7 +74,7 @@ static void begin_session(struct core *core, unsigned slot)
 {
     struct client *client = &core->clients[slot];
 
-    assert(core->gpu.state == CORE_ENGINE_UP && !core->gpu.killed);
+    assert(core->gpu.life.state == CORE_ENGINE_UP && !core->gpu.life.killed);
     end_session(core, slot);
     wait_no_more(core, client);
     client->gpu_session = true;
@@ -137,8 +100,8 @@ static bool asks_too_often(struct core *core, struct client *client)
 static void start(struct core *core)
 {
     assert(core->config.gpu && !core->gpu.sessions);
-    gpu_set_state(core, CORE_ENGINE_STARTING);
-    text_copy(core->gpu.text, sizeof(core->gpu.text), "it starts");
+    life_set_state(core, &core->gpu.life, CORE_ENGINE_STARTING);
+    text_copy(core->gpu.life.text, sizeof(core->gpu.life.text), "it starts");
     core->counts.gpu_starts++;
     act_push(core, (struct core_action){.type = CORE_DO_GPU_START});
 }
@@ -166,17 +129,18 @@ void gpu_ask(struct core *core, unsigned slot, const struct msg_gpu_ask *msg)
     } else if (core->stopping) {
         answer_ask(core, slot, CAUSE_NODE_LOST, "commd on node %s is stopping", self);
     } else if (!core->config.gpu) {
-        answer_ask(core, slot, CAUSE_NO_DAEMON, "node %s has no GPU service: %s", self, gpu->text);
-    } else if (gpu->state == CORE_ENGINE_UP && !gpu->killed) {
+        answer_ask(core, slot, CAUSE_NO_DAEMON, "node %s has no GPU service: %s", self,
+                   gpu->life.text);
+    } else if (gpu->life.state == CORE_ENGINE_UP && !gpu->life.killed) {
         begin_session(core, slot);
-    } else if (gpu->state == CORE_ENGINE_OFF && core->now < gpu->start_ms) {
+    } else if (gpu->life.state == CORE_ENGINE_OFF && core->now < gpu->life.start_ms) {
         answer_ask(core, slot, CAUSE_NO_DAEMON,
                    "node %s has no GPU service: %s; who asks in %llu ms starts it again", self,
-                   gpu->text, (unsigned long long)(gpu->start_ms - core->now));
+                   gpu->life.text, (unsigned long long)(gpu->life.start_ms - core->now));
     } else {
         client->gpu_waits = true;
         gpu->waiting++;
-        if (gpu->state == CORE_ENGINE_OFF)
+        if (gpu->life.state == CORE_ENGINE_OFF)
             start(core);
     }
 }
@@ -193,28 +157,29 @@ void gpu_client_closed(struct core *core, unsigned slot)
 
 void gpu_started(struct core *core, uint32_t pid)
 {
-    if (core->gpu.state == CORE_ENGINE_STARTING)
-        core->gpu.pid = pid;
+    if (core->gpu.life.state == CORE_ENGINE_STARTING)
+        core->gpu.life.pid = pid;
 }
 
 static void gpu_hello(struct core *core, const struct msg_gpu_hello *msg)
 {
     struct own_gpu *gpu = &core->gpu;
 
-    text_copy(gpu->text, sizeof(gpu->text), msg->text);
+    text_copy(gpu->life.text, sizeof(gpu->life.text), msg->text);
     if (msg->version != MSG_VERSION) {
-        kill_gpu(core, "it speaks another protocol version: install one version of commd");
+        life_kill(core, &core->gpu.life,
+                  "it speaks another protocol version: install one version of commd");
         return;
     }
     if (!msg->devices || msg->devices > MSG_MAX_GPUS) {
-        kill_gpu(core, gpu->text[0] ? gpu->text : "it found no GPU");
+        life_kill(core, &core->gpu.life, gpu->life.text[0] ? gpu->life.text : "it found no GPU");
         return;
     }
-    gpu_set_state(core, CORE_ENGINE_UP);
+    life_set_state(core, &gpu->life, CORE_ENGINE_UP);
     gpu->ndevices = msg->devices;
     gpu->nccl = msg->nccl;
     act_note(core, CORE_NOTE_GPU_UP, CORE_BY_NOBODY, 0, CORE_LOG_INFO, "commd-gpu pid %u is up: %s",
-             gpu->pid, gpu->text);
+             gpu->life.pid, gpu->life.text);
     for (unsigned slot = 0; slot < core->client_slots && gpu->waiting; slot++)
         if (core->clients[slot].gpu_waits)
             begin_session(core, slot);
@@ -223,7 +188,8 @@ static void gpu_hello(struct core *core, const struct msg_gpu_hello *msg)
 static void gpu_device(struct core *core, const struct msg_gpu_device *msg)
 {
     if (msg->device >= core->gpu.ndevices) {
-        kill_gpu(core, "it broke the protocol: it tells of a GPU that it does not have");
+        life_kill(core, &core->gpu.life,
+                  "it broke the protocol: it tells of a GPU that it does not have");
         return;
     }
     core->gpu.devices[msg->device] = *msg;
@@ -233,10 +199,11 @@ void gpu_msg(struct core *core, const struct msg *msg)
 {
     struct own_gpu *gpu = &core->gpu;
 
-    if (gpu->state == CORE_ENGINE_OFF || gpu->killed)
+    if (gpu->life.state == CORE_ENGINE_OFF || gpu->life.killed)
         return; /* last words of one that is going */
-    if ((gpu->state == CORE_ENGINE_STARTING) != (msg->type == MSG_GPU_HELLO)) {
-        kill_gpu(core, "it broke the protocol: hello has to be its first message and no other");
+    if ((gpu->life.state == CORE_ENGINE_STARTING) != (msg->type == MSG_GPU_HELLO)) {
+        life_kill(core, &core->gpu.life,
+                  "it broke the protocol: hello has to be its first message and no other");
         return;
     }
     switch ((int)msg->type) { /* int: of all types it may send three */
@@ -247,11 +214,11 @@ void gpu_msg(struct core *core, const struct msg *msg)
         gpu_device(core, &msg->gpu_device);
         break;
     case MSG_PING:
-        if (msg->ping.pong && msg->ping.seq == gpu->seq)
-            gpu->unanswered_ms = 0;
+        life_pong(&gpu->life, &msg->ping);
         break;
     default:
-        kill_gpu(core, "it broke the protocol: a message type that is not for commd-gpu");
+        life_kill(core, &core->gpu.life,
+                  "it broke the protocol: a message type that is not for commd-gpu");
         break;
     }
 }
@@ -268,30 +235,25 @@ static void forget_sessions(struct core *core)
 void gpu_down(struct core *core, const char *why)
 {
     struct own_gpu *gpu = &core->gpu;
-    bool was_up = gpu->state == CORE_ENGINE_UP;
+    bool was_up;
 
-    if (gpu->state == CORE_ENGINE_OFF)
+    if (gpu->life.state == CORE_ENGINE_OFF)
         return;
-    if (!gpu->killed)
-        text_copy(gpu->text, sizeof(gpu->text), why ? why : "it went away");
-    if (was_up && core->now - gpu->since_ms >= CORE_ENGINE_STABLE_MS)
-        gpu->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
-    gpu_set_state(core, CORE_ENGINE_OFF);
-    gpu->pid = 0;
-    gpu->start_ms = core->now + gpu->backoff_ms;
-    gpu->backoff_ms = MIN(2 * gpu->backoff_ms, (uint64_t)CORE_ENGINE_RESTART_MAX_MS);
+    was_up = life_end(core, &gpu->life, why);
+    gpu->ndevices = gpu->nccl = 0;
+    memset(gpu->devices, 0, sizeof(gpu->devices));
     if (was_up)
         core->counts.gpu_losses++;
     if (!core->stopping)
         act_note(core, CORE_NOTE_GPU_LOST, CORE_BY_NOBODY, 0, CORE_LOG_ERROR,
                  "commd-gpu of node %s %s: %s -> the next who asks starts it again",
-                 core_self_name(core), was_up ? "was lost" : "could not start", gpu->text);
+                 core_self_name(core), was_up ? "was lost" : "could not start", gpu->life.text);
     forget_sessions(core);
     assert(!gpu->sessions && !gpu->ndevices);
     for (unsigned slot = 0; slot < core->client_slots && gpu->waiting; slot++)
         if (core->clients[slot].gpu_waits)
             answer_ask(core, slot, CAUSE_NO_DAEMON, "node %s has no GPU service: %s",
-                       core_self_name(core), gpu->text);
+                       core_self_name(core), gpu->life.text);
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
@@ -304,35 +266,15 @@ static uint64_t gpu_start_limit(const struct core *core)
 
 void gpu_tick(struct core *core)
 {
-    struct own_gpu *gpu = &core->gpu;
+    struct life *life = &core->gpu.life;
 
-    if (gpu->killed)
-        return;
-    if (gpu->state == CORE_ENGINE_STARTING && core->now >= gpu->since_ms + gpu_start_limit(core)) {
-        kill_gpu(core, "it did not say hello in time");
-    } else if (gpu->state == CORE_ENGINE_UP) {
-        if (gpu->unanswered_ms && core->now >= gpu->unanswered_ms + core->config.gpu_timeout_ms) {
-            kill_gpu(core, "it does not answer");
-        } else if (core->now >= gpu->ping_ms) {
-            gpu->ping_ms = core->now + CORE_ENGINE_PING_MS;
-            if (!gpu->unanswered_ms) {
-                gpu->unanswered_ms = core->now;
-                act_to_gpu(core, (struct act_msg){.type = MSG_PING, .ping = {++gpu->seq, 0}});
-            }
-        }
-    }
+    if (life_tick(core, life, gpu_start_limit(core), core->config.gpu_timeout_ms))
+        act_to_gpu(core, (struct act_msg){.type = MSG_PING, .ping = {life->seq, 0}});
 }
 
 uint64_t gpu_deadline(const struct core *core)
 {
-    const struct own_gpu *gpu = &core->gpu;
-
-    if (gpu->killed || gpu->state == CORE_ENGINE_OFF)
-        return CORE_NEVER;
-    if (gpu->state == CORE_ENGINE_STARTING)
-        return gpu->since_ms + gpu_start_limit(core);
-    return gpu->unanswered_ms ? MIN(gpu->ping_ms, gpu->unanswered_ms + core->config.gpu_timeout_ms)
-                              : gpu->ping_ms;
+    return life_deadline(&core->gpu.life, gpu_start_limit(core), core->config.gpu_timeout_ms);
 }
 
 /* ---- its share ------------------------------------------------------------------------------- */
@@ -354,11 +296,11 @@ void core_gpu(const struct core *core, struct core_gpu_view *ret_view)
 
     *ret_view = (struct core_gpu_view){
         .wanted = core->config.gpu,
-        .state = gpu->state,
-        .pid = gpu->pid,
-        .since_ms = gpu->since_ms,
-        .unanswered_ms = gpu->unanswered_ms,
-        .text = gpu->text,
+        .state = gpu->life.state,
+        .pid = gpu->life.pid,
+        .since_ms = gpu->life.since_ms,
+        .unanswered_ms = gpu->life.unanswered_ms,
+        .text = gpu->life.text,
         .nccl = gpu->nccl,
         .sessions = gpu->sessions,
         .ndevices = gpu->ndevices,

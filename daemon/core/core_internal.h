@@ -282,30 +282,29 @@ struct peer {
     char error[MSG_TEXT_MAX];
 };
 
-struct own_engine {
-    enum core_engine_state state;
-    bool spawned, killed;
-    uint32_t pid;
-    uint64_t incarnation, since_ms;
-    uint64_t start_ms; /* OFF: start it then; CORE_NEVER: not wanted */
-    uint64_t backoff_ms;
-    uint64_t ping_ms, seq, unanswered_ms; /* next ping; time of the oldest unanswered one, 0 */
-    uint32_t addr_len;
-    uint8_t addr[MSG_ADDR_MAX];
-    char text[MSG_TEXT_MAX];
-};
-
-struct own_gpu {
+/* A process of this node: core_life.c. */
+struct life {
     enum core_engine_state state;
     bool killed;
     uint32_t pid;
     uint64_t since_ms;
     uint64_t start_ms; /* OFF: not started before */
     uint64_t backoff_ms;
-    uint64_t ping_ms, seq, unanswered_ms; /* as of the engine */
-    unsigned waiting, sessions;           /* clients that do, that have one */
+    uint64_t ping_ms, seq, unanswered_ms; /* next ping; time of the oldest unanswered one, 0 */
+    char text[MSG_TEXT_MAX];              /* what it runs on, or why it does not */
+};
+
+struct own_engine {
+    struct life life; /* .start_ms: it is started then; CORE_NEVER: not wanted */
+    uint64_t incarnation;
+    uint32_t addr_len;
+    uint8_t addr[MSG_ADDR_MAX];
+};
+
+struct own_gpu {
+    struct life life;
+    unsigned waiting, sessions; /* clients that wait for it, that have a session */
     uint32_t nccl, ndevices;
-    char text[MSG_TEXT_MAX];
     struct msg_gpu_device devices[MSG_MAX_GPUS];
 };
 
@@ -464,6 +463,19 @@ void peer_engine_down(struct core *core);
 void peer_engine_accepts(struct core *core, const struct msg_engine_peer *msg);
 void peer_engine_traffic(struct core *core, const struct msg_engine_traffic *msg);
 void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg);
+
+/* ---- core_life.c ----------------------------------------------------------------------------- */
+
+void life_set_state(struct core *core, struct life *life, enum core_engine_state state);
+/* @why stays as its status text until the next hello. */
+void life_kill(struct core *core, struct life *life, const char *why);
+/* It ended: @why, if we did not kill it. Was it up? */
+bool life_end(struct core *core, struct life *life, const char *why);
+/* Kills it if it is overdue. True: it has to be asked, PING @life->seq. */
+bool life_tick(struct core *core, struct life *life, uint64_t start_limit, uint64_t answer_limit);
+uint64_t life_deadline(const struct life *life, uint64_t start_limit, uint64_t answer_limit);
+void life_pong(struct life *life, const struct msg_ping *msg);
+void life_forgive(struct core *core, struct life *life); /* we were stopped ourselves */
 
 /* ---- core_engine.c --------------------------------------------------------------------------- */
 

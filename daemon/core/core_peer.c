@@ -72,7 +72,7 @@ bool peer_usable(const struct core *core, unsigned node)
 static void review(struct core *core, unsigned node)
 {
     struct peer *peer = &core->peers[node];
-    bool ready = core->engine.state == CORE_ENGINE_UP && peer->engine &&
+    bool ready = core->engine.life.state == CORE_ENGINE_UP && peer->engine &&
                  peer->theirs == PEER_ENGINE_ACCEPTED &&
                  peer->accepts_mine == core->engine.incarnation &&
                  peer->accepts_from == peer->engine;
@@ -82,7 +82,7 @@ static void review(struct core *core, unsigned node)
     peer_set_state(core, node, ready ? CORE_PEER_READY : CORE_PEER_LINKING);
     if (ready)
         peer->error[0] = 0;
-    else if (core->engine.state == CORE_ENGINE_UP) /* else it is ours that was lost */
+    else if (core->engine.life.state == CORE_ENGINE_UP) /* else it is ours that was lost */
         peer->losses[CORE_LOSS_ENGINE]++;
     act_note(core, ready ? CORE_NOTE_NODE_UP : CORE_NOTE_NODE_LOST, CORE_BY_NOBODY, 0,
              CORE_LOG_INFO, "node %s is %s", core_node_name(core, node),
@@ -93,7 +93,7 @@ static void peer_add_engine(struct core *core, unsigned node)
 {
     struct peer *peer = &core->peers[node];
 
-    if (core->engine.state != CORE_ENGINE_UP || !peer->engine || peer->theirs ||
+    if (core->engine.life.state != CORE_ENGINE_UP || !peer->engine || peer->theirs ||
         !peer_linked(core, node))
         return;
     set_theirs(core, node, PEER_ENGINE_ADDED);
@@ -103,7 +103,7 @@ static void peer_add_engine(struct core *core, unsigned node)
 
 static void tell_engine_state(struct core *core, unsigned node)
 {
-    bool up = core->engine.state == CORE_ENGINE_UP;
+    bool up = core->engine.life.state == CORE_ENGINE_UP;
 
     assert(up == !!core->engine.incarnation);
     act_to_peer(core, node,
@@ -116,7 +116,7 @@ static void forget_theirs(struct core *core, unsigned node)
 {
     struct peer *peer = &core->peers[node];
 
-    if (peer->theirs && core->engine.state == CORE_ENGINE_UP)
+    if (peer->theirs && core->engine.life.state == CORE_ENGINE_UP)
         act_to_engine(core,
                       (struct act_msg){.type = MSG_ENGINE_PEER_DEL,
                                        .engine_peer = {.peer = node, .engine = peer->engine}});
@@ -173,7 +173,7 @@ void peer_up(struct core *core, const struct core_event *event)
     peer_set_state(core, event->node, CORE_PEER_LINKING);
     peer->links++;
     act_log(core, CORE_LOG_INFO, "node %s is linked", core_node_name(core, event->node));
-    if (core->engine.state == CORE_ENGINE_UP)
+    if (core->engine.life.state == CORE_ENGINE_UP)
         tell_engine_state(core, event->node);
 }
 
@@ -393,10 +393,8 @@ void peer_forgive(struct core *core)
     floor -= MIN(floor, core->config.node_timeout_ms);
     for (unsigned i = 0; i < core->config.nnodes; i++)
         core->peers[i].heard_ms = MAX(core->peers[i].heard_ms, floor);
-    if (core->engine.unanswered_ms)
-        core->engine.unanswered_ms = core->now;
-    if (core->gpu.unanswered_ms)
-        core->gpu.unanswered_ms = core->now;
+    life_forgive(core, &core->engine.life);
+    life_forgive(core, &core->gpu.life);
 }
 
 /* Each peer: has it been silent for too long, and what else is due? */

@@ -284,9 +284,9 @@ bool core_peer_at(const struct core *core, unsigned node, struct core_peer_view 
 void core_status(const struct core *core, struct core_status *ret_status)
 {
     *ret_status = (struct core_status){
-        .engine = core->engine.state,
-        .engine_pid = core->engine.pid,
-        .engine_text = core->engine.text,
+        .engine = core->engine.life.state,
+        .engine_pid = core->engine.life.pid,
+        .engine_text = core->engine.life.text,
         .clients = core->nclients,
         .groups = core->groups.live,
         .stopping = core->stopping,

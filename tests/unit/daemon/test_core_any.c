@@ -348,7 +348,7 @@ static void look_at_gpu(const struct core *core)
     assert_int_equal(core->gpu.waiting, waiting);
     assert_int_equal(view.sessions, sessions);
     assert_true(!sessions || view.state == CORE_ENGINE_UP);
-    assert_true(!waiting || view.state == CORE_ENGINE_STARTING || core->gpu.killed);
+    assert_true(!waiting || view.state == CORE_ENGINE_STARTING || core->gpu.life.killed);
     assert_true(view.ndevices <= MSG_MAX_GPUS);
 }
 
@@ -400,7 +400,7 @@ static void anything(struct fuzz *fuzz)
     if (fuzz->tame ? draw(fuzz, 30) : draw(fuzz, 3) == 0)
         fill_real_engine(fuzz, &msg, event.node);
     if (fuzz->tame && event.type == CORE_ENGINE_MSG && msg.type == MSG_ENGINE_HELLO &&
-        fuzz->bench->core->engine.state == CORE_ENGINE_UP)
+        fuzz->bench->core->engine.life.state == CORE_ENGINE_UP)
         return; /* would only kill it */
     if (fuzz->tame && event.type == CORE_ENGINE_MSG && msg.type < MSG_ENGINE_HELLO)
         return;
