@@ -29,8 +29,8 @@ struct core_config {
     unsigned nnodes, self;
     uint32_t own_uid;    /* that commd runs as: it and root may change what is everybody's */
     struct plan_net net; /* given to groups that have their home here */
-    bool gpu;            /* this node has a GPU service, or will start it for who asks */
-    const char *gpu_why; /* if not: why; may be NULL */
+    bool gpu;            /* this node has a GPU service, or starts it for a client that asks */
+    const char *gpu_why; /* why this node has none; may be NULL */
     /* timeouts, ms */
     uint64_t heartbeat_ms, node_timeout_ms, join_timeout_ms, engine_timeout_ms, gpu_timeout_ms;
     /* limits */
@@ -116,7 +116,7 @@ enum core_note {
     CORE_NOTE_NONE,
     CORE_NOTE_NODE_UP,
     CORE_NOTE_NODE_LOST,
-    CORE_NOTE_NODE_DRAINS, /* or not any more; another one or this one */
+    CORE_NOTE_NODE_DRAINS, /* this node or another one; or it takes new groups again */
     CORE_NOTE_ENGINE_UP,
     CORE_NOTE_ENGINE_LOST,
     CORE_NOTE_DATA_MENDED,
@@ -279,19 +279,21 @@ struct core_joiner {
     unsigned client;
     uint64_t since_ms;
 };
-/* Those of user @uid that wait for the group @name, the first @most; how many they are. */
+/* Fills @ret_joiners with the ranks of user @uid that wait for the group @name, at most @most of
+ * them; returns how many. */
 unsigned core_joiners(const struct core *core, uint32_t uid, const char *name,
                       struct core_joiner *ret_joiners, unsigned most);
 /* By id (OPEN, BROKEN, COMMITTED, and closed ones as long as actions about them are queued);
  * false if unknown. */
 bool core_group(const struct core *core, uint64_t id, struct core_group_view *ret_view);
-/* What became of @rank of group @id, as its own node has told: CAUSE_NONE: it is there, or the
- * group is not known; CAUSE_LEFT; CAUSE_RANK_LOST. */
+/* What became of @rank of group @id, as its own node has told: CAUSE_NONE: the rank is there, or
+ * the group is not known; CAUSE_LEFT; CAUSE_RANK_LOST. */
 enum cause core_rank_fate(const struct core *core, uint64_t id, unsigned rank);
-/* A look at all groups that goes on over many turns: each exactly once that is there all the
- * while; what comes or goes meanwhile may be in or out. */
+/* A look at all groups, a part of them in each turn of the loop. A group that is there all the
+ * while is found exactly once; one that comes or goes meanwhile is found or not. */
 struct core_scan {
-    unsigned kind; /* groups, then formings, then members: the way that a group goes backwards */
+    unsigned kind; /* groups, then formings, then members: a group goes the other way, so none is
+                       missed */
     uint32_t at;   /* index in that pool */
 };
 enum { CORE_SCAN_END, CORE_SCAN_FOUND, CORE_SCAN_MORE };
@@ -302,7 +304,7 @@ int core_group_scan(const struct core *core, struct core_scan *scan, const uint3
 /* Calls @fn for each group of any state, for tables, until it returns false. */
 typedef bool (*core_group_fn)(void *arg, const struct core_group_view *view);
 void core_group_each(const struct core *core, core_group_fn fn, void *arg);
-/* The i-th of them; false past the end. Looks at all before it. */
+/* The i-th group; false past the end. Looks at all groups before it. */
 bool core_group_at(const struct core *core, unsigned i, struct core_group_view *ret_view);
 /* i-th local member of group @id: its rank, client slot and join request number. */
 bool core_group_local(const struct core *core, uint64_t id, unsigned i, unsigned *ret_rank,
@@ -322,11 +324,11 @@ enum core_loss {
 /* What our engine sent to another one and got from it, and how the network was: the last report of
  * the engine. Counters go on when an engine is started anew. */
 struct core_traffic {
-    uint64_t told_ms; /* 0: never */
+    uint64_t told_ms; /* of the last report, 0: there was none */
     uint64_t sent, received, segments, retransmits, stalled_us;
     uint64_t mends;              /* connections that broke and were made again, nothing lost */
     uint32_t rtt_us, min_rtt_us; /* 0: not known */
-    uint64_t bandwidth;          /* bytes per second: the highest rate that was seen; likewise */
+    uint64_t bandwidth; /* bytes per second: the highest rate that was seen; 0: not known */
     /* between the last two reports */
     uint64_t recent_ms, recent_segments, recent_retransmits, recent_sent;
 };
@@ -413,7 +415,7 @@ uint64_t core_sent_rate(const struct core *core, const uint32_t *uid);
 const char *core_user_name(uint32_t uid, char buf[32]);
 /* The users that hold anything: fills at most @room of @uids, and returns how many there are. */
 size_t core_users(const struct core *core, uint32_t *uids, size_t room);
-/* The most that one user has of a thing; who that is, is not said. */
+/* How many users there are; the most clients, and the most groups, that any of them has. */
 struct core_user_most {
     unsigned users, clients, groups;
 };

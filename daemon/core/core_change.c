@@ -3,10 +3,10 @@
  *
  * Draining. The node takes no new clients and no new groups; what runs goes on, to its end, and a
  * process that is in a group may begin others: a job makes subgroups while it runs. Joins that
- * still wait for ranks are told at once. So may commd-gpu, for groups that run. Other nodes hear it
- * with each heartbeat. The node stays the home of groups of other nodes: as a meeting place it
- * costs them nothing when it stops. It is not written down: a commd that starts anew does not
- * drain.
+ * still wait for ranks are told at once. commd-gpu may begin groups, too, for groups that run.
+ * Other nodes hear of it with each heartbeat. The node stays the home of groups of other nodes: as
+ * a meeting place it costs them nothing when it stops. It is kept nowhere: a commd that starts anew
+ * does not drain.
  *
  * Kicking. A group ends for all its ranks, with a cause that says who wanted it and why. A client
  * is taken out of all that it is in, which ends its groups, and is closed. Root and the user that
@@ -55,7 +55,7 @@ static bool in_group(const struct client *client)
     return false;
 }
 
-/* Is it part of something that runs? A process may have several connections. */
+/* Is its process in a group that runs? A process may have several connections. */
 static bool goes_on(const struct core *core, unsigned slot)
 {
     const struct client *client = &core->clients[slot];
@@ -98,7 +98,7 @@ static void tell_draining(struct core *core, unsigned slot)
     answer_change(core, slot, true, groups, text);
 }
 
-/* Else it is refused. */
+/* May this client change what is everybody's? If not, it is refused. */
 static bool master_asks(struct core *core, unsigned slot, const char *what)
 {
     if (is_master(core, core->clients[slot].uid))

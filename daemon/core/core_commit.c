@@ -71,8 +71,9 @@ static void tell_missing(struct core *core, unsigned node, uint64_t id, enum cau
                                             .text = act_text(core, text)}});
 }
 
-/* This node cannot take part: tells the others, and gives its own ranks their answer. The one
- * action that is not one record for all nodes; who is not told gives up by himself. */
+/* This node cannot take part: tells the others, and gives its own ranks their answer. It takes a
+ * record for each node, so where the queue is nearly full some are not told; they give up by
+ * themselves. */
 static void decline(struct core *core, unsigned home, const struct msg_commit *msg, unsigned me,
                     enum cause cause, int32_t rank, const char *text)
 {

@@ -4,7 +4,7 @@
  * first join fixes the size. A join that contradicts what is there is refused on the spot and
  * leaves the others alone. When all ranks are there the home sends COMMIT to every
  * participating node and forgets: from then on the participants agree among themselves
- * (core_group.c). A rank whose request is cancelled, or whose node is lost, frees its place. A
+ * (core_commit.c). A rank whose request is cancelled, or whose node is lost, frees its place. A
  * forming without ranks is dropped.
  *
  * Group ids: the low word counts the groups of this home, the high word is a tag of this commd's
@@ -294,7 +294,7 @@ static void home_refuse(struct core *core, unsigned node, uint64_t join, enum ca
     join_refused(core, node, &msg);
 }
 
-/* The first rank that is there, for texts; -1: it is far. */
+/* The first rank that is there, for texts; -1: none of the first HOME_LOOKS. */
 static int32_t first_rank(const struct forming *forming)
 {
     for (uint32_t rank = 0; rank < MIN(forming->size, (uint32_t)HOME_LOOKS); rank++)

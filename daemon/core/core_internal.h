@@ -21,14 +21,14 @@ enum {
     CORE_ADMIN_CLIENTS = 64,    /* slots beyond max_clients, so that commctl still gets in */
     CORE_CLIENT_JOINS = 1024,   /* pending joins per client */
     CORE_MAX_MEMBERS = 65536,   /* local ranks over all groups */
-    CORE_MEMBERS_PER_MS = 1024, /* looked at for what has expired */
+    CORE_MEMBERS_PER_MS = 1024, /* that are looked at for an expired time limit */
     CORE_RATION = 2048,         /* joins of all users that are asked in a window: core_ration.c */
     CORE_PART_BATCH = 64,       /* ranks of a client that is gone which end at a time */
     CORE_VERDICT_MS = 1000,     /* the home's time to say who is missing */
     CORE_ENGINE_PING_MS = 1000,
-    CORE_SENT_MS = 1500, /* what is told of who sends holds for as long as it is of, and this */
-    CORE_SENT_MOST_MS = 60000,     /* which is no longer */
-    CORE_ENGINE_DOUBT_MS = 30,     /* an engine that lost another waits for the true cause */
+    CORE_SENT_MS = 1500,           /* so long a report of what users sent outlives its time */
+    CORE_SENT_MOST_MS = 60000,     /* the longest time that such a report is of */
+    CORE_ENGINE_DOUBT_MS = 30,     /* a lost engine of another node breaks groups after this */
     CORE_ENGINE_STABLE_MS = 10000, /* a life this long resets the restart back-off */
     CORE_GPU_ASKS = 8,             /* of a client for GPUs, within a second */
     CORE_GPU_SPARE = 16,           /* this part of all groups: gpu_spare() */
@@ -118,8 +118,8 @@ struct fate {
     uint32_t ops;        /* GONE: operations completed */
     uint32_t next, prev; /* forming: hash chain; free run: list (index + 1) */
     uint32_t owner;      /* forming: its pool index */
-    uint8_t cause;       /* CAUSE_NONE: present. In a forming, CAUSE_TIMEOUT: came, but its time
-                             ran out */
+    uint8_t cause;       /* CAUSE_NONE: the rank is there. In a forming, CAUSE_TIMEOUT: it came, and
+                             its time ran out */
 };
 enum { RUN_ORDERS = 24 };
 /* Runs of members, one per rank, in blocks that belong to users. */
@@ -156,10 +156,10 @@ struct user {
     uint32_t uid;
     unsigned clients, groups, forming, members;
     struct run_owner runs;
-    unsigned node;        /* whose joins brought it here, if it has runs */
-    uint32_t asked_ranks; /* looked at for its questions since @asked_ms */
+    unsigned node;        /* whose joins brought the user here, if it has runs */
+    uint32_t asked_ranks; /* that were looked at for its questions since @asked_ms */
     uint64_t asked_ms;
-    uint64_t sent_until_ms, sent_rate; /* what the engine told of it: bytes a second, until then */
+    uint64_t sent_until_ms, sent_rate; /* bytes a second, as the engine told, valid until then */
     unsigned joins;                    /* asked in this window of core->ration */
     struct list asking, holding;       /* of core->ration */
     struct list held;                  /* members: their joins wait for the next window */
@@ -174,7 +174,8 @@ struct client {
     unsigned groups;  /* ranks in open groups */
     unsigned asked;   /* questions since @asked_ms */
     uint64_t asked_ms;
-    bool gpu_waits, gpu_session; /* for an answer to GPU_ASK @gpu_req; it has one */
+    bool gpu_waits;   /* for an answer to its GPU_ASK @gpu_req */
+    bool gpu_session; /* it has a session at commd-gpu */
     uint32_t gpu_req;
     unsigned gpu_asks; /* since @gpu_asked_ms */
     uint64_t gpu_asked_ms;
@@ -196,11 +197,11 @@ struct member {
     struct list todo;     /* to be asked (again) before this core_input() returns, or held */
     unsigned client;
     uint32_t req, rank, size, uid, pid;
-    uint64_t join;        /* number of the current request to the home: new each time */
+    uint64_t join;        /* number of the request that its home has now: new each time */
     uint64_t key;         /* hash of (uid, name) */
     uint64_t begun_ms;    /* when it asked to join */
     uint64_t deadline_ms; /* CORE_NEVER: none */
-    uint64_t limit_ms;    /* for its text */
+    uint64_t limit_ms;    /* its time to join, for texts */
     int home;             /* node asked, -1: none yet */
     struct group *group;  /* COMMITTED, JOINED; borrowed: groups outlive their members */
     char name[MSG_GROUP_MAX];
@@ -238,7 +239,7 @@ struct parting {
     struct pooled pooled;
     struct list all, members;
     char why[MSG_TEXT_MAX];
-    char kick[MSG_TEXT_MAX]; /* "": it went by itself */
+    char kick[MSG_TEXT_MAX]; /* the cause for their groups; "": the client was not kicked */
 };
 
 /* At the home: a group that lacks ranks, or whose COMMITs are still queued (@id not 0). */
@@ -247,9 +248,9 @@ struct forming {
     struct list hash, all;
     uint64_t id;
     uint32_t uid, size, count, nnodes;
-    unsigned node;              /* whose join began it */
-    uint32_t late;              /* of those that are not there: came, but their time ran out */
-    uint16_t *nodes;            /* owned by the core's table; filled at the commit */
+    unsigned node;   /* whose join began it */
+    uint32_t late;   /* ranks whose time ran out after they came: neither there nor missing */
+    uint16_t *nodes; /* owned by the core's table; filled at the commit */
     struct msg_member *members; /* owned run; .join 0: not there; .node: configuration index
                                    while forming, participant index once committed */
     char name[MSG_GROUP_MAX];
@@ -266,10 +267,11 @@ struct peer {
     uint32_t blocks;                     /* of users who came by its joins */
     uint32_t formings;                   /* that its joins began */
     uint64_t committed;                  /* number of its last COMMIT in this incarnation */
-    uint64_t engine;                     /* what it says its engine is */
-    uint64_t accepts_mine, accepts_from; /* its last ENGINE_READY */
-    uint64_t doubt_ms; /* our engine lost theirs: break groups then; CORE_NEVER: no doubt */
-    uint64_t retry_ms; /* add it again then; CORE_NEVER: no need */
+    uint64_t engine;                     /* incarnation of its engine, as it says; 0: it has none */
+    uint64_t accepts_mine, accepts_from; /* its last ENGINE_READY: it accepts this engine
+                                            of ours, for this one of its own */
+    uint64_t doubt_ms; /* when groups break because our engine lost theirs; CORE_NEVER: not so */
+    uint64_t retry_ms; /* when our engine is told of theirs again; CORE_NEVER: no need */
     uint64_t apart_ms; /* since when the two have no connection, as ours tells; 0: they have */
     uint64_t backoff_ms;
     bool draining; /* as its last heartbeat says */
@@ -318,44 +320,51 @@ struct ration {
 
 enum { HASH_GROUPS = 1024, HASH_USERS = 256, HASH_JOINS = 16384 };
 struct core {
+    /* ---- settings ---- */
     struct core_config config; /* .nodes and the strings are copies */
+    char cluster[MSG_NAME_MAX], version[MSG_NAME_MAX];
+    char (*node_names)[MSG_NAME_MAX];
+    uint64_t *ids; /* hashes of these */
     unsigned client_slots, max_members, max_groups, max_users;
-    uint64_t now, random, promised_ms;
+    unsigned part_batch;
+
+    /* ---- state: from this and the settings all else follows ---- */
+    uint64_t now, random;
     uint64_t join_count; /* numbers of requests */
     uint64_t commits;    /* groups committed by this home */
     bool stopping;
-    bool draining;      /* takes no new groups; see core_change.c */
-    bool peers_changed; /* the set of READY nodes: re-home and open before returning */
-    uint64_t heartbeat_ms, heartbeat_seq;
-    uint64_t silent_ms;  /* no peer is silent for too long before this */
-    uint64_t expire_ms;  /* no member expires before this */
-    uint64_t expired_ms; /* when that was last looked at */
-    unsigned nclients;
+    bool draining; /* takes no new groups; see core_change.c */
     struct peer *peers;
     struct own_engine engine;
     struct own_gpu gpu;
     struct client *clients; /* and one that stands for nobody: core_part.c */
     struct pool members, groups, formings, users, partings;
     struct runs runs;
+    uint16_t *group_nodes, *forming_nodes; /* a row for each item of these pools */
+    bool *group_confirmed;                 /* likewise */
+    struct ration ration;
+    struct core_counts counts;
+    uint64_t heartbeat_ms, heartbeat_seq; /* the next one, the last one */
+    uint64_t part_ms;                     /* when the next ranks of all_partings end */
+
+    /* ---- what follows: lists and tables of the objects, and the earliest deadlines ---- */
     struct list all_groups, all_formings, all_partings, waiting, todo;
-    uint64_t part_ms; /* when the next ranks of all_partings end */
-    unsigned part_batch;
     struct list by_id[HASH_GROUPS], by_name[HASH_GROUPS], forming_by_name[HASH_GROUPS];
     struct list user_by_uid[HASH_USERS];
     uint32_t *joins; /* HASH_JOINS chains through fates: (node, join) -> member of a forming */
-    struct ration ration;
+    unsigned nclients;
+    uint64_t silent_ms;   /* no peer is silent for too long before this */
+    uint64_t expire_ms;   /* no member expires before this */
+    uint64_t expired_ms;  /* when members were last looked at for that */
+    uint64_t promised_ms; /* the deadline that the caller was told */
+
+    /* ---- used within one core_input(), and by the actions that it leaves ---- */
+    bool peers_changed; /* the set of READY nodes: re-home and open before returning */
     struct queue queue;
-    struct core_counts counts;
-    /* scratch */
-    uint64_t *ids;
     bool *up;
     uint16_t *place; /* node -> participant + 1 */
-    uint16_t *group_nodes, *forming_nodes;
-    bool *group_confirmed;
     char (*names)[MSG_NAME_MAX];
     char *missing; /* MSG_TEXT_MAX */
-    char cluster[MSG_NAME_MAX], version[MSG_NAME_MAX];
-    char (*node_names)[MSG_NAME_MAX];
 };
 
 /* A cause may come from another node. */
@@ -403,11 +412,12 @@ void text_vadd(struct text *text, const char *format, __builtin_va_list args);
 void text_format(char *buf, size_t cap, const char *format, ...) _printf_(3, 4);
 /* "5 s", "1500 ms" */
 void text_add_ms(struct text *text, uint64_t ms);
-/* Copies and cuts; @src may be NULL. */
+
 /* @s in quotes and cut, so that what a client wrote cannot look like ours in the log. Returns @buf.
  */
 enum { TEXT_QUOTE_MAX = 200, TEXT_QUOTED = 2 * TEXT_QUOTE_MAX + 8 };
 const char *text_quote(char buf[TEXT_QUOTED], const char *s);
+/* Copies and cuts; @src may be NULL. */
 void text_copy(char *dst, size_t cap, const char *src);
 uint64_t text_hash(uint64_t seed, const char *s);
 /* The home of the group with @key (core_rendezvous.c): one of the @nodes whose bit in @up is set,
@@ -553,7 +563,7 @@ uint64_t home_group_number(uint64_t incarnation, uint64_t id);
 /* ---- core_change.c --------------------------------------------------------------------------- */
 
 void change_ask(struct core *core, unsigned slot, const struct msg_admin *msg);
-/* May the process in @slot begin something new? A text for it if not. */
+/* May the process in @slot begin something new while the node drains? If not, why. */
 bool change_may_begin(const struct core *core, unsigned slot, char *ret_text, size_t cap);
 
 /* ---- core_absent.c --------------------------------------------------------------------------- */
@@ -597,7 +607,8 @@ void group_abort(struct core *core, struct group *group, const struct member *me
 void group_kick(struct core *core, struct group *group, const struct member *member,
                 const char *text);
 void group_open_ready(struct core *core);
-/* All groups with @node break, except one-node groups. @tell: the others may not know. */
+/* All groups over several nodes that have @node break. @tell: BROKEN to the others, which may not
+ * see it by themselves. */
 void group_node_lost(struct core *core, unsigned node, enum cause cause, const char *text,
                      bool tell);
 void group_stop(struct core *core);

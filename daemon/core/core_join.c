@@ -10,8 +10,7 @@
  * the commit was withdrawn) finds nobody. The home follows from the group's name and the nodes
  * that are READY now; when those change, every waiting join is asked anew where it belongs.
  * Homes never disagree for long, and a group opens only when all participants confirm that
- * their ranks still stand by that very commit (core_group.c), so two homes cannot both member a
- * rank.
+ * their ranks still stand by that very commit (core_commit.c), so two homes cannot both have a rank.
  *
  * Who wakes me: the home's answers, changes among the nodes, and expire_ms.
  * What if the peer (the home) dies now: the join is asked at the next home, with what is left

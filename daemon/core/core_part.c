@@ -18,7 +18,7 @@ static void part_member(struct core *core, struct member *member, const char *wh
     group_rank_lost(core, member, why);
 }
 
-/* What is not open yet may take others of the list with it when it is kicked. */
+/* The ranks that are in no open group. When one is kicked, others of the list may end with it. */
 static void part_waiting(struct core *core, struct client *client, const char *why,
                          const char *kick)
 {
