@@ -59,6 +59,7 @@ void core_setup(struct core *core, const struct core_config *config)
                                   &core->todo,        &core->ration.asking, &core->ration.holding,
                                   &core->all_partings};
 
+    assert(config->incarnation && config->self < config->nnodes);
     copy_config(core, config);
     core->config.nodes = NULL;
     core->config.gpu_why = NULL; /* it becomes the status text */
@@ -81,6 +82,7 @@ void core_setup(struct core *core, const struct core_config *config)
     for (unsigned i = 0; i < config->nnodes; i++) {
         struct peer *peer = &core->peers[i];
 
+        assert(!i || strcmp(config->nodes[i - 1], config->nodes[i]) < 0); /* core_node_find() */
         text_copy(core->node_names[i], MSG_NAME_MAX, config->nodes[i]);
         peer->id = core->ids[i] = text_hash(0, core->node_names[i]);
         peer->state = i == config->self ? CORE_PEER_SELF : CORE_PEER_UNLINKED;

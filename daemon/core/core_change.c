@@ -35,6 +35,7 @@ const char *core_user_name(uint32_t uid, char buf[32])
 static void answer_change(struct core *core, unsigned slot, bool done, unsigned groups,
                           const char *text)
 {
+    assert(core->clients[slot].admin);
     act_push(core, (struct core_action){.type = CORE_DO_CHANGED,
                                         .changed = {.client = slot,
                                                     .groups = groups,
@@ -188,6 +189,7 @@ static unsigned joins_named(struct core *core, uint32_t uid, const char *name, c
     list_each(member, &core->by_name[key % HASH_GROUPS], by_name) {
         if (member->uid != uid || strcmp(member->name, name))
             continue;
+        assert(!member->group); /* it still waits */
         n++;
         if (kick) {
             join_cancel(core, member);
@@ -316,6 +318,7 @@ static void kick_client(struct core *core, unsigned slot, struct kick *kick)
     char text[MSG_TEXT_MAX];
     struct member *member;
 
+    assert(client->state == CLIENT_READY && !client->admin);
     text_format(text, sizeof(text), "pid %u was disconnected by %s with commctl kick on node %s%s",
                 client->pid, kick->who, core_self_name(core), kick->why);
     list_each(member, &client->members, by_client)

@@ -142,6 +142,7 @@ static void client_hello(struct core *core, unsigned slot, const struct msg_clie
     char program[TEXT_QUOTED];
     struct user *user;
 
+    assert(client->state == CLIENT_NEW && list_empty(&client->members));
     if (msg->version != MSG_VERSION) {
         core_client_refuse(
             core, slot, CAUSE_PROTOCOL,

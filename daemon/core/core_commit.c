@@ -125,6 +125,7 @@ static bool commit_fresh(struct core *core, unsigned home, uint64_t id)
 /* SYNC to the participants that have not agreed yet. */
 static void ask_sync(struct core *core, const struct group *group)
 {
+    assert(group->state == GROUP_COMMITTED);
     act_to_group(core, group, ACT_EACH_UNCONFIRMED,
                  (struct act_msg){.type = MSG_SYNC, .sync.group = group->id});
 }
@@ -136,6 +137,7 @@ static void consider(struct core *core, unsigned home, const struct msg_commit *
     char text[MSG_TEXT_MAX];
     bool mine = false;
 
+    assert(core->place[me] == core->config.self);
     for (uint32_t i = 0; i < msg->size; i++) {
         if (msg->members[i].node != me)
             continue;
@@ -231,6 +233,7 @@ void group_home_lost(struct core *core, unsigned node)
 {
     struct group *group;
 
+    assert(!peer_linked(core, node));
     list_each(group, &core->all_groups, all)
         if (group->state == GROUP_COMMITTED && group->home == node &&
             group->nconfirmed + 1 < group->nnodes)

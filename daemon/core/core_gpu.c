@@ -112,6 +112,7 @@ void gpu_ask(struct core *core, unsigned slot, const struct msg_gpu_ask *msg)
     struct own_gpu *gpu = &core->gpu;
     const char *self = core_self_name(core);
 
+    assert(client->state == CLIENT_READY);
     if (client->admin) {
         core_client_refuse(core, slot, CAUSE_PROTOCOL, "an admin session has no use for GPUs");
         return;

@@ -54,6 +54,7 @@ void group_reap(struct core *core)
     for (uint32_t i = core->groups.ended; i;) {
         struct group *group = pool_at(&core->groups, i - 1);
 
+        assert(group->state == GROUP_DEAD && list_is_off(&group->all));
         list_del(&group->hash);
         user_leave_run(core, group->uid, group->members);
         i = group->pooled.next;
@@ -332,6 +333,7 @@ void group_rank_left(struct core *core, struct member *member, uint32_t ops)
 {
     char text[MSG_TEXT_MAX];
 
+    assert(member->state == MEMBER_JOINED);
     text_format(text, sizeof(text), "rank %u (pid %u on node %s) left", member->rank, member->pid,
                 core_self_name(core));
     group_rank_gone(core, member, CAUSE_LEFT, MIN(ops, CORE_OPS_FROM_BOARD - 1), text);
@@ -454,6 +456,7 @@ void group_board_failed(struct core *core, uint64_t id, enum cause cause, const 
         return;
     text_format(text, sizeof(text), "group \"%s\": node %s could not make its board: %s",
                 group->name, core_self_name(core), why ? why : "no reason given");
+    assert(group->boarded); /* and GROUP_CLOSE does not follow */
     group->boarded = false;
     if (group->state == GROUP_OPEN) {
         set_cause(group, cause == CAUSE_QUOTA ? CAUSE_QUOTA : CAUSE_NOMEM, -1, 0, core->config.self,
@@ -472,6 +475,7 @@ void group_node_lost(struct core *core, unsigned node, enum cause cause, const c
 {
     struct group *group;
 
+    assert(cause == CAUSE_NODE_LOST || cause == CAUSE_ENGINE_LOST);
     list_each(group, &core->all_groups, all) {
         if (group->nnodes == 1 || group->state == GROUP_BROKEN || group_place(group, node) < 0)
             continue;
@@ -484,6 +488,7 @@ void group_stop(struct core *core)
 {
     char text[MSG_TEXT_MAX];
 
+    assert(core->stopping);
     text_format(text, sizeof(text), "commd on node %s is stopping", core_self_name(core));
     group_node_lost(core, core->config.self, CAUSE_NODE_LOST, text, true);
 }

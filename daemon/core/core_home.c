@@ -158,6 +158,7 @@ void home_reap(struct core *core)
     for (uint32_t i = core->formings.ended; i;) {
         struct forming *forming = pool_at(&core->formings, i - 1);
 
+        assert(list_is_off(&forming->hash) && list_is_off(&forming->all));
         user_leave_run(core, forming->uid, forming->members);
         i = forming->pooled.next;
     }
@@ -280,6 +281,7 @@ static void home_refuse(struct core *core, unsigned node, uint64_t join, enum ca
 {
     struct msg_join_refused msg = {.join = join, .cause = cause, .rank = rank};
 
+    assert(join && !(join & CORE_CANCEL_QUIET) && cause);
     if (node != core->config.self) {
         act_to_peer(core, node,
                     (struct act_msg){.type = MSG_JOIN_REFUSED,

@@ -10,7 +10,8 @@
  * the commit was withdrawn) finds nobody. The home follows from the group's name and the nodes
  * that are READY now; when those change, every waiting join is asked anew where it belongs.
  * Homes never disagree for long, and a group opens only when all participants confirm that
- * their ranks still stand by that very commit (core_commit.c), so two homes cannot both have a rank.
+ * their ranks still stand by that very commit (core_commit.c), so two homes cannot both have a
+ * rank.
  *
  * Who wakes me: the home's answers, changes among the nodes, and expire_ms.
  * What if the peer (the home) dies now: the join is asked at the next home, with what is left
@@ -208,6 +209,7 @@ void join_request(struct core *core, unsigned slot, const struct msg_client_join
     uint64_t limit = core->config.join_timeout_ms;
     int self = (int)core->config.self;
 
+    assert(client->state == CLIENT_READY && !client->admin);
     if (!request_ok(core, slot, msg, &refusal)) {
         send_failed(core, slot, msg->req, refusal.cause, -1, self, refusal.text);
         return;
@@ -309,6 +311,7 @@ void join_run(struct core *core)
     while ((member = list_first(&core->todo, struct member, todo))) {
         char text[MSG_TEXT_MAX];
 
+        assert(member->state == MEMBER_ASKING && member->home < 0);
         list_del(&member->todo);
         if (!change_may_begin(core, member->client, text, sizeof(text)))
             join_fail(core, member, CAUSE_DENIED, -1, (int)core->config.self, text);
@@ -374,6 +377,7 @@ static void timed_out(struct core *core, struct member *member, unsigned count, 
     char buf[MSG_TEXT_MAX] = "";
     struct text text = {buf, sizeof(buf), 0};
 
+    assert(member->state == MEMBER_EXPIRING);
     text_add(&text, "group \"%s\": %u of %u ranks did not come within ", member->name, count,
              member->size);
     text_add_ms(&text, member->limit_ms);
@@ -425,6 +429,7 @@ static void expire_held(struct core *core, struct member *member)
     char buf[MSG_TEXT_MAX] = "";
     struct text text = {buf, sizeof(buf), 0};
 
+    assert(!list_is_off(&member->todo)); /* held */
     text_add(&text,
              "group \"%s\": user %u asks to join so often that rank %u was not asked for within ",
              member->name, member->uid, member->rank);
@@ -479,6 +484,7 @@ void join_tick(struct core *core)
         return;
     assert(core->now >= core->expired_ms);
     core->expired_ms = core->now;
+    assert(core->now >= core->expire_ms);
     join_run(core); /* so that every member that is not held has a home to ask */
     list_each(member, &core->waiting, waiting)
         if (core->now >= member->deadline_ms)
@@ -495,6 +501,7 @@ void join_drain(struct core *core)
     struct member *member;
     char text[MSG_TEXT_MAX];
 
+    assert(core->draining);
     list_each(member, &core->waiting, waiting) {
         if (member->state == MEMBER_COMMITTED ||
             change_may_begin(core, member->client, text, sizeof(text)))
@@ -509,6 +516,7 @@ void join_stop(struct core *core)
     struct member *member;
     char text[MSG_TEXT_MAX];
 
+    assert(core->stopping);
     text_format(text, sizeof(text), "commd on node %s is stopping", core_self_name(core));
     list_each(member, &core->waiting, waiting) {
         if (member->state == MEMBER_COMMITTED)

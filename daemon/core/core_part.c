@@ -90,6 +90,7 @@ void part_tick(struct core *core)
         return;
     core->part_ms = core->now + 1;
     parting = list_first(&core->all_partings, struct parting, all);
+    assert(parting && !list_empty(&parting->members));
     list_del(&parting->all);
     if (!part_some(core, &parting->members, parting->why,
                    parting->kick[0] ? parting->kick : NULL)) {

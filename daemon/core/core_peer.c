@@ -139,11 +139,13 @@ void peer_down(struct core *core, unsigned node, enum core_loss loss, const char
     text_format(text, sizeof(text), "node %s was lost: %s", core_node_name(core, node), why);
     act_note(core, CORE_NOTE_NODE_LOST, CORE_BY_NOBODY, 0, CORE_LOG_WARN, "%s", text);
     text_copy(peer->error, sizeof(peer->error), why);
+    assert(loss < CORE_LOSS_KINDS);
     peer->losses[loss]++;
     forget_theirs(core, node);
     peer->engine = peer->accepts_mine = peer->accepts_from = 0;
     peer->traffic.rtt_us = peer->traffic.min_rtt_us = 0; /* of a way that is gone */
     peer_set_state(core, node, CORE_PEER_UNLINKED);
+    assert(!peer_linked(core, node) && !peer->theirs);
     core->peers_changed = true; /* a home may be on a node that was never READY for us */
     home_node_lost(core, node);
     join_home_lost(core, node);
@@ -265,6 +267,7 @@ void peer_msg(struct core *core, unsigned node, const struct msg *msg)
 
 void peer_engine_up(struct core *core)
 {
+    assert(core->engine.life.state == CORE_ENGINE_UP);
     for (unsigned i = 0; i < core->config.nnodes; i++) {
         if (!peer_linked(core, i))
             continue;
@@ -275,6 +278,7 @@ void peer_engine_up(struct core *core)
 
 void peer_engine_down(struct core *core)
 {
+    assert(core->engine.life.state == CORE_ENGINE_OFF);
     for (unsigned i = 0; i < core->config.nnodes; i++) {
         forget_theirs(core, i);
         review(core, i);

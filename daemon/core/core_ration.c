@@ -67,6 +67,7 @@ void ration_tick(struct core *core)
         user->joins = 0;
         user_put(core, user);
     }
+    assert(list_empty(&ration->asking));
     turn_round(&ration->holding);
     while ((user = list_first(&ration->holding, struct user, holding))) {
         list_del(&user->holding);

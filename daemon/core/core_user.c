@@ -124,6 +124,7 @@ struct msg_member *user_take_run(struct core *core, struct user *user, uint32_t 
     if (!user->clients && user->node != core->config.self)
         most = MIN(most, had + node_room(runs->nblocks, runs->used, *of_node));
     run = runs_take(runs, &user->runs, most, n);
+    assert(user->runs.blocks <= had + 1); /* a run lies in one block */
     *of_node += user->runs.blocks - had;
     return run;
 }

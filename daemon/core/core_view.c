@@ -28,6 +28,7 @@ static enum core_group_state view_state(const struct group *group)
 
 static void view_group(const struct group *group, struct core_group_view *ret)
 {
+    assert(group->state != GROUP_FREE && group->members);
     *ret = (struct core_group_view){
         .id = group->id,
         .name = group->name,
