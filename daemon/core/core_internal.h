@@ -10,11 +10,10 @@
 #ifndef COMMD_CORE_INTERNAL_H
 #define COMMD_CORE_INTERNAL_H
 
-#undef NDEBUG /* what the core asserts is cheap: it holds in every build */
-#include <assert.h>
-
 #include "daemon/core/core.h"
 #include "daemon/core/core_act.h"
+#include "daemon/core/core_pool.h"
+#include "daemon/core/core_text.h"
 #include "daemon/core/share.h"
 
 enum {
@@ -41,110 +40,6 @@ enum {
 /* In JOIN_CANCEL: the origin wants no answer (its client is gone, or it asks elsewhere). Join
  * ids have this bit clear. */
 #define CORE_CANCEL_QUIET (UINT64_C(1) << 63)
-
-/* ---- lists ------------------------------------------------------------------------------- */
-
-struct list {
-    struct list *prev, *next;
-};
-
-static inline void list_init(struct list *head)
-{
-    head->prev = head->next = head;
-}
-static inline bool list_empty(const struct list *head)
-{
-    return head->next == head;
-}
-/* Zeroed, or taken off its list. */
-static inline bool list_is_off(const struct list *item)
-{
-    return !item->next || item->next == item;
-}
-static inline void list_add(struct list *head, struct list *item) /* at the end */
-{
-    assert(list_is_off(item));
-    assert(head->prev->next == head);
-    item->prev = head->prev;
-    item->next = head;
-    head->prev->next = item;
-    head->prev = item;
-}
-static inline void list_del(struct list *item) /* harmless when it is on no list */
-{
-    assert(item->prev->next == item && item->next->prev == item);
-    item->prev->next = item->next;
-    item->next->prev = item->prev;
-    list_init(item);
-}
-/* Safe when the body removes @pos, and nothing else, from the list. */
-#define list_each(pos, head, member)                                                               \
-    for (__typeof__(pos) next_##pos = (pos = container_of((head)->next, __typeof__(*pos), member), \
-                                      container_of(pos->member.next, __typeof__(*pos), member));   \
-         &pos->member != (head);                                                                   \
-         pos = next_##pos, next_##pos = container_of(pos->member.next, __typeof__(*pos), member))
-#define list_first(head, type, member)                                                             \
-    (list_empty(head) ? NULL : container_of((head)->next, type, member))
-
-/* ---- pools (core_pool.c) ------------------------------------------------------------------ */
-
-/* Items begin with a struct pooled. Memory beyond @used has never been touched. */
-struct pooled {
-    uint32_t next; /* index + 1 of the next free or ended item */
-};
-struct pool {
-    char *items;
-    size_t size;
-    uint32_t cap, used, live;
-    uint32_t free, ended;
-};
-void *pool_take(struct pool *pool);             /* zeroed; NULL: full */
-void pool_leave(struct pool *pool, void *item); /* freed later: still readable */
-void pool_reap(struct pool *pool);              /* what ended becomes free */
-static inline uint32_t pool_index(const struct pool *pool, const void *item)
-{
-    assert((const char *)item >= pool->items &&
-           (const char *)item < pool->items + pool->used * pool->size);
-    return (uint32_t)(((const char *)item - pool->items) / pool->size);
-}
-static inline void *pool_at(const struct pool *pool, uint32_t i)
-{
-    assert(i < pool->used);
-    return pool->items + i * pool->size;
-}
-
-/* What became of one rank; runs beside the member table, same index. */
-struct fate {
-    uint32_t ops;        /* GONE: operations completed */
-    uint32_t next, prev; /* forming: hash chain; free run: list (index + 1) */
-    uint32_t owner;      /* forming: its pool index */
-    uint8_t cause;       /* CAUSE_NONE: the rank is there. In a forming, CAUSE_TIMEOUT: it came, and
-                             its time ran out */
-};
-enum { RUN_ORDERS = 24 };
-/* Runs of members, one per rank, in blocks that belong to users. */
-struct runs {
-    struct msg_member *members;
-    struct fate *fates;
-    uint8_t *order; /* at the first index of a run: order + 1, RUN_USED set when taken */
-    unsigned block; /* order of a block, and of the largest run */
-    uint32_t nblocks, used;
-    uint32_t touched, spare; /* blocks that have had an owner; of these the free ones (index + 1) */
-};
-struct run_owner {
-    uint32_t free[RUN_ORDERS]; /* lists of free runs (index + 1) */
-    uint32_t blocks;
-};
-/* @largest: longest run that there may be; @total: room for so many members, at least two blocks.
- */
-void runs_init(struct runs *runs, uint32_t largest, uint32_t total);
-/* Zeroed. NULL: longer than a block, or @owner has @most blocks, or none is left. */
-struct msg_member *runs_take(struct runs *runs, struct run_owner *owner, uint32_t most, uint32_t n);
-void runs_leave(struct runs *runs, struct run_owner *owner, struct msg_member *run);
-static inline struct fate *runs_fate(const struct runs *runs, const struct msg_member *member)
-{
-    return &runs->fates[member - runs->members];
-}
 
 /* ---- objects -------------------------------------------------------------------------------- */
 
@@ -400,26 +295,9 @@ static inline const char *core_self_name(const struct core *core)
     return core->node_names[core->config.self];
 }
 
-/* ---- core_text.c: bounded text without stdio ------------------------------------------------- */
-
-struct text {
-    char *buf;
-    size_t cap, len; /* cap > 0; always NUL-terminated */
-};
-/* %s %u %d %llu only; control characters become '?', what does not fit is cut. */
-void text_add(struct text *text, const char *format, ...) _printf_(2, 3);
-void text_vadd(struct text *text, const char *format, __builtin_va_list args);
-void text_format(char *buf, size_t cap, const char *format, ...) _printf_(3, 4);
-/* "5 s", "1500 ms" */
-void text_add_ms(struct text *text, uint64_t ms);
-
-/* @s in quotes and cut, so that what a client wrote cannot look like ours in the log. Returns @buf.
+/* ---- core_rendezvous.c, core_text.c -----------------------------------------------------------
  */
-enum { TEXT_QUOTE_MAX = 200, TEXT_QUOTED = 2 * TEXT_QUOTE_MAX + 8 };
-const char *text_quote(char buf[TEXT_QUOTED], const char *s);
-/* Copies and cuts; @src may be NULL. */
-void text_copy(char *dst, size_t cap, const char *src);
-uint64_t text_hash(uint64_t seed, const char *s);
+
 /* The home of the group with @key (core_rendezvous.c): one of the @nodes whose bit in @up is set,
  * -1 when there is none. @ids are stable hashes of the nodes' names. */
 int rendezvous(uint64_t key, const uint64_t *ids, const bool *up, unsigned nodes);
