@@ -106,10 +106,10 @@ static int make_board(struct daemon *d, const struct core_group_view *view,
                  BOARD_MAX_LOCAL);
         return -E2BIG;
     }
-    r = boards_room(&d->boards, view->uid, board_size(&geom), &limits, why, why_len);
+    r = boards_room(&d->boards, view->payer, board_size(&geom), &limits, why, why_len);
     if (r)
         return r;
-    r = boards_add(&d->boards, &geom, view->uid, ret_entry, ret_fd);
+    r = boards_add(&d->boards, &geom, view->payer, ret_entry, ret_fd);
     if (r == -EMFILE)
         snprintf(why, why_len, "commd has no descriptor left for it: raise its LimitNOFILE");
     else if (r)
@@ -141,8 +141,8 @@ static int board_to_engine(struct daemon *d, const struct core_group_view *view,
         .world = view->size,
         .peers = peers,
         .rank_node = rank_node,
-        .uid = view->uid,
-        .weight = conf_weight(d->conf, view->uid),
+        .uid = view->payer,
+        .weight = conf_weight(d->conf, view->payer),
         .nclients = n,
         .clients = clients,
     };
@@ -414,7 +414,8 @@ static void gpu_session(struct daemon *d, const struct core_gpu_session *wanted)
     session.gpu_session.client = wanted->client;
     session.gpu_session.uid = wanted->uid;
     session.gpu_session.pid = wanted->pid;
-    session.gpu_session.weight = conf_weight(d->conf, wanted->uid);
+    session.gpu_session.payer = payer_of(d->payers, wanted->uid);
+    session.gpu_session.weight = conf_weight(d->conf, session.gpu_session.payer);
     engine_link_send(d->gpu, &session, &service, 1);
     listener_send(d->listener, wanted->client, &answer, &client, 1);
 }
@@ -456,9 +457,13 @@ static void write_down(struct daemon *d, const struct core_log *line)
         [CORE_NOTE_CLIENT_REFUSED] = "client_refused",
     };
 
-    diary_add(d->diary, words[line->note],
-              line->by == CORE_BY_USER ? (int64_t)line->by_id : DIARY_EVERYBODY, clock_wall_ms(),
-              line->text);
+    int64_t whose = DIARY_EVERYBODY, payer = DIARY_EVERYBODY;
+
+    if (line->by == CORE_BY_USER) {
+        whose = line->by_id;
+        payer = payer_of(d->payers, line->by_id);
+    }
+    diary_add(d->diary, words[line->note], whose, payer, clock_wall_ms(), line->text);
 }
 
 static void apply_log_line(struct daemon *d, const struct core_log *line)

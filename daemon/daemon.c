@@ -158,8 +158,9 @@ int daemon_prepare(struct daemon *d)
 
 /* ---- opening ---------------------------------------------------------------------------- */
 
-void daemon_core_config(const struct conf *conf, struct core_config *ret_config)
+void daemon_core_config(const struct daemon *d, struct core_config *ret_config)
 {
+    const struct conf *conf = d->conf;
     unsigned size = MIN(conf->nnodes * BOARD_MAX_LOCAL, (unsigned)MSG_MAX_RANKS);
     /* The unit has PrivateDevices=, by which the first is not seen. */
     bool driver =
@@ -172,6 +173,7 @@ void daemon_core_config(const struct conf *conf, struct core_config *ret_config)
         .nnodes = conf->nnodes,
         .self = conf->self,
         .own_uid = geteuid(),
+        .payers = d->payers,
         .net = conf_net(conf),
         .gpu = conf_gpu(conf, driver, &why),
         .heartbeat_ms = conf->heartbeat_ms,
@@ -200,7 +202,7 @@ static int start_core(struct daemon *d)
     for (unsigned i = 0; i < d->conf->nnodes; i++)
         snprintf(names[i], sizeof(names[i]), "%s", d->conf->nodes[i].name);
     d->incarnation = random[1] ? random[1] : 1;
-    daemon_core_config(d->conf, &config);
+    daemon_core_config(d, &config);
     config.seed = random[0];
     config.incarnation = d->incarnation;
     config.nodes = (const char(*)[MSG_NAME_MAX])names;
@@ -242,6 +244,8 @@ static int start_listener(struct daemon *d)
     char *error = NULL;
     int r = listener_new(&config, &d->listener, &error);
 
+    if (!r)
+        listener_set_payers(d->listener, d->payers);
     return r ? complain(error, exit_code_of(r)) : 0;
 }
 
@@ -325,7 +329,10 @@ int daemon_start(struct daemon *d)
     ended_init(d->ended);
     daemon_note(d, "start", "commd %s, pid %d", COMMD_BUILD_VERSION, (int)getpid());
     topology_here(); /* some thousand files on a large machine: not while somebody joins */
-    if (loop_init(d) || admin_init(d) || gather_init(d) || start_core(d))
+    if (loop_init(d) || admin_init(d) || gather_init(d))
+        return complain(NULL, EXIT_INTERNAL);
+    payers_start(d);
+    if (start_core(d))
         return complain(NULL, EXIT_INTERNAL);
     r = start_listener(d);
     if (r)
@@ -372,6 +379,7 @@ void daemon_fini(struct daemon *d)
     d->core = core_free(d->core);
     admin_fini(d);
     gather_fini(d);
+    payers_fini(d);
     loop_fini(d);
     free(d->diary);
     if (d->ended)
@@ -394,5 +402,5 @@ void daemon_note(struct daemon *d, const char *what, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
-    diary_add(d->diary, what, DIARY_EVERYBODY, clock_wall_ms(), text);
+    diary_add(d->diary, what, DIARY_EVERYBODY, DIARY_EVERYBODY, clock_wall_ms(), text);
 }

@@ -26,12 +26,13 @@
 enum { EXIT_INTERNAL = 1, EXIT_USAGE_ = 64, EXIT_PERMISSION = 77, EXIT_CONFIG = 78 };
 
 struct failed_board;
+struct subuid;
 struct admin;
 struct http;
 
 /* Of the client that was last in a slot, as it says itself. */
 struct client_command {
-    uint32_t uid, pid;
+    uint32_t uid, payer, pid;
     bool here;
     char text[MSG_COMMAND_MAX], job[MSG_NAME_MAX];
     struct client_wait wait;
@@ -41,6 +42,8 @@ struct daemon {
     struct event_base *base; /* owned, as everything below */
     struct conf *conf;
     char config_file[CONF_PATH_MAX]; /* "": none, see user.c */
+    struct payers *payers;           /* NULL: each uid is charged itself */
+    struct subuid *subuid;           /* reads others; NULL: none does */
     bool insecure;
     /* of the engine, of commd-gpu; NULL: none. Borrowed from the command line */
     const char *launcher, *gpu_launcher;
@@ -73,7 +76,7 @@ struct daemon {
     uint64_t turns, turns_us;        /* how many there were, and the time of all of them */
 
     struct event *signals[3], *deadline, *watchdog, *status_timer, *stop_timer, *idle_timer;
-    struct event *boards_timer;
+    struct event *boards_timer, *payers_timer;
     unsigned boards_ms; /* for which it is set */
     char status[256];
     uint64_t status_ms;
@@ -94,9 +97,17 @@ int daemon_start(struct daemon *d);
 void daemon_fini(struct daemon *d);
 
 /* What the core has of the configuration. */
-void daemon_core_config(const struct conf *conf, struct core_config *ret_config);
+void daemon_core_config(const struct daemon *d, struct core_config *ret_config);
 /* Writes down something that is no decision of the core: @what is a word of commctl events. */
 void daemon_note(struct daemon *d, const char *what, const char *fmt, ...) _printf_(3, 4);
+
+/* ---- payers.c --------------------------------------------------------------------------- */
+
+/* Reads anew who is charged for which uid: before the core is there, or beside it. */
+void payers_start(struct daemon *d);
+void payers_read(struct daemon *d);
+void payers_look(struct daemon *d); /* whether they are read */
+void payers_fini(struct daemon *d);
 
 /* ---- reload.c --------------------------------------------------------------------------- */
 
@@ -133,8 +144,8 @@ void daemon_dispatch(struct daemon *d, struct core_event *event);
 
 /* ---- arena_link.c ---------------------------------------------------------------------------- */
 
-/* A welcome client's MSG_ARENA_*. */
-void arena_msg(struct daemon *d, unsigned slot, uint32_t uid, const struct msg *msg);
+/* A welcome client's MSG_ARENA_*; @payer is charged. */
+void arena_msg(struct daemon *d, unsigned slot, uint32_t payer, const struct msg *msg);
 
 /* ---- apply.c ---------------------------------------------------------------------------- */
 

@@ -33,7 +33,8 @@ static void edge_client_open(void *arg, unsigned slot, uint32_t uid, uint32_t pi
 
     if (!pid)
         tell_unseen(d);
-    d->commands[slot] = (struct client_command){.uid = uid, .pid = pid, .here = true};
+    d->commands[slot] = (struct client_command){
+        .uid = uid, .payer = payer_of(d->payers, uid), .pid = pid, .here = true};
     daemon_dispatch(d, &e);
 }
 
@@ -49,12 +50,12 @@ static void edge_client_msg(void *arg, unsigned slot, const struct msg *msg)
     /* Questions change nothing, and arenas decide nothing, so the core does not see them; before
      * the hello it does, and refuses them. What commctl wants changed it decides. */
     if (welcome && msg->type == MSG_ADMIN && !strcmp(msg->admin.verb, GATHER_VERB))
-        gather_ask(d, slot, client.uid, &msg->admin);
+        gather_ask(d, slot, &client, &msg->admin);
     else if (welcome && msg->type == MSG_ADMIN && !answer_is_change(msg->admin.verb))
         admin_ask(d, slot, &msg->admin);
     else if (welcome && (msg->type == MSG_ARENA_ADD || msg->type == MSG_ARENA_DEL ||
                          msg->type == MSG_ARENA_ASK))
-        arena_msg(d, slot, client.uid, msg);
+        arena_msg(d, slot, client.payer, msg);
     else
         daemon_dispatch(d, &e);
 }
@@ -71,7 +72,7 @@ static void edge_client_ended(void *arg, uint32_t uid, uint32_t pid, int pidfd)
 {
     struct daemon *d = arg;
 
-    ended_note(d->ended, uid, pid, pidfd);
+    ended_note(d->ended, payer_of(d->payers, uid), pid, pidfd);
 }
 
 /* Our own commd-gpu counts as a user of its own, and so do all roots that are none here. */

@@ -30,7 +30,7 @@ libcommd_core_la_SOURCES = \
 # (tests/check_rooms.py).
 sbin_PROGRAMS += daemon/commd
 daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/events.c \
-	daemon/loop.c daemon/apply.c daemon/reload.c \
+	daemon/loop.c daemon/apply.c daemon/payers.c daemon/reload.c \
 	daemon/memory/arena_link.c daemon/memory/arenas.c daemon/memory/arenas.h \
 	daemon/memory/boards.c \
 	daemon/memory/boards.h daemon/core/share.h daemon/admin/admin.c daemon/admin/answers.c \
@@ -46,7 +46,8 @@ daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/even
 	daemon/link/engine_spawn.c daemon/link/engine_spawn.h daemon/process/ended.c \
 	daemon/process/ended.h daemon/process/files.c \
 	daemon/process/files.h daemon/process/root.c daemon/process/root.h \
-	daemon/process/user.c daemon/process/user.h daemon/http/body.c \
+	daemon/process/subuid.c daemon/process/subuid.h daemon/process/user.c \
+	daemon/process/user.h daemon/http/body.c \
 	daemon/http/body.h daemon/http/collect.c daemon/http/collect.h daemon/http/http.c \
 	daemon/http/http.h daemon/http/http_request.c daemon/http/http_request.h \
 	daemon/http/metrics.c \

@@ -244,6 +244,11 @@ static void on_signal(evutil_socket_t signo, short what, void *arg)
 
 /* ---- the loop --------------------------------------------------------------------------- */
 
+static void on_payers(evutil_socket_t fd, short what, void *arg)
+{
+    payers_look(arg);
+}
+
 int loop_init(struct daemon *d)
 {
     static const int signals[ARRAY_LEN(d->signals)] = {SIGTERM, SIGINT, SIGHUP};
@@ -266,7 +271,8 @@ int loop_init(struct daemon *d)
     d->stop_timer = evtimer_new(d->base, on_stop_timeout, d);
     d->idle_timer = evtimer_new(d->base, on_idle, d);
     d->boards_timer = evtimer_new(d->base, on_boards, d);
-    if (!d->boards_timer)
+    d->payers_timer = evtimer_new(d->base, on_payers, d);
+    if (!d->boards_timer || !d->payers_timer)
         return -ENOMEM;
     if (!d->deadline || !d->watchdog || !d->status_timer || !d->stop_timer || !d->idle_timer)
         return -ENOMEM;
@@ -282,9 +288,9 @@ int loop_init(struct daemon *d)
 
 void loop_fini(struct daemon *d)
 {
-    struct event *const events[] = {d->deadline,   d->watchdog,   d->status_timer,
-                                    d->stop_timer, d->signals[0], d->signals[1],
-                                    d->signals[2], d->idle_timer, d->boards_timer};
+    struct event *const events[] = {d->deadline,     d->watchdog,    d->status_timer, d->stop_timer,
+                                    d->signals[0],   d->signals[1],  d->signals[2],   d->idle_timer,
+                                    d->boards_timer, d->payers_timer};
 
     for (unsigned i = 0; i < ARRAY_LEN(events); i++)
         if (events[i])

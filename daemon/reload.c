@@ -74,12 +74,13 @@ static void take_conf(struct daemon *d, struct conf *conf)
 
     conf_free(d->conf);
     d->conf = conf;
-    daemon_core_config(conf, &config); /* what it says of GPUs was decided at the start */
+    daemon_core_config(d, &config); /* what it says of GPUs was decided at the start */
     core_reconfigure(d->core, &config);
     listener_set_limits(d->listener, conf->max_clients, conf->max_clients_per_user);
     if (d->peers)
         peer_links_set_timeout(d->peers, conf->node_timeout_ms);
     log_set_level(conf->log_level);
+    payers_read(d);
 }
 
 static enum reload reload(struct daemon *d, char *ret_text, size_t cap)

@@ -17,7 +17,7 @@ enum { ADMIN_STEP_US = 1000 };
 struct admin_question {
     TAILQ_ENTRY(admin_question) entry;
     unsigned slot;
-    uint32_t uid;
+    uint32_t uid, payer; /* who asks, and in whose turn */
     uint64_t number;
     uint64_t since;
     char verb[sizeof(((struct msg_admin *)0)->verb)];
@@ -122,13 +122,14 @@ void admin_ask(struct daemon *d, unsigned slot, const struct msg_admin *question
     }
     new->slot = slot;
     new->uid = client.uid;
+    new->payer = client.payer;
     new->since = question->since;
     new->number = admin->number;
     snprintf(new->verb, sizeof(new->verb), "%s", question->verb);
-    if (admin->now && admin->now->uid == new->uid)
+    if (admin->now && admin->now->payer == new->payer)
         new->number = MAX(new->number, admin->now->number + 1);
     TAILQ_FOREACH(other, &admin->waiting, entry)
-        if (other->uid == new->uid)
+        if (other->payer == new->payer)
             new->number = MAX(new->number, other->number + 1);
     TAILQ_INSERT_TAIL(&admin->waiting, new, entry);
     listener_pause(d->listener, slot);

@@ -1,8 +1,8 @@
 /* diary.c - a ring of DIARY_MAX entries of bounded size, which never grows.
  *
- * An entry is everybody's to know, or of one user. When there is no room the oldest entry of who
- * has most goes, so nobody pushes out what others have but down to an equal share; and what is
- * everybody's keeps half of the room. */
+ * An entry is everybody's to know, or of one uid. When there is no room the oldest entry of who,
+ * as payer, has most goes, so nobody pushes out what others have but down to an equal share; and
+ * what is everybody's keeps half of the room. */
 #include "daemon/admin/diary.h"
 
 #include <string.h>
@@ -17,11 +17,11 @@ void diary_init(struct diary *diary)
 }
 
 /* NULL: it has none. With @make one that is free: there are more than entries. */
-static struct diary_owner *owner_of(const struct diary *diary, int64_t whose, bool make)
+static struct diary_owner *owner_of(const struct diary_owner *of, int64_t whose, bool make)
 {
-    struct diary_owner *owners = (struct diary_owner *)diary->owners, *room = NULL;
+    struct diary_owner *owners = (struct diary_owner *)of, *room = NULL;
 
-    for (unsigned i = 0; i < ARRAY_LEN(diary->owners); i++) {
+    for (unsigned i = 0; i <= DIARY_MAX; i++) {
         if (owners[i].kept && owners[i].whose == whose)
             return &owners[i];
         if (!owners[i].kept && !room)
@@ -33,15 +33,15 @@ static struct diary_owner *owner_of(const struct diary *diary, int64_t whose, bo
     return room;
 }
 
-/* Who has to give one up, so that @whose gets one more. */
-static struct diary_owner *loser(struct diary *diary, int64_t whose)
+/* Who has to give one up, so that @payer gets one more. */
+static struct diary_owner *loser(struct diary *diary, int64_t payer)
 {
-    struct diary_owner *most = NULL, *node = owner_of(diary, DIARY_EVERYBODY, false);
+    struct diary_owner *most = NULL, *node = owner_of(diary->payers, DIARY_EVERYBODY, false);
 
-    if (node && node->kept + (whose == DIARY_EVERYBODY) > DIARY_NODE)
+    if (node && node->kept + (payer == DIARY_EVERYBODY) > DIARY_NODE)
         return node;
-    for (unsigned i = 0; i < ARRAY_LEN(diary->owners); i++) {
-        struct diary_owner *owner = &diary->owners[i];
+    for (unsigned i = 0; i < ARRAY_LEN(diary->payers); i++) {
+        struct diary_owner *owner = &diary->payers[i];
 
         if (owner != node && owner->kept && (!most || owner->kept > most->kept))
             most = owner;
@@ -49,37 +49,40 @@ static struct diary_owner *loser(struct diary *diary, int64_t whose)
     return most ? most : node;
 }
 
-static void forget_one(struct diary *diary, int64_t whose)
+static void forget_one(struct diary *diary, int64_t payer)
 {
-    struct diary_owner *owner = loser(diary, whose);
+    struct diary_owner *owner = loser(diary, payer);
     struct diary_entry *entry;
 
     TAILQ_FOREACH(entry, &diary->kept, entry)
-        if (entry->whose == owner->whose)
+        if (entry->payer == owner->whose)
             break;
     owner->kept--;
+    owner_of(diary->seers, entry->whose, false)->kept--;
     TAILQ_REMOVE(&diary->kept, entry, entry);
     TAILQ_INSERT_TAIL(&diary->free, entry, entry);
 }
 
-void diary_add(struct diary *diary, const char *what, int64_t whose, uint64_t wall_ms,
-               const char *text)
+void diary_add(struct diary *diary, const char *what, int64_t whose, int64_t payer,
+               uint64_t wall_ms, const char *text)
 {
-    struct diary_owner *owner;
+    struct diary_owner *seer;
     struct diary_entry *entry;
     size_t len = strnlen(text, DIARY_TEXT - 1);
 
     if (TAILQ_EMPTY(&diary->free))
-        forget_one(diary, whose);
-    owner = owner_of(diary, whose, true);
-    owner->kept++;
-    owner->total++;
+        forget_one(diary, payer);
+    seer = owner_of(diary->seers, whose, true);
+    seer->kept++;
+    seer->total++;
+    owner_of(diary->payers, payer, true)->kept++;
     entry = TAILQ_FIRST(&diary->free);
     TAILQ_REMOVE(&diary->free, entry, entry);
     TAILQ_INSERT_TAIL(&diary->kept, entry, entry);
     entry->number = ++diary->last;
     entry->wall_ms = wall_ms;
     entry->whose = whose;
+    entry->payer = payer;
     entry->what = what;
     memcpy(entry->text, text, len);
     entry->text[len] = 0;
@@ -102,7 +105,7 @@ uint64_t diary_total(const struct diary *diary, const uint32_t *uid)
 
     if (!uid)
         return diary->last;
-    node = owner_of(diary, DIARY_EVERYBODY, false);
-    own = owner_of(diary, (int64_t)*uid, false);
+    node = owner_of(diary->seers, DIARY_EVERYBODY, false);
+    own = owner_of(diary->seers, (int64_t)*uid, false);
     return (node ? node->total : 0) + (own ? own->total : 0);
 }

@@ -335,13 +335,13 @@ static void refuse(struct daemon *d, unsigned slot, const char *text)
 }
 
 /* What is under way; @node: of those that nodes ask, else of our own clients. */
-static struct asking count_asking(const struct gather *gather, uint32_t uid, const unsigned *node)
+static struct asking count_asking(const struct gather *gather, uint32_t payer, const unsigned *node)
 {
     struct asking asking = {0};
     const struct gather_question *q;
 
     TAILQ_FOREACH(q, &gather->questions, entry) {
-        bool there = node && q->node == *node, own = q->ranks.wish.uid == uid;
+        bool there = node && q->node == *node, own = q->ranks.wish.payer == payer;
 
         if ((q->asker == ASKED_BY_NODE) != (node != NULL))
             continue;
@@ -356,24 +356,26 @@ static struct asking count_asking(const struct gather *gather, uint32_t uid, con
     return asking;
 }
 
-static bool too_many(const struct gather *gather, uint32_t uid)
+static bool too_many(const struct gather *gather, const struct ranks_wish *wish)
 {
-    struct asking asking = count_asking(gather, uid, NULL);
+    struct asking asking = count_asking(gather, wish->payer, NULL);
 
-    return uid != 0 && uid != geteuid() && !asking_here(&asking);
+    return !wish->all && !asking_here(&asking);
 }
 
-void gather_ask(struct daemon *d, unsigned slot, uint32_t uid, const struct msg_admin *question)
+void gather_ask(struct daemon *d, unsigned slot, const struct listener_client *client,
+                const struct msg_admin *question)
 {
-    struct ranks_wish wish = {.uid = uid,
-                              .all = uid == 0 || uid == geteuid(),
+    struct ranks_wish wish = {.uid = client->uid,
+                              .payer = client->payer,
+                              .all = client->uid == 0 || client->uid == geteuid(),
                               .records = question->records,
                               .links = question->links};
     struct gather_question *q = NULL;
 
     snprintf(wish.group, sizeof(wish.group), "%s", question->group);
     listener_pause(d->listener, slot);
-    if (too_many(d->gather, uid))
+    if (too_many(d->gather, &wish))
         return refuse(d, slot, "too many questions at the same time: ask again in a second");
     q = gather_new(d, &wish, question->watch_ms);
     if (!q)
@@ -432,9 +434,12 @@ static void end_of_question(struct daemon *d, unsigned node, uint64_t ask)
 /* Root asks as often as it likes: of very many questions the last are answered after one look. */
 static void ranks_asked(struct daemon *d, unsigned node, const struct msg_ask_ranks *ask)
 {
-    struct ranks_wish wish = {
-        .uid = ask->uid, .all = ask->all, .records = ask->records, .links = ask->links};
-    struct asking asking = count_asking(d->gather, ask->uid, &node);
+    struct ranks_wish wish = {.uid = ask->uid,
+                              .payer = payer_of(d->payers, ask->uid),
+                              .all = ask->all,
+                              .records = ask->records,
+                              .links = ask->links};
+    struct asking asking = count_asking(d->gather, wish.payer, &node);
     struct gather_question *q = NULL;
     char text[MSG_TEXT_MAX];
 

@@ -9,6 +9,7 @@
 #include "daemon/admin/past.h"
 
 struct gather_question;
+struct listener_client;
 struct table;
 TAILQ_HEAD(gather_list, gather_question);
 struct gather {
@@ -21,7 +22,8 @@ struct gather {
 int gather_init(struct daemon *d);
 void gather_fini(struct daemon *d);
 /* A client asks. It is not read from until it has the answer. */
-void gather_ask(struct daemon *d, unsigned slot, uint32_t uid, const struct msg_admin *question);
+void gather_ask(struct daemon *d, unsigned slot, const struct listener_client *client,
+                const struct msg_admin *question);
 /* The links of all nodes, for the page. @take is called once, in a later turn, and has to empty
  * @links; NULL: there was no memory for them. @arg has to be there until then, or until the loop
  * ends. False: no memory. */

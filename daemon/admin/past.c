@@ -35,13 +35,13 @@ void past_fini(struct past *past)
 }
 
 /* @waits: for ranks that waited, and came into no group: such have no id. */
-static void past_make_room(struct past *past, uint32_t uid, bool waits)
+static void past_make_room(struct past *past, uint32_t payer, bool waits)
 {
     struct past_group *old, *first = NULL;
     unsigned own = 0;
 
     TAILQ_FOREACH(old, &past->groups, entry) {
-        if (old->group.uid != uid || (old->group.id == 0) != waits)
+        if (old->group.payer != payer || (old->group.id == 0) != waits)
             continue;
         own++;
         if (!first)
@@ -79,7 +79,7 @@ static void past_keep(struct past *past, const struct ranks *ranks, const struct
 
     if (!new)
         return; /* history is a courtesy */
-    past_make_room(past, ranks->groups[0].uid, false);
+    past_make_room(past, ranks->groups[0].payer, false);
     new->group = ranks->groups[0];
     new->group.first_row = 0;
     new->group.nrows = nrows;
@@ -148,13 +148,14 @@ void past_wait_failed(struct past *past, const struct client_command *client, en
         TAILQ_REMOVE(&past->groups, old, entry);
         past->ngroups--;
     } else {
-        past_make_room(past, client->uid, true);
+        past_make_room(past, client->payer, true);
     }
     new = realloc(old, sizeof(*new) + (nrows + 1) * sizeof(new->rows[0]));
     if (!new)
         return free(old); /* history is a courtesy */
     if (!old)
         new->group = (struct rank_group){.uid = client->uid,
+                                         .payer = client->payer,
                                          .size = client->wait.size,
                                          .state = CORE_GROUP_JOINING,
                                          .cause_rank = -1};

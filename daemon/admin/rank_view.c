@@ -146,6 +146,7 @@ bool ranks_add(struct ranks *ranks, struct daemon *d, const struct core_group_vi
     *group = (struct rank_group){
         .id = view->id,
         .uid = view->uid,
+        .payer = view->payer,
         .size = view->size,
         .nnodes = view->nnodes,
         .state = view->state,

@@ -45,7 +45,7 @@ struct rank_row {
 
 struct rank_group {
     uint64_t id;
-    uint32_t uid, size, nnodes;
+    uint32_t uid, payer, size, nnodes;
     enum core_group_state state;
     enum cause cause;
     bool elsewhere;    /* its rank waits, and not yet for commd: waits.h */
@@ -66,7 +66,7 @@ struct rank_group {
 
 /* Whose groups, and which. */
 struct ranks_wish {
-    uint32_t uid;
+    uint32_t uid, payer;       /* who asks; who is charged for the question */
     bool all;                  /* everybody's */
     char group[MSG_GROUP_MAX]; /* name or id, "": any */
     bool records;              /* with the operations of each rank */

@@ -1,7 +1,7 @@
-/* tenants.c - what each user has of each thing that there is a limit of (doc/security.md), beside
- * the most that it may hold while others hold what they do, what all hold, and the limit. Of the
- * network there is no limit: there a weight says who gets how much of it, and of GPUs, where
- * several want it.
+/* tenants.c - what each user, a payer, has of each thing that there is a limit of
+ * (doc/security.md), beside the most that it may hold while others hold what they do, what all
+ * hold, and the limit. Of the network there is no limit: there a weight says who gets how much of
+ * it, and of GPUs, where several want it.
  *
  * First it is looked who there is: users with clients or groups, and those who have only memory
  * left. Then a user at a time, until the turn ends; who comes or goes meanwhile may be in or out.
@@ -124,7 +124,7 @@ bool tenants_fill(struct answer *a, const uint32_t *uid)
     if (a->table.error)
         return true;
     if (uid) {
-        add_user(a, *uid);
+        add_user(a, payer_of(a->d->payers, *uid));
         return true;
     }
     while (a->at < a->nuids && !a->table.error) {

@@ -55,7 +55,7 @@ static void wait_failed(struct daemon *d, const struct client_command *client, e
         return;
     snprintf(text, sizeof(text), "rank %u of %u, pid %u, waited for \"%s\": %s", client->wait.rank,
              client->wait.size, client->pid, client->wait.name, why);
-    diary_add(d->diary, "group_failed", client->uid, clock_wall_ms(), text);
+    diary_add(d->diary, "group_failed", client->uid, client->payer, clock_wall_ms(), text);
 }
 
 void waits_failed(struct daemon *d, unsigned slot, const struct msg_join_failed *msg)

@@ -75,7 +75,8 @@ struct conf {
     unsigned max_groups_per_user;
     uint64_t max_board_bytes; /* sum of the sizes of boards, used or not */
     uint64_t max_board_bytes_per_user;
-    char weights[256]; /* "UID=WEIGHT,..."; see conf_weight() */
+    char weights[256];               /* "UID=WEIGHT,..."; see conf_weight() */
+    char subuid_file[CONF_PATH_MAX]; /* as /etc/subuid; "": none */
 
     /* log: */
     enum conf_log_level log_level;

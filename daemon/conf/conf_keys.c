@@ -114,6 +114,8 @@ const struct conf_key conf_keys[] = {
       MIB, 1024 * TIB, "64G", "of this, shared memory of one user's groups" },
     { "limits", "weights", CONF_WEIGHTS, CONF_RELOAD | CONF_MAY_BE_EMPTY, FIELD(weights), 0,
       LONGEST(weights), "", "of users, where several want more than the network or a GPU does" },
+    { "limits", "subuid_file", CONF_PATH, CONF_RELOAD | CONF_MAY_BE_EMPTY, FIELD(subuid_file), 1,
+      LONGEST(subuid_file), "/etc/subuid", "which uids people have beside their own" },
 
     { "log", "level", CONF_LEVEL, CONF_RELOAD, FIELD(log_level), 0, CONF_LOG_DEBUG, "info",
       "what is logged" },

@@ -40,6 +40,7 @@ static void copy_config(struct core *core, const struct core_config *config)
     own->net = config->net;
     own->gpu_timeout_ms = MAX(config->gpu_timeout_ms, (uint64_t)1);
     own->own_uid = config->own_uid;
+    own->payers = config->payers;
     own->heartbeat_ms = MAX(config->heartbeat_ms, (uint64_t)1);
     own->node_timeout_ms = MAX(config->node_timeout_ms, own->heartbeat_ms);
     own->join_timeout_ms = config->join_timeout_ms;

@@ -7,6 +7,7 @@
 
 #include "shm/model/plan.h"
 #include "shm/proto/msg.h"
+#include "shm/util/payers.h"
 
 struct core;
 
@@ -29,6 +30,7 @@ struct core_config {
     unsigned nnodes, self;
     uint32_t own_uid;    /* that commd runs as: it and root may change what is everybody's */
     struct plan_net net; /* given to groups that have their home here */
+    const struct payers *payers; /* who is charged for a uid; NULL: each itself. Borrowed */
     bool gpu;            /* this node has a GPU service, or starts it for a client that asks */
     const char *gpu_why; /* why this node has none; may be NULL */
     /* timeouts, ms */
@@ -42,7 +44,7 @@ struct core_config {
 /* All memory is taken here. NULL when it is not to be had. */
 struct core *core_new(const struct core_config *config);
 struct core *core_free(struct core *core);
-/* Reload: timeouts and limits only. */
+/* Reload: timeouts, limits and payers only. */
 void core_reconfigure(struct core *core, const struct core_config *config);
 
 /* ---- events -------------------------------------------------------------------------- */
@@ -256,7 +258,7 @@ enum core_group_state {
 struct core_group_view {
     uint64_t id; /* 0 while joining */
     const char *name;
-    uint32_t uid;
+    uint32_t uid, payer; /* @payer is charged for it: shm/util/payers.h */
     enum core_group_state state;
     uint64_t epoch;
     struct plan_net net;
@@ -393,8 +395,8 @@ struct core_counts {
     uint64_t gpu_starts, gpu_losses, gpu_sessions;
 };
 const struct core_counts *core_counts(const struct core *core);
-/* What one user holds of a limit; the most that it may, while the others hold what they do; what
- * all hold; the limit. */
+/* What one user, a payer, holds of a limit; the most that it may, while the others hold what they
+ * do; what all hold; the limit. */
 struct core_share {
     uint64_t used, may, all, limit;
 };

@@ -24,7 +24,7 @@ enum {
 
 static bool costs_too_much(struct core *core, const struct group *group)
 {
-    struct user *user = user_get(core, group->uid, false);
+    struct user *user = user_get(core, group->payer, false);
     uint32_t price = MAX(group->size, (uint32_t)ABSENT_RANKS_LEAST);
 
     if (!user)

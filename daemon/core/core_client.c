@@ -41,6 +41,7 @@ void client_open(struct core *core, const struct core_event *event)
     assert(list_is_off(&client->members)); /* nothing of who was there before */
     client_set_state(core, event->client, CLIENT_NEW);
     client->uid = event->uid;
+    client->payer = payer_of(core->config.payers, event->uid);
     client->pid = event->pid;
     client->admin = false;
     client->waiting = client->groups = client->gpu_asks = 0;
@@ -61,7 +62,7 @@ void client_closed(struct core *core, unsigned slot, const char *why)
     assert(list_empty(&client->members));
     assert(!client->waiting && !client->groups && !client->gpu_waits && !client->gpu_session);
     if (client->state == CLIENT_READY && !client->admin) {
-        struct user *user = user_get(core, client->uid, false);
+        struct user *user = user_get(core, client->payer, false);
 
         act_note(core, CORE_NOTE_CLIENT_GONE, CORE_BY_USER, client->uid, CORE_LOG_DEBUG,
                  "client pid %u: %s", client->pid, why ? why : "its connection closed");
@@ -121,14 +122,14 @@ static bool client_may_come(struct core *core, unsigned slot)
             core_self_name(core), core->nclients);
         return false;
     }
-    user = user_get(core, client->uid, true);
+    user = user_get(core, client->payer, true);
     if (!user || user->clients >= user_may(core, user, CORE_SHARE_CLIENTS)) {
         bool own = user && user->clients >= config->max_clients_per_user;
 
         core_client_refuse(core, slot, CAUSE_QUOTA,
                            "user %u has %u clients on node %s already%s: close some, or raise "
                            "limits.max_clients%s",
-                           client->uid, user ? user->clients : 0, core_self_name(core),
+                           client->payer, user ? user->clients : 0, core_self_name(core),
                            own ? "" : ", half of what others leave", own ? "_per_user" : "");
         user_put(core, user);
         return false;
@@ -154,7 +155,7 @@ static void client_hello(struct core *core, unsigned slot, const struct msg_clie
     if (!msg->admin) {
         if (!client_may_come(core, slot))
             return;
-        user = user_get(core, client->uid, true);
+        user = user_get(core, client->payer, true);
         if (!user) { /* only commd-gpu comes here */
             core_client_refuse(core, slot, CAUSE_QUOTA, "node %s has too many users",
                                core_self_name(core));

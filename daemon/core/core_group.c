@@ -38,7 +38,7 @@ static void group_set_state(struct core *core, struct group *group, enum group_s
         list_add(&core->all_groups, &group->all);
         list_add(&core->by_id[core_mix(group->id) % HASH_GROUPS], &group->hash);
     } else if (state == GROUP_DEAD) {
-        struct user *user = user_get(core, group->uid, false);
+        struct user *user = user_get(core, group->payer, false);
 
         assert(list_empty(&group->local) && !group->nlocal);
         assert(user && user->groups);
@@ -56,7 +56,7 @@ void group_reap(struct core *core)
 
         assert(group->state == GROUP_DEAD && list_is_off(&group->all));
         list_del(&group->hash);
-        user_leave_run(core, group->uid, group->members);
+        user_leave_run(core, group->payer, group->members);
         i = group->pooled.next;
     }
     pool_reap(&core->groups);
@@ -198,7 +198,8 @@ void group_withdraw(struct core *core, struct group *group, int32_t rank, uint32
 
 struct group *group_new(struct core *core, unsigned home, const struct msg_commit *msg, unsigned me)
 {
-    struct user *user = user_get(core, msg->uid, true);
+    uint32_t payer = payer_of(core->config.payers, msg->uid);
+    struct user *user = user_get(core, payer, true);
     struct msg_member *run = NULL;
     struct group *group;
     size_t row;
@@ -221,6 +222,7 @@ struct group *group_new(struct core *core, unsigned home, const struct msg_commi
     group->epoch = msg->epoch;
     group->committed_ms = core->now;
     group->uid = msg->uid;
+    group->payer = payer;
     group->net = (struct plan_net){msg->latency_us, msg->mbytes_s};
     group->gpu = msg->gpu;
     group->size = msg->size;

@@ -106,9 +106,10 @@ static struct forming *forming_find(struct core *core, uint32_t uid, const char 
 
 static struct forming *create(struct core *core, unsigned node, const struct msg_join *msg)
 {
+    uint32_t payer = payer_of(core->config.payers, msg->uid);
     bool room = node == core->config.self ||
                 node_room(core->config.max_groups, core->formings.live, core->peers[node].formings);
-    struct user *user = room ? user_get(core, msg->uid, true) : NULL;
+    struct user *user = room ? user_get(core, payer, true) : NULL;
     struct msg_member *run;
     struct forming *forming = NULL;
 
@@ -128,6 +129,7 @@ static struct forming *create(struct core *core, unsigned node, const struct msg
     core->peers[node].formings++;
     forming->node = node;
     forming->uid = msg->uid;
+    forming->payer = payer;
     forming->size = msg->size;
     forming->members = run;
     forming->nodes =
@@ -141,7 +143,7 @@ static struct forming *create(struct core *core, unsigned node, const struct msg
 /* Its memory stays readable until the queue is empty: COMMITs in it are made from it. */
 static void drop(struct core *core, struct forming *forming)
 {
-    struct user *user = user_get(core, forming->uid, false);
+    struct user *user = user_get(core, forming->payer, false);
 
     assert(user && user->forming);
     assert(core->peers[forming->node].formings);
@@ -159,7 +161,7 @@ void home_reap(struct core *core)
         struct forming *forming = pool_at(&core->formings, i - 1);
 
         assert(list_is_off(&forming->hash) && list_is_off(&forming->all));
-        user_leave_run(core, forming->uid, forming->members);
+        user_leave_run(core, forming->payer, forming->members);
         i = forming->pooled.next;
     }
     pool_reap(&core->formings);

@@ -43,7 +43,7 @@ enum {
 
 /* ---- objects -------------------------------------------------------------------------------- */
 
-/* Counts per uid against the quotas; lives while any of them is not 0. What a user may have of a
+/* Counts per payer against the quotas; lives while any of them is not 0. What a user may have of a
  * limit: user_share(). */
 struct user {
     struct pooled pooled;
@@ -64,6 +64,7 @@ enum client_state { CLIENT_FREE, CLIENT_NEW, CLIENT_READY };
 struct client {
     enum client_state state;
     uint32_t uid, pid;
+    uint32_t payer; /* here and below: who is charged, as it was when this came */
     bool admin;
     unsigned waiting; /* pending joins */
     unsigned groups;  /* ranks in open groups */
@@ -91,7 +92,7 @@ struct member {
     struct list waiting;  /* all but JOINED: the members with a deadline */
     struct list todo;     /* to be asked (again) before this core_input() returns, or held */
     unsigned client;
-    uint32_t req, rank, size, uid, pid;
+    uint32_t req, rank, size, uid, payer, pid;
     uint64_t join;        /* number of the request that its home has now: new each time */
     uint64_t key;         /* hash of (uid, name) */
     uint64_t begun_ms;    /* when it asked to join */
@@ -109,7 +110,7 @@ struct group {
     enum group_state state;
     struct list hash, all;
     uint64_t id, epoch, committed_ms;
-    uint32_t uid, size, nnodes, me;
+    uint32_t uid, payer, size, nnodes, me;
     struct plan_net net; /* as the home has it configured */
     bool gpu;            /* all its nodes have a GPU service */
     uint32_t nlocal;     /* live local members = members */
@@ -142,7 +143,7 @@ struct forming {
     struct pooled pooled;
     struct list hash, all;
     uint64_t id;
-    uint32_t uid, size, count, nnodes;
+    uint32_t uid, payer, size, count, nnodes;
     unsigned node;   /* whose join began it */
     uint32_t late;   /* ranks whose time ran out after they came: neither there nor missing */
     uint16_t *nodes; /* owned by the core's table; filled at the commit */
@@ -320,7 +321,8 @@ void core_client_refuse(struct core *core, unsigned slot, enum cause cause, cons
 
 /* ---- core_user.c ----------------------------------------------------------------------------- */
 
-struct user *user_get(struct core *core, uint32_t uid, bool make); /* NULL: unknown, or full */
+/* @uid: of a payer. NULL: unknown, or full. */
+struct user *user_get(struct core *core, uint32_t uid, bool make);
 /* What @user has of a limit, and may have; of MEMBERS: blocks. */
 struct core_share user_share(const struct core *core, const struct user *user,
                              enum core_share_of of);

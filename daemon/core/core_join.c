@@ -71,7 +71,7 @@ void member_end(struct core *core, struct member *member)
         member->group = NULL;
     }
     assert(list_is_off(&member->by_group) && list_is_off(&member->by_name));
-    user = user_get(core, member->uid, false);
+    user = user_get(core, member->payer, false);
     assert(user && user->members); /* as long as it has a client, or ranks that end */
     user->members--;
     pool_leave(&core->members, member);
@@ -129,8 +129,8 @@ struct refusal {
 static bool quota_ok(struct core *core, const struct client *client, const char *name,
                      struct refusal *ret_refusal)
 {
-    struct user *user = user_get(core, client->uid, false);
-    uint32_t uid = client->uid, all = core->config.max_groups;
+    struct user *user = user_get(core, client->payer, false);
+    uint32_t uid = client->payer, all = core->config.max_groups;
 
     if (uid != CORE_GPU_UID)
         all -= gpu_spare(core);
@@ -143,7 +143,7 @@ static bool quota_ok(struct core *core, const struct client *client, const char 
         return REFUSE(CAUSE_QUOTA,
                       "group \"%s\": user %u has %u groups on node %s already: leave "
                       "some, or raise limits.max_groups_per_user",
-                      name, client->uid, user->groups, core_self_name(core));
+                      name, uid, user->groups, core_self_name(core));
     if (core->groups.live >= all)
         return REFUSE(CAUSE_QUOTA,
                       "group \"%s\": node %s has %u groups already: leave some, or "
@@ -153,12 +153,12 @@ static bool quota_ok(struct core *core, const struct client *client, const char 
         return REFUSE(CAUSE_QUOTA,
                       "group \"%s\": user %u has %u groups on node %s already, half of what others "
                       "leave: leave some, or raise limits.max_groups",
-                      name, client->uid, user->groups, core_self_name(core));
+                      name, uid, user->groups, core_self_name(core));
     if (user && user->members >= user_may(core, user, CORE_SHARE_RANKS))
         return REFUSE(CAUSE_QUOTA,
                       "group \"%s\": user %u has %u ranks in groups or joining on node %s already, "
                       "half of what others leave of %u: leave some",
-                      name, client->uid, user->members, core_self_name(core), core->max_members);
+                      name, uid, user->members, core_self_name(core), core->max_members);
     return true;
 }
 
@@ -233,6 +233,7 @@ void join_request(struct core *core, unsigned slot, const struct msg_client_join
     member->rank = msg->rank;
     member->size = msg->size;
     member->uid = client->uid;
+    member->payer = client->payer;
     member->pid = client->pid;
     member->limit_ms = limit;
     member->begun_ms = core->now;
@@ -240,7 +241,7 @@ void join_request(struct core *core, unsigned slot, const struct msg_client_join
     member->home = -1;
     text_copy(member->name, sizeof(member->name), msg->name);
     member->key = text_hash(member->uid, member->name);
-    user_get(core, member->uid, false)->members++;
+    user_get(core, member->payer, false)->members++;
     member_set_state(core, member, MEMBER_ASKING);
     core->expire_ms = MIN(core->expire_ms, member->deadline_ms);
     list_add(&core->todo, &member->todo);

@@ -17,7 +17,7 @@ enum { RATION_MS = 250, RATION_LEAST = 128 /* part of all, in any case */ };
 bool ration_take(struct core *core, struct member *member)
 {
     struct ration *ration = &core->ration;
-    struct user *user = user_get(core, member->uid, false);
+    struct user *user = user_get(core, member->payer, false);
     unsigned others = ration->joins - user->joins, least = MAX(ration->limit / RATION_LEAST, 1u);
     uint64_t may = share_of(ration->limit, ration->limit / 2, others);
 

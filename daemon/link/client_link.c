@@ -315,7 +315,7 @@ static bool client_admin_ok(struct client_link *client)
     if (client->admin)
         return true;
     if (tenant->nadmins >= CLIENT_ADMINS && !listener_trusts(client->uid)) {
-        snprintf(text, sizeof(text), "user %u has %u sessions of commctl already", client->uid,
+        snprintf(text, sizeof(text), "user %u has %u sessions of commctl already", tenant->uid,
                  tenant->nadmins);
         client_refuse(client, CAUSE_QUOTA, text);
         return false;
@@ -479,7 +479,7 @@ static void client_freep(struct client_link **client)
 }
 
 int client_new(struct listener *listener, struct tenant *tenant, unsigned slot, int fd, int pidfd,
-               uint32_t pid)
+               uint32_t uid, uint32_t pid)
 {
     _cleanup_(client_freep) struct client_link *client = calloc(1, sizeof(*client));
 
@@ -490,7 +490,7 @@ int client_new(struct listener *listener, struct tenant *tenant, unsigned slot, 
     }
     client->listener = listener;
     client->slot = slot;
-    client->uid = tenant->uid;
+    client->uid = uid;
     client->pid = pid;
     client->pidfd = pidfd;
     stream_init(&client->stream, fd, CODEC_MAX_CLIENT_FRAME);

@@ -23,7 +23,7 @@ struct unread {
 
 TAILQ_HEAD(unread_list, unread);
 
-/* One user: its clients share its turns, and what descriptors it may take of ours. */
+/* One user, @uid a payer: its clients share its turns, and what descriptors it may take of ours. */
 struct tenant {
     TAILQ_ENTRY(tenant) entry; /* of listener->tenants */
     TAILQ_ENTRY(tenant) turn;  /* of listener->turns while it has work, or is at it */
@@ -75,8 +75,9 @@ struct listener {
     uint64_t inode;       /* of the socket, so that only ours is removed */
     struct event *accept; /* owned */
     struct sock_reserve reserve;
-    struct closer *closer;      /* borrowed; NULL: what clients send is closed at once */
-    struct client_link **slots; /* borrowed from clients; NULL: free */
+    const struct payers *payers; /* borrowed */
+    struct closer *closer;       /* borrowed; NULL: what clients send is closed at once */
+    struct client_link **slots;  /* borrowed from clients; NULL: free */
     unsigned nslots, next_slot, nclients;
     unsigned max_clients, max_clients_per_user;
     struct client_list clients, dead;     /* owned */
@@ -94,7 +95,7 @@ struct listener {
 
 /* Takes @fd and @pidfd, also on failure. */
 int client_new(struct listener *listener, struct tenant *tenant, unsigned slot, int fd, int pidfd,
-               uint32_t pid);
+               uint32_t uid, uint32_t pid);
 struct client_link *client_free(struct client_link *client);
 void client_send(struct client_link *client, const struct msg *msg, const int *fds, unsigned nfds);
 void client_send_shared(struct client_link *client, const struct msg *msg,

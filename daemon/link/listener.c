@@ -1,9 +1,10 @@
 /* listener.c - the UNIX socket: made, guarded, taken away again.
  *
- * Whoever opens the socket is identified by SO_PEERCRED: the user is the tenant. A foreign user
- * namespace shows as the overflow uid, which is nobody in particular, and is refused. A foreign
- * pid namespace shows as pid 0: such a client is served, but its death is seen by end of file
- * only. Where the kernel has SO_PEERPIDFD (6.5) the pidfd is certain to be the process that
+ * Whoever opens the socket is identified by SO_PEERCRED. The tenant is who is charged for that uid
+ * (shm/util/payers.h): a person with many uids has one share of all that is said here. A foreign
+ * user namespace shows as the overflow uid, which is nobody in particular, and is refused. A
+ * foreign pid namespace shows as pid 0: such a client is served, but its death is seen by end of
+ * file only. Where the kernel has SO_PEERPIDFD (6.5) the pidfd is certain to be the process that
  * connected; pidfd_open() could meet a reused pid.
  *
  * Room: max_clients + LISTENER_EXTRA slots, the last LISTENER_ROOT of which are for root and
@@ -71,7 +72,7 @@ void listener_log_refused(struct listener *listener, uint32_t uid, uint32_t pid,
 {
     char who[LOG_LIMIT_WHO];
 
-    snprintf(who, sizeof(who), "user %u", uid);
+    snprintf(who, sizeof(who), "user %u", payer_of(listener->payers, uid));
     log_limit_write(&listener->limit, CONF_LOG_WARN, who, text,
                     "client pid %u uid %u: %s -> refused", pid, uid, text);
 }
@@ -317,7 +318,7 @@ static void refuse_fd(struct listener *listener, int fd, const struct ucred *cre
     snprintf(msg.refused.text, sizeof(msg.refused.text), "%s", text);
     stream_init(&stream, fd, 0);
     stream.closer = listener->closer;
-    stream.uid = cred->uid;
+    stream.uid = payer_of(listener->payers, cred->uid);
     if (stream_send(&stream, &msg, NULL, 0) == 0)
         stream_flush(&stream);
     stream_fini(&stream);
@@ -448,6 +449,7 @@ static void accept_one(struct listener *listener, int fd)
     struct tenant *tenant = NULL;
     _cleanup_(close_fdp) int pidfd = -1;
     char why[MSG_TEXT_MAX];
+    uint32_t uid = UINT32_MAX;
 
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len))
         cred.uid = UINT32_MAX;
@@ -459,14 +461,15 @@ static void accept_one(struct listener *listener, int fd)
                          "commd keeps the number of its user for itself");
     else {
         pidfd = peer_pidfd(fd, cred.pid);
-        tenant = tenant_get(listener, counted_as(listener, &cred, pidfd));
+        uid = counted_as(listener, &cred, pidfd);
+        tenant = tenant_get(listener, payer_of(listener->payers, uid));
     }
     if (!tenant) /* no memory: the client sees it and may come again */
-        closer_sock(listener->closer, cred.uid, fd);
+        closer_sock(listener->closer, payer_of(listener->payers, cred.uid), fd);
     else if (room_check(listener, tenant, fd, why, sizeof(why)))
         refuse_fd(listener, fd, &cred, CAUSE_QUOTA, why);
     else
-        client_new(listener, tenant, client_free_slot(listener), fd, steal_fd(&pidfd),
+        client_new(listener, tenant, client_free_slot(listener), fd, steal_fd(&pidfd), uid,
                    (uint32_t)cred.pid); /* likewise */
 }
 
@@ -478,7 +481,7 @@ static void close_sock(struct listener *listener, int fd)
 
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len))
         cred.uid = UINT32_MAX;
-    closer_sock(listener->closer, cred.uid, fd);
+    closer_sock(listener->closer, payer_of(listener->payers, cred.uid), fd);
 }
 
 /* Takes nobody any more. Those in the queue may have sent something already. */
@@ -806,6 +809,7 @@ bool listener_client(const struct listener *listener, unsigned slot,
         return false;
     *ret_client = (struct listener_client){
         .uid = client->uid,
+        .payer = client->tenant->uid,
         .pid = client->pid,
         .welcome = client->welcome,
     };
@@ -817,7 +821,7 @@ void listener_log_user(struct listener *listener, uint32_t uid, enum conf_log_le
 {
     char who[LOG_LIMIT_WHO];
 
-    snprintf(who, sizeof(who), "user %u", uid);
+    snprintf(who, sizeof(who), "user %u", payer_of(listener->payers, uid));
     log_limit_write(&listener->limit, level, who, NULL, "%s", text);
 }
 
@@ -831,6 +835,11 @@ void listener_set_limits(struct listener *listener, unsigned max_clients,
 {
     listener->max_clients = MIN(max_clients, listener->nslots - LISTENER_EXTRA);
     listener->max_clients_per_user = max_clients_per_user;
+}
+
+void listener_set_payers(struct listener *listener, const struct payers *payers)
+{
+    listener->payers = payers;
 }
 
 void listener_drain(struct listener *listener)

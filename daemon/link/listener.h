@@ -5,6 +5,7 @@
 
 #include "daemon/conf/conf.h"
 #include "shm/proto/msg.h"
+#include "shm/util/payers.h"
 
 struct closer;
 struct event_base;
@@ -62,14 +63,15 @@ void listener_close(struct listener *listener, unsigned slot);
 
 struct listener_client {
     uint32_t uid, pid;
-    bool welcome; /* its hello was accepted */
+    uint32_t payer; /* who is charged for it */
+    bool welcome;   /* its hello was accepted */
 };
 bool listener_client(const struct listener *listener, unsigned slot,
                      struct listener_client *ret_client);
-/* Connections of @uid, the most that it may have, those of all, the room for them. */
+/* Connections of user @uid, a payer, the most that it may have, those of all, the room for them. */
 void listener_held(const struct listener *listener, uint32_t uid, uint64_t *ret_used,
                    uint64_t *ret_may, uint64_t *ret_all, uint64_t *ret_room);
-/* A line of the log that user @uid caused, within the limit of that user. */
+/* A line of the log that user @uid caused, within the limit of who is charged for it. */
 void listener_log_user(struct listener *listener, uint32_t uid, enum conf_log_level level,
                        const char *text);
 /* Who was refused here, before or instead of the core, by cause: CAUSE_COUNT counters. */
@@ -77,6 +79,8 @@ const uint64_t *listener_refused(const struct listener *listener);
 /* Only down to and up from what listener_new() was given room for. */
 void listener_set_limits(struct listener *listener, unsigned max_clients,
                          unsigned max_clients_per_user);
+/* For connections that come from now on; borrowed until the next call. */
+void listener_set_payers(struct listener *listener, const struct payers *payers);
 
 /* Shutdown: takes nobody any more and closes everybody once they have their messages. */
 void listener_drain(struct listener *listener);

@@ -1,7 +1,7 @@
 /* arena_link.c - what clients say about their arenas, and who of them gets whose.
  *
  * An arena is handed to members of a group that its owner is in, on this node, and to nobody else:
- * the question names group and rank, and both have to be live members of it, of one user. Who asks
+ * the question names group and rank, and both have to be live members of it, of one uid. Who asks
  * for anything else is told that there is no such arena; that is no breach of the protocol, because
  * the owner may have left or freed it in the meantime. */
 #include <stdio.h>
@@ -38,36 +38,36 @@ static void answer(struct daemon *d, unsigned slot, uint32_t req, enum cause cau
     listener_send(d->listener, slot, &msg, &fd, fd >= 0 ? 1 : 0);
 }
 
-static void arena_taken(struct daemon *d, unsigned slot, uint32_t uid,
+static void arena_taken(struct daemon *d, unsigned slot, uint32_t payer,
                         const struct msg_arena_add *msg)
 {
     int fd = listener_take_fd(d->listener, slot);
     char why[MSG_TEXT_MAX] = "";
-    enum cause cause = arenas_add(&d->arenas, slot, uid, msg, &fd, why, sizeof(why));
+    enum cause cause = arenas_add(&d->arenas, slot, payer, msg, &fd, why, sizeof(why));
 
-    closer_fd(d->closer, uid, fd);
+    closer_fd(d->closer, payer, fd);
     if (msg->req)
         answer(d, slot, msg->req, cause, why, -1);
 }
 
-static void arena_hand_over(struct daemon *d, unsigned slot, uint32_t uid,
+static void arena_hand_over(struct daemon *d, unsigned slot, uint32_t payer,
                             const struct msg_arena_ask *msg)
 {
     unsigned owner = 0;
     int fd = -1;
 
     if (fellow(d, msg->group, slot, msg->rank, &owner))
-        fd = arenas_fd(&d->arenas, owner, uid, msg->arena);
+        fd = arenas_fd(&d->arenas, owner, payer, msg->arena);
     answer(d, slot, msg->req, fd < 0 ? CAUSE_INVALID : CAUSE_NONE,
            fd < 0 ? "that member has no such arena" : "", fd);
 }
 
-void arena_msg(struct daemon *d, unsigned slot, uint32_t uid, const struct msg *msg)
+void arena_msg(struct daemon *d, unsigned slot, uint32_t payer, const struct msg *msg)
 {
     if (msg->type == MSG_ARENA_ADD)
-        arena_taken(d, slot, uid, &msg->arena_add);
+        arena_taken(d, slot, payer, &msg->arena_add);
     else if (msg->type == MSG_ARENA_DEL)
         arenas_del(&d->arenas, slot, msg->arena_del.arena);
     else
-        arena_hand_over(d, slot, uid, &msg->arena_ask);
+        arena_hand_over(d, slot, payer, &msg->arena_ask);
 }

@@ -197,7 +197,7 @@
 #define FIELDS_gpu_answer(F)  F(NUM, req) F(CAUSE, cause) F(TEXT, text)
 #define FIELDS_gpu_hello(F) \
     F(NUM, version) F(NUM, pid) F(GPUS, devices) F(NUM, nccl) F(TEXT, text)
-#define FIELDS_gpu_session(F) F(NUM, client) F(NUM, uid) F(NUM, pid) F(NUM, weight)
+#define FIELDS_gpu_session(F) F(NUM, client) F(NUM, uid) F(NUM, pid) F(NUM, weight) F(NUM, payer)
 #define FIELDS_gpu_device(F) \
     F(GPU, device) F(NUM, clients) F(NUM, groups) F(NUM, communicators) F(NUM, memory) \
     F(NUM, mapped) F(NUM, operations) F(NUM, moved) F(TEXT, uuid) F(TEXT, name) F(TEXT, state) \

@@ -396,7 +396,7 @@ struct msg_board_add {
     uint32_t world;
     uint32_t *peers;     /* nnodes: node index in this commd's configuration; owned */
     uint32_t *rank_node; /* world: participant index of each rank; owned */
-    uint32_t uid;        /* whose group it is */
+    uint32_t uid;        /* who is charged for it */
     uint32_t weight;     /* of that user beside others; 0: as those that nobody has weighed */
     uint32_t nclients;
     uint32_t *clients; /* nclients: numbers of the clients here, as in DOORBELL_ADD; owned */
@@ -440,6 +440,7 @@ struct msg_gpu_hello {
 struct msg_gpu_session { /* SESSION, SESSION_DEL */
     uint32_t client;     /* unique among those that are there */
     uint32_t uid, pid;   /* DEL: 0 */
+    uint32_t payer;      /* the user: who is charged for @uid */
     uint32_t weight;     /* of that user beside others; 0: as those that nobody has weighed */
 };
 

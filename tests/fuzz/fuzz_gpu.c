@@ -301,7 +301,8 @@ static void client_leave(struct fuzz_client *c)
 static void client_new(struct fuzz_client *c, uint8_t how)
 {
     struct session_msg m = {.type = SESSION_HELLO, .id = SESSION_VERSION};
-    struct msg_gpu_session of = {.client = 1 + how, .uid = 1000 + how % 3, .pid = 1};
+    struct msg_gpu_session of = {
+        .client = 1 + how, .uid = 1000 + how % 3, .pid = 1, .payer = 1000 + how % 2};
     int pair[2], more = c->more;
 
     if (how & 128 && more >= 0) {

@@ -3,13 +3,22 @@
 (turns.py), the victim's groups open at once and its results are verified, also where the home is
 another node."""
 
+import contextlib
+import json
 import os
+import shutil
+import subprocess
 import sys
+import tempfile
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
-from cluster import Cluster, check, equal, main, until  # noqa: E402
-from test_turns import HOSTILE, Hostile, open_to_all, victims, work  # noqa: E402
+import cluster as c  # noqa: E402
+from cluster import Cluster, Skip, check, equal, main, until  # noqa: E402
+from test_turns import HOSTILE, Hostile, as_user, open_to_all, victims, work  # noqa: E402
+from test_verbs import ctl, tenants  # noqa: E402
+
+PERSON, OTHER, SUBORDINATE = 4711, 4712, 100000
 
 
 def beside(nodes, *what):
@@ -49,6 +58,121 @@ def test_many_groups_that_never_fill():
 
 def test_many_groups_that_never_fill_on_two_nodes():
     beside(2, "fill", 60, 60)
+
+
+@contextlib.contextmanager
+def persons(text, **limits):
+    """A cluster of one node, its node, and the file that says which uids people have."""
+    with tempfile.NamedTemporaryFile("w", suffix=".subuid") as file:
+        file.write(text)
+        file.flush()
+        os.chmod(file.name, 0o644)
+        with Cluster(1, {"limits": {"subuid_file": file.name, **limits}}) as cluster:
+            open_to_all(cluster)
+            os.chmod(cluster.nodes[0].socket, 0o666)
+            yield cluster, cluster.nodes[0], file.name
+
+
+def rank_of(cluster, uid):
+    program = [*as_user(uid), sys.executable, os.path.join(c.HERE, "rank.py")]
+    cluster.all_ranks.append(c.Rank(cluster.nodes[0], program))
+    cluster.all_ranks[-1].call("connect")
+    return cluster.all_ranks[-1]
+
+
+def joined(rank, most):
+    """How many groups of its own @rank gets, of @most."""
+    for number in range(most):
+        rank.start("join", name=f"g{number}", rank=0, size=1)
+        if "error" in rank.answer():
+            return number
+    return most
+
+
+def test_uids_of_one_person():
+    """They have the share of one user together. What they may see and end is each one's own."""
+    with persons(f"{PERSON}:{SUBORDINATE}:1000\n", max_groups=16, max_groups_per_user=12) as (
+        cluster, node, path,
+    ):  # fmt: skip
+        uids = (SUBORDINATE, PERSON, SUBORDINATE + 999, OTHER)
+        ranks = [rank_of(cluster, uid) for uid in uids]
+        cluster.expect("groups on node")
+        equal([joined(rank, 5) for rank in ranks], [5, 3, 0, 4])
+        rows = tenants(node)
+        equal({uid for uid, _ in rows}, {PERSON, OTHER})
+        equal(rows[PERSON, "clients"]["used"], 3)
+        equal(rows[PERSON, "connections"]["used"], 3)
+        check(rows[PERSON, "board_bytes"]["used"] > rows[OTHER, "board_bytes"]["used"], rows)
+        equal({uid for uid, _ in tenants(node, as_user(SUBORDINATE))}, {PERSON})
+        for uid, own in zip(uids, (5, 3, 0, 4)):
+            out = ctl(node, "--json", "groups", user=as_user(uid))[1]
+            equal(out.count('"open"'), own, out)
+        for asker, whose in ((PERSON, ranks[0]), (SUBORDINATE, ranks[1]), (SUBORDINATE, ranks[2])):
+            equal(ctl(node, "kick", "pid", str(whose.pid), user=as_user(asker))[0], 1)
+            out = ctl(node, "--json", "clients", user=as_user(asker))[1]
+            check(str(whose.pid) not in out, out)
+
+        # what is held stays charged to whom it was
+        with open(path, "w") as file:
+            file.write(f"{OTHER}:{SUBORDINATE}:1000\n")
+        equal(ctl(node, "reload")[0], 0)
+        node.wait_log("1 ranges of uids(.|\n)*1 ranges of uids")
+        ranks.append(rank_of(cluster, SUBORDINATE + 1))
+        rows = tenants(node)
+        equal((rows[PERSON, "clients"]["used"], rows[OTHER, "clients"]["used"]), (3, 2))
+        for rank in ranks:
+            rank.close()
+        until(lambda: not {uid for uid, _ in tenants(node)} - {0}, "nothing is charged to them")
+
+
+# In a mount namespace of its own, where its person has a name: becomes uid 0 of a user namespace
+# whose uids newuidmap has given it, and asks commctl.
+CONTAINER = """
+import ctypes, os, subprocess, sys
+pid, uid, first = os.getpid(), *map(int, sys.argv[1:3])
+ready, go = os.pipe(), os.pipe()
+child = os.fork()
+if child == 0:
+    if ctypes.CDLL(None, use_errno=True).unshare(0x10000000):
+        os._exit(77)
+    os.write(ready[1], b"r")
+    os.read(go[0], 1)
+    os.setresuid(5, 5, 5)
+    os.execv(sys.argv[3], sys.argv[3:])
+if os.read(ready[0], 1):
+    subprocess.run(["newuidmap", str(child), "0", str(first), "1000"], check=True)
+    os.write(go[1], b"g")
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_container_of_a_person():
+    """Real subordinate uids, as newuidmap gives them to the containers of a user."""
+    if os.geteuid() or not shutil.which("newuidmap"):
+        raise Skip("needs root and newuidmap, of package uidmap")
+    with persons(f"{PERSON}:{SUBORDINATE}:1000\n") as (cluster, node, path):
+        rank_of(cluster, PERSON)
+        with open("/etc/passwd") as file:
+            users = file.read()
+        with open(path + ".passwd", "w") as file:
+            file.write(f"{users}somebody:x:{PERSON}:{PERSON}::/:/bin/sh\n")
+        try:
+            done = subprocess.run(
+                ["unshare", "-m", "sh", "-e", "-c",
+                 'mount --bind "$1" /etc/subuid; mount --bind "$1.passwd" /etc/passwd; shift;'
+                 ' exec "$@"', "sh", path,
+                 *as_user(PERSON), sys.executable, "-c", CONTAINER, str(PERSON), str(SUBORDINATE),
+                 *c.commctl(node), "--json", "tenants"],
+                capture_output=True, text=True,
+            )  # fmt: skip
+        finally:
+            os.unlink(path + ".passwd")
+        if done.returncode == 77:
+            raise Skip("no user namespaces here")
+        equal((done.returncode, done.stderr), (0, ""))
+        rows = {row["resource"]: row for row in json.loads(done.stdout)["tenants"]}
+        equal({row["uid"] for row in rows.values()}, {PERSON})
+        equal((rows["clients"]["used"], rows["connections"]["used"]), (1, 2))
 
 
 def test_no_group_is_larger_than_its_nodes():

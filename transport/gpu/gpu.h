@@ -143,7 +143,7 @@ struct gdevice {
 struct guser {
     LIST_ENTRY(guser) link;
     TAILQ_ENTRY(guser) busy_link; /* while it has active sessions or groups */
-    uint32_t uid;
+    uint32_t uid;                 /* of a payer */
     unsigned nsessions, nmemories, ngroups, njoins;
     uint32_t nnodes; /* of its groups over several */
     unsigned line;   /* its stream for moves, on each GPU */
@@ -211,7 +211,8 @@ struct gsession {
     LIST_ENTRY(gsession) link;
     TAILQ_ENTRY(gsession) active_link;
     struct gpu *g;
-    struct guser *user;
+    uint32_t uid;           /* who it is: which groups and memory are its own */
+    struct guser *user;     /* who is charged */
     struct gsession *first; /* borrowed; it was asked for this one, and ends it. NULL: commd was */
     uint32_t client, pid;
     enum gsession_state state;
@@ -268,6 +269,7 @@ struct ggroup {
     LIST_ENTRY(ggroup) link;
     TAILQ_ENTRY(ggroup) active_link;
     struct gpu *g;
+    uint32_t uid;
     struct guser *user;
     uint64_t id, epoch, first;
     char name[64];

@@ -220,6 +220,7 @@ static struct ggroup *ggroup_new(struct gsession *s, const struct attach_claim *
     if (!gr)
         return NULL;
     gr->g = s->g;
+    gr->uid = s->uid;
     gr->user = s->user;
     gr->id = m->attach.group;
     gr->epoch = m->attach.epoch;
@@ -240,7 +241,7 @@ static struct ggroup *ggroup_new(struct gsession *s, const struct attach_claim *
     for (char *p = gr->name; *p; p++)
         if ((unsigned char)*p < ' ' || *p == 127)
             *p = '?';
-    LIST_INSERT_HEAD(&s->g->groups[group_bucket(s->g, s->user->uid, gr->id, gr->epoch)], gr, link);
+    LIST_INSERT_HEAD(&s->g->groups[group_bucket(s->g, s->uid, gr->id, gr->epoch)], gr, link);
     s->user->ngroups++;
     s->g->ngroups++;
     *ret_why = wire_open(gr, ret_code);
@@ -258,8 +259,8 @@ static struct ggroup *ggroup_find(struct gsession *s, uint64_t id, uint64_t epoc
 {
     struct ggroup *gr;
 
-    LIST_FOREACH(gr, &s->g->groups[group_bucket(s->g, s->user->uid, id, epoch)], link)
-        if (gr->user == s->user && gr->id == id && gr->epoch == epoch)
+    LIST_FOREACH(gr, &s->g->groups[group_bucket(s->g, s->uid, id, epoch)], link)
+        if (gr->uid == s->uid && gr->id == id && gr->epoch == epoch)
             return gr;
     return NULL;
 }

@@ -369,7 +369,7 @@ static const char *memory_refused(struct gsession *s, const struct session_msg *
     if (m->memory.kind != SESSION_IPC)
         return NULL;
     LIST_FOREACH(other, &s->g->handles[handle_bucket(&m->memory.ipc)], same)
-        if (other->session->user != s->user &&
+        if (other->session->uid != s->uid &&
             !memcmp(&other->ipc, &m->memory.ipc, sizeof other->ipc))
             return "the memory belongs to another user";
     return NULL;

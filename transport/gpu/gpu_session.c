@@ -366,21 +366,22 @@ void session_deactivate(struct gsession *s)
  */
 
 /* NULL: no memory. */
-static struct gsession *gsession_new(struct gpu *g, struct gsession *first, uint32_t client,
-                                     uint32_t uid, uint32_t pid, int *fd)
+static struct gsession *gsession_new(struct gpu *g, struct gsession *first,
+                                     const struct msg_gpu_session *m, int *fd)
 {
     struct gsession *s = calloc(1, sizeof *s);
 
     if (s)
-        s->user = guser_get(g, uid);
+        s->user = guser_get(g, m->payer);
     if (!s || !s->user) {
         free(s);
         return NULL;
     }
     s->g = g;
     s->first = first;
-    s->client = client;
-    s->pid = pid;
+    s->client = m->client;
+    s->uid = m->uid;
+    s->pid = m->pid;
     s->sock = steal_fd(fd);
     s->bell = s->region_fd = -1;
     s->sock_watch = (struct gwatch){WATCH_SESSION, s};
@@ -401,7 +402,7 @@ static struct gsession *gsession_new(struct gpu *g, struct gsession *first, uint
 /* Its user's weight is that of the latest session: commd may have been told another one since. */
 void session_new(struct gpu *g, const struct msg_gpu_session *m, int *fd)
 {
-    struct gsession *s = gsession_new(g, NULL, m->client, m->uid, m->pid, fd);
+    struct gsession *s = gsession_new(g, NULL, m, fd);
 
     if (s)
         guser_weigh(s->user, m->weight);
@@ -424,6 +425,8 @@ static struct gsession *session_of(const struct gsession *s, unsigned *ret_n)
 static void session_more(struct gsession *s, uint32_t id)
 {
     struct session_msg m = {.type = SESSION_MORE, .id = id};
+    struct msg_gpu_session of = {
+        .client = s->client, .uid = s->uid, .pid = s->pid, .payer = s->user->uid};
     int pair[2] = {-1, -1};
     unsigned n;
 
@@ -434,7 +437,7 @@ static void session_more(struct gsession *s, uint32_t id)
         session_answer(s, id, COMMD_E_QUOTA, -1,
                        "this process has as many sessions as it may have");
     } else if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) ||
-               !gsession_new(s->g, s, s->client, s->user->uid, s->pid, &pair[0])) {
+               !gsession_new(s->g, s, &of, &pair[0])) {
         session_answer(s, id, COMMD_E_NOMEM, -1,
                        "commd-gpu has no memory or descriptors for another session");
     } else {
@@ -452,7 +455,7 @@ void session_close(struct gsession *s, const char *why)
     if (s->state == SESSION_CLOSED)
         return;
     gpu_log_user(s->g, s->user->uid, LOG_DEBUG, "session of pid %u (uid %u) ends: %s", s->pid,
-                 s->user->uid, why);
+                 s->uid, why);
     session_deactivate(s);
     s->state = SESSION_CLOSED;
     LIST_REMOVE(s, link);
@@ -481,7 +484,7 @@ void session_break(struct gsession *s, const char *format, ...)
     vsnprintf(why, sizeof why, format, args);
     va_end(args);
     gpu_log_user(s->g, s->user->uid, LOG_WARN, "session of pid %u (uid %u) is closed: %s", s->pid,
-                 s->user->uid, why);
+                 s->uid, why);
     session_close(s, why);
 }
 

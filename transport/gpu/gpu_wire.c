@@ -308,7 +308,7 @@ const char *wire_open(struct ggroup *gr, int *ret_code)
         gwire_free(w);
         return "commd-gpu has no memory for a group";
     }
-    snprintf(ev->name, sizeof ev->name, "/commd-gpu/%u/%llx/%llu", gr->user->uid,
+    snprintf(ev->name, sizeof ev->name, "/commd-gpu/%u/%llx/%llu", gr->uid,
              (unsigned long long)gr->id, (unsigned long long)gr->epoch);
     ev->rank = (int)gr->me;
     ev->size = (int)gr->nnodes;

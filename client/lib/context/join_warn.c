@@ -134,7 +134,6 @@ bool join_warn(const struct commd_context *ctx, const struct msg_client_join *jo
         "they have another commd than %s\n",
         join->rank, (double)waited_ms / 1000, at, join->name, join->size, ctx->node,
         missing[0] ? "ranks that are not here: " : "some ranks are not here",
-        missing[0] ? missing : " (commctl why says which)",
-        (unsigned)geteuid(), ctx->socket_path);
+        missing[0] ? missing : " (commctl why says which)", (unsigned)geteuid(), ctx->socket_path);
     return true;
 }

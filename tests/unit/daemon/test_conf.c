@@ -73,6 +73,7 @@ static void empty_file_is_one_node_with_defaults(void **state)
         assert_true(conf->max_board_bytes == UINT64_C(128) << 30);
         assert_true(conf->max_board_bytes_per_user == UINT64_C(64) << 30);
         assert_string_equal(conf->weights, "");
+        assert_string_equal(conf->subuid_file, "/etc/subuid");
         assert_int_equal(conf_weight(conf, 0), 0);
         assert_int_equal(conf->log_level, CONF_LOG_INFO);
         conf_free(conf);
@@ -194,7 +195,7 @@ static void rows_say_value_and_source(void **state)
         if (!strcmp(row.source, "default"))
             assert_string_equal(row.value, row.fallback);
     }
-    assert_int_equal(n, 41);
+    assert_int_equal(n, 42);
     assert_false(conf_row(conf, UINT32_MAX, &row));
     conf_free(conf);
 }

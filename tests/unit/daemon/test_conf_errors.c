@@ -31,7 +31,7 @@ static void unknown_keys(void **state)
     check_error("limits: {colour: red}\n",
                 F ":1:10: unknown key \"colour\" in limits; allowed: max_clients, "
                   "max_clients_per_user, max_groups, max_groups_per_user, max_board_bytes, "
-                  "max_board_bytes_per_user, weights");
+                  "max_board_bytes_per_user, weights, subuid_file");
     check_error("max_clients: 4\n",
                 F ":1:1: unknown key \"max_clients\" at the top (it belongs under "
                   "\"limits:\"); allowed: cluster, listen, transport, gpu, timeouts, limits, log");

@@ -146,6 +146,119 @@ static void groups_are_shared(void **state)
     bench_free(bench);
 }
 
+/* Uids of alice, 1000, and of nobody else. */
+static struct payers *alices(void)
+{
+    static union {
+        struct payers payers;
+        char room[sizeof(struct payers) + sizeof(struct payer_range)];
+    } of;
+
+    of.payers.n = 1;
+    of.payers.ranges[0] = (struct payer_range){100000, 165535, 1000};
+    return &of.payers;
+}
+
+static unsigned joined_by(struct bench *bench, unsigned slot, unsigned n)
+{
+    unsigned open = 0;
+    char name[16];
+
+    for (unsigned i = 0; i < n; i++) {
+        bench->got[0] = 0;
+        snprintf(name, sizeof(name), "g%u", i);
+        join(bench, slot, i, name, 0, 1);
+        open += !strcmp(bench->got, "group open\n");
+    }
+    return open;
+}
+
+/* Three uids of one person have the groups of one user; the next user half of what is left. */
+static void one_person_is_one_user(void **state)
+{
+    struct core_config config = config_of(1);
+    struct core_share shares[CORE_SHARES];
+    struct bench *bench;
+    uint32_t uids[8];
+
+    config.max_groups = 16;
+    config.max_groups_per_user = 12;
+    config.payers = alices();
+    bench = bench_new(&config);
+    hello(bench, 0, 100000, false);
+    hello(bench, 1, 1000, false);
+    hello(bench, 2, 165535, false);
+    hello(bench, 3, 165536, false);
+    assert_int_equal(joined_by(bench, 0, 5), 5);
+    assert_int_equal(joined_by(bench, 1, 5), 3);
+    assert_non_null(strstr(bench->got, "user 1000 has 8 groups on node a already"));
+    assert_int_equal(joined_by(bench, 2, 5), 0);
+    assert_int_equal(joined_by(bench, 3, 5), 4);
+    assert_int_equal(core_users(bench->core, uids, 8), 2);
+    core_user_shares(bench->core, 1000, shares);
+    assert_int_equal(shares[CORE_SHARE_CLIENTS].used, 3);
+    assert_int_equal(shares[CORE_SHARE_GROUPS].used, 8);
+    assert_int_equal(shares[CORE_SHARE_RANKS].used, 8);
+    bench_free(bench);
+}
+
+/* What is held stays charged to whom it was; who comes is charged to whom the new file says. */
+static void payers_change_while_groups_are_open(void **state)
+{
+    struct core_config config = config_of(1);
+    struct core_share shares[CORE_SHARES];
+    struct bench *bench;
+    uint32_t uids[8];
+
+    config.payers = alices();
+    bench = bench_new(&config);
+    hello(bench, 0, 100000, false);
+    assert_int_equal(joined_by(bench, 0, 2), 2);
+    config.payers = NULL;
+    core_reconfigure(bench->core, &config);
+    hello(bench, 1, 100001, false);
+    assert_int_equal(joined_by(bench, 1, 3), 3);
+    core_user_shares(bench->core, 1000, shares);
+    assert_int_equal(shares[CORE_SHARE_GROUPS].used, 2);
+    core_user_shares(bench->core, 100001, shares);
+    assert_int_equal(shares[CORE_SHARE_GROUPS].used, 3);
+    config.payers = alices();
+    core_reconfigure(bench->core, &config);
+    for (unsigned slot = 0; slot < 2; slot++)
+        feed(bench, (struct core_event){
+                        .type = CORE_CLIENT_CLOSED, .client = slot, .text = "its process ended"});
+    bench->now += 1000;
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    assert_int_equal(core_users(bench->core, uids, 8), 0);
+    bench_free(bench);
+}
+
+/* At a home, joins that other nodes bring in the name of one person's uids are one user's. */
+static void one_person_forms_as_one_user(void **state)
+{
+    struct core_config config = config_of(2);
+    struct msg hello = {.type = MSG_PEER_HELLO};
+    struct core_share shares[CORE_SHARES];
+    struct bench *bench;
+
+    config.payers = alices();
+    bench = bench_new(&config);
+    hello.peer_hello.incarnation = 5;
+    feed(bench, (struct core_event){.type = CORE_PEER_UP, .node = 1, .msg = &hello});
+    for (unsigned i = 0; i < 12; i++) {
+        struct msg msg = {.type = MSG_JOIN};
+
+        msg.join = (struct msg_join){
+            .join = (i + 1) << 17 | 1, .uid = 100000 + i, .pid = 7, .rank = 0, .size = 2};
+        snprintf(msg.join.name, sizeof(msg.join.name), "f%u", i);
+        feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = &msg});
+    }
+    core_user_shares(bench->core, 1000, shares);
+    assert_int_equal(shares[CORE_SHARE_FORMING].used, 4);
+    assert_int_equal(shares[CORE_SHARE_FORMING].all, 4);
+    bench_free(bench);
+}
+
 /* Where the configuration lets one user have all groups, one may have all of the rest as well. */
 static void one_user_may_have_all(void **state)
 {
@@ -559,6 +672,9 @@ int main(void)
         cmocka_unit_test(ranks_are_shared),
         cmocka_unit_test(too_many_ranks_of_one_user),
         cmocka_unit_test(groups_are_shared),
+        cmocka_unit_test(one_person_is_one_user),
+        cmocka_unit_test(payers_change_while_groups_are_open),
+        cmocka_unit_test(one_person_forms_as_one_user),
         cmocka_unit_test(one_user_may_have_all),
         cmocka_unit_test(ids_go_on_after_all_numbers),
         cmocka_unit_test(a_home_counts_past_the_wrap),

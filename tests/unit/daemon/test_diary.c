@@ -18,7 +18,7 @@ static int setup(void **state)
 static void many(int64_t whose, unsigned n)
 {
     for (unsigned i = 0; i < n; i++)
-        diary_add(&diary, "test", whose, 7, "text");
+        diary_add(&diary, "test", whose, whose, 7, "text");
 }
 
 static unsigned seen(const uint32_t *uid, uint64_t since)
@@ -39,8 +39,8 @@ static void in_order(void **state)
     memset(long_text, 'x', sizeof(long_text) - 1);
     long_text[sizeof(long_text) - 1] = 0;
     assert_null(diary_next(&diary, 0, NULL));
-    diary_add(&diary, "first", DIARY_EVERYBODY, 5, "hello");
-    diary_add(&diary, "second", alice, 6, long_text);
+    diary_add(&diary, "first", DIARY_EVERYBODY, DIARY_EVERYBODY, 5, "hello");
+    diary_add(&diary, "second", alice, alice, 6, long_text);
     entry = diary_next(&diary, 0, NULL);
     assert_string_equal(entry->what, "first");
     assert_string_equal(entry->text, "hello");
@@ -78,6 +78,19 @@ static void a_flood_leaves_others_theirs(void **state)
     assert_int_equal(seen(&alice, 0), 100 + (DIARY_MAX - 100) / 2);
 }
 
+/* A person's many uids have the room of one user, and see each its own. */
+static void uids_of_one_person_share(void **state)
+{
+    many(bob, 300);
+    for (uint32_t i = 0; i < 1000; i++)
+        diary_add(&diary, "test", 100000 + i, alice, 7, "text");
+    assert_in_range(seen(&bob, 0), DIARY_MAX / 2 - 1, DIARY_MAX / 2);
+    assert_int_equal(seen(NULL, 0), DIARY_MAX);
+    assert_int_equal(seen(&alice, 0), 0);
+    assert_int_equal(seen(&(uint32_t){100999}, 0), 1);
+    assert_int_equal(diary_total(&diary, &(uint32_t){100999}), 1);
+}
+
 static void the_node_keeps_half(void **state)
 {
     many(DIARY_EVERYBODY, 10 * DIARY_MAX);
@@ -102,6 +115,7 @@ int main(void)
         cmocka_unit_test_setup(in_order, setup),
         cmocka_unit_test_setup(users_see_their_own, setup),
         cmocka_unit_test_setup(a_flood_leaves_others_theirs, setup),
+        cmocka_unit_test_setup(uids_of_one_person_share, setup),
         cmocka_unit_test_setup(the_node_keeps_half, setup),
         cmocka_unit_test_setup(many_users, setup),
     };

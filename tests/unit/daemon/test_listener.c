@@ -64,7 +64,7 @@ struct world {
     char closed[MSG_TEXT_MAX];
     bool welcome; /* answer hellos */
     unsigned max_clients;
-    pid_t children[2];
+    pid_t children[3];
     unsigned nchildren;
 };
 
@@ -1033,6 +1033,40 @@ static void descriptors_are_shared(void **state)
     run_until(w, w->closes == 96);
 }
 
+/* The uids of one person have the connections of one user; each is told to the owner as itself. */
+static void uids_of_one_person_share(void **state)
+{
+    struct world *w = *state;
+    struct listener_client client;
+    union {
+        struct payers payers;
+        char room[sizeof(struct payers) + sizeof(struct payer_range)];
+    } of = {.payers = {.n = 1}};
+
+    if (getuid())
+        skip();
+    of.payers.ranges[0] = (struct payer_range){100000, 100009, 4004};
+    w->max_clients = 150;
+    start_with(w, 512, 1000);
+    listener_set_payers(w->listener, &of.payers);
+    log_text[0] = 0;
+    chmod(w->dir, 0755);
+    chmod(w->path, 0666);
+    connections_of(w, 100000, 32, NULL);
+    assert_true(listener_client(w->listener, w->slot, &client));
+    assert_int_equal(client.uid, 100000);
+    assert_int_equal(client.payer, 4004);
+    connections_of(w, 100009, 33,
+                   "user 4004 has 64 connections already, half of what others "
+                   "leave (LimitNOFILE=)");
+    connections_of(w, 100010, 32, NULL);
+    while (w->nchildren) {
+        kill(w->children[--w->nchildren], SIGKILL);
+        waitpid(w->children[w->nchildren], NULL, 0);
+    }
+    run_until(w, w->closes == 96);
+}
+
 static void few_descriptors_are_left(void **state)
 {
     struct world *w = *state;
@@ -1188,6 +1222,7 @@ int main(void)
         BARE(who_holds_up_his_user_is_closed),
         BARE(what_is_left_unread_counts),
         BARE(descriptors_are_shared),
+        BARE(uids_of_one_person_share),
         BARE(few_descriptors_are_left),
         T(many_connections_of_one_user_weigh_like_one),
         T(who_is_paused_is_not_read_from),

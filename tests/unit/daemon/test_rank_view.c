@@ -73,8 +73,11 @@ static void control_groups_are_read_once(void **state)
 static void waits_that_failed_are_kept(void **state)
 {
     const struct ranks_wish own = {.uid = 7}, others = {.uid = 8};
-    struct client_command client = {
-        .uid = 7, .pid = 4711, .text = "train.py", .wait = {.size = 4, .name = "g", .since_ms = 1}};
+    struct client_command client = {.uid = 7,
+                                    .payer = 9,
+                                    .pid = 4711,
+                                    .text = "train.py",
+                                    .wait = {.size = 4, .name = "g", .since_ms = 1}};
     struct past past;
     struct ranks ranks;
 

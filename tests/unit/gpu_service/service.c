@@ -171,6 +171,7 @@ void service_give(struct service *sv, uint32_t uid, uint32_t pid, uint32_t clien
 
     m.gpu_session.client = client;
     m.gpu_session.uid = uid;
+    m.gpu_session.payer = sv->payer ? sv->payer : uid;
     m.gpu_session.pid = pid;
     m.gpu_session.weight = sv->weight;
     MUST(msg_send_fd(sv->control, &m, &fd, 1, (int64_t)now_ms() + SERVICE_PATIENCE_MS) == 0);

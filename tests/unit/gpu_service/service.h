@@ -19,6 +19,7 @@ struct service {
     int control;
     uint32_t clients, pings;
     uint32_t weight; /* of the users of sessions that it is given from now on */
+    uint32_t payer;  /* likewise, who is charged for them; 0: each itself */
     struct msg_gpu_hello hello;
     struct msg_gpu_device device[SERVICE_MAX_DEVICES]; /* as told last */
 };
