@@ -174,6 +174,24 @@ static void tell_unheard(struct gather_question *q)
             links_unheard(q->d, conf->nodes[i].name, states[q->heard[i]], &q->tables[1]);
 }
 
+/* Of groups that this node is not in, too, a node tells of its own ranks. */
+static void settle_disputes(struct gather_question *q)
+{
+    struct daemon *d = q->d;
+    char first[MSG_TEXT_MAX / 2], text[MSG_TEXT_MAX];
+    int n;
+
+    if (q->asker != ASKED_BY_CLIENT || d->conf->nnodes == 1)
+        return;
+    n = heard_disputes(d->core, d->conf->node, &q->tables[0], first, sizeof(first));
+    if (n > 0)
+        snprintf(text, sizeof(text), "%s%s: left out", first, n > 1 ? ", and of others" : "");
+    else if (n < 0)
+        snprintf(text, sizeof(text), "too many ranks to look whether two nodes tell of one");
+    if (n)
+        mention(q, text);
+}
+
 static void send_answer(struct gather_question *q)
 {
     struct msg_table tables[] = {q->tables[0].t, q->tables[1].t, q->tables[2].t};
@@ -242,6 +260,7 @@ static void gather_step(struct gather_question *q, uint64_t until_us)
         if (q->asker == ASKED_BY_NODE && peer_links_unsent(d->peers, q->node) > UNSENT_MAX)
             return again_in(q, ROOM_MS);
         tell_unheard(q);
+        settle_disputes(q);
         return send_answer(q);
     case GATHER_END:
         return gather_free(q);

@@ -2,12 +2,16 @@
  * node is in, too, the membership says which ranks those are: a row about another rank is dropped,
  * and whom it accuses beside itself is not heard: then our own cause stands there, or the words are
  * marked as that node's. But which of those that are gone it missed first it may tell: that these
- * are gone their own nodes have told. Of other groups this node knows nothing: there a node could
- * tell of ranks that are not its own, under its own name. */
+ * are gone their own nodes have told. Of other groups this node knows nothing but what all nodes
+ * together tell: each rank is told of once, by the node that it is on. Of a rank that is told of
+ * twice nobody is believed, since who is right is not known here. */
+#include <inttypes.h>
 #include <stdio.h>
 
 #include "daemon/admin/heard.h"
 #include "shm/proto/codec.h"
+
+enum { DISPUTES_ROWS = 32768 }; /* compared in some milliseconds */
 
 /* The columns that matter. */
 enum {
@@ -114,18 +118,23 @@ static void hear_row(const struct heard *heard, char *const *row, unsigned ncolu
     }
 }
 
+static void find_columns(struct heard *heard, const struct msg_table *table)
+{
+    for (unsigned field = 0; field < FIELDS; field++) {
+        heard->at[field] = -1;
+        for (unsigned i = 0; i < table->ncolumns; i++)
+            if (!strcmp(table->columns[i].key, keys[field]))
+                heard->at[field] = (int)i;
+    }
+}
+
 unsigned heard_rows(const struct core *core, unsigned node, const char *name,
                     const struct msg_table *told, struct table *table)
 {
     struct heard heard = {.core = core, .node = node, .name = name};
     unsigned dropped = 0;
 
-    for (unsigned field = 0; field < FIELDS; field++) {
-        heard.at[field] = -1;
-        for (unsigned i = 0; i < told->ncolumns; i++)
-            if (!strcmp(told->columns[i].key, keys[field]))
-                heard.at[field] = (int)i;
-    }
+    find_columns(&heard, told);
     for (uint32_t i = 0; i < told->nrows; i++) {
         char *const *row = told->cells + (size_t)i * told->ncolumns;
         uint64_t id = strtoull(cell(&heard, row, GROUP), NULL, 16);
@@ -137,4 +146,79 @@ unsigned heard_rows(const struct core *core, unsigned node, const char *name,
             dropped++;
     }
     return dropped;
+}
+
+struct claim {
+    uint64_t group;
+    unsigned long rank;
+    uint32_t row;
+};
+
+static int by_claim(const void *a, const void *b)
+{
+    const struct claim *x = a, *y = b;
+
+    if (x->group != y->group)
+        return x->group < y->group ? -1 : 1;
+    if (x->rank != y->rank)
+        return x->rank < y->rank ? -1 : 1;
+    return (x->row > y->row) - (x->row < y->row);
+}
+
+/* The rows that tell of ranks of groups which this node does not know. */
+static uint32_t find_claims(struct heard *heard, const struct msg_table *table,
+                            struct claim *ret_claims)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < table->nrows; i++) {
+        char *const *row = table->cells + (size_t)i * table->ncolumns;
+        uint64_t id = strtoull(cell(heard, row, GROUP), NULL, 16);
+
+        if (id && *cell(heard, row, RANK) &&
+            !(core_group(heard->core, id, &heard->view) && heard->view.members))
+            ret_claims[n++] = (struct claim){id, strtoul(cell(heard, row, RANK), NULL, 10), i};
+    }
+    qsort(ret_claims, n, sizeof(*ret_claims), by_claim);
+    return n;
+}
+
+int heard_disputes(const struct core *core, const char *self, struct table *table, char *ret_first,
+                   size_t len)
+{
+    _cleanup_(freep) struct claim *claims = NULL;
+    _cleanup_(freep) bool *out = NULL;
+    struct heard heard = {.core = core};
+    const struct msg_table *t = &table->t;
+    uint32_t n, end;
+    int disputed = 0;
+
+    if (t->nrows > DISPUTES_ROWS || table->error)
+        return -1;
+    claims = calloc(t->nrows + 1, sizeof(*claims));
+    out = calloc(t->nrows + 1, sizeof(*out));
+    if (!claims || !out)
+        return -1;
+    find_columns(&heard, t);
+    n = find_claims(&heard, t, claims);
+    for (uint32_t i = 0; i < n; i = end) {
+        char *const *row = t->cells + (size_t)claims[i].row * t->ncolumns, *const * other;
+
+        for (end = i + 1;
+             end < n && claims[end].group == claims[i].group && claims[end].rank == claims[i].rank;
+             end++)
+            ;
+        for (uint32_t k = i; k < end && end > i + 1; k++) {
+            other = t->cells + (size_t)claims[k].row * t->ncolumns;
+            out[claims[k].row] = strcmp(cell(&heard, other, NODE), self) != 0;
+        }
+        if (end == i + 1 || disputed++)
+            continue;
+        other = t->cells + (size_t)claims[i + 1].row * t->ncolumns;
+        snprintf(ret_first, len, "nodes %s and %s both tell of rank %lu of group %016" PRIx64,
+                 cell(&heard, row, NODE), cell(&heard, other, NODE), claims[i].rank,
+                 claims[i].group);
+    }
+    table_drop(table, out);
+    return disputed;
 }

@@ -10,4 +10,11 @@
 unsigned heard_rows(const struct core *core, unsigned node, const char *name,
                     const struct msg_table *told, struct table *table);
 
+/* Once all have told: drops from @table what rows say of ranks which another row has, too, of
+ * groups that this node, called @self, is not in. Its own rows stay. Returns how many ranks those
+ * are, and in @ret_first what is said of the first; -1: not looked at, the rows are too many, or no
+ * memory. */
+int heard_disputes(const struct core *core, const char *self, struct table *table, char *ret_first,
+                   size_t len);
+
 #endif

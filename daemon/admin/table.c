@@ -117,3 +117,22 @@ void table_bool(struct table *table, bool value)
 {
     table_text(table, value ? "true" : "false");
 }
+
+void table_drop(struct table *table, const bool *out)
+{
+    unsigned ncolumns = table->t.ncolumns;
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < table->t.nrows; i++) {
+        char **row = table->t.cells + (size_t)i * ncolumns;
+
+        for (unsigned k = 0; out[i] && k < ncolumns; k++) {
+            table->bytes -= strlen(row[k]);
+            free(row[k]);
+        }
+        if (!out[i])
+            memmove(table->t.cells + (size_t)kept++ * ncolumns, row, ncolumns * sizeof(*row));
+    }
+    table->t.nrows = kept;
+    table->ncells = (size_t)kept * ncolumns;
+}

@@ -127,12 +127,59 @@ static void a_node_tells_whom_it_missed_first(void **state)
     bench_free(bench);
 }
 
+static void add_row(struct table *table, const char *group, const char *rank, const char *node)
+{
+    const char *row[COLUMNS] = {group, "open", "", "", "", "", "", "", "", "", rank, node};
+
+    for (unsigned i = 0; i < COLUMNS; i++)
+        table_text(table, row[i]);
+}
+
+/* Of a group that is not known here: who tells of another node's rank is not believed, and named.
+ */
+static void a_rank_is_on_one_node(void **state)
+{
+    char id[17], first[200] = "";
+    struct bench *bench = bench_with_group(id);
+    const char *unknown = "00000000000000aa", *other = "00000000000000ab";
+    struct table table = {0};
+
+    (void)state;
+    table_init(&table, "ranks", columns, COLUMNS);
+    add_row(&table, unknown, "0", "b");
+    add_row(&table, unknown, "1", "b"); /* it is on c */
+    add_row(&table, unknown, "2", "c");
+    add_row(&table, unknown, "01", "c");
+    add_row(&table, other, "1", "c"); /* another group */
+    add_row(&table, "", "7", "b");    /* two that wait in a join */
+    add_row(&table, "", "7", "b");
+    add_row(&table, id, "1", "b"); /* known: looked at before */
+    assert_int_equal(heard_disputes(bench->core, "a", &table, first, sizeof(first)), 1);
+    assert_string_equal(first, "nodes b and c both tell of rank 1 of group 00000000000000aa");
+    assert_int_equal(table.t.nrows, 6);
+    assert_string_equal(table.t.cells[10], "0");
+    assert_string_equal(table.t.cells[COLUMNS + 10], "2");
+    assert_string_equal(table.t.cells[2 * COLUMNS], other);
+    table_fini(&table);
+    table_init(&table, "ranks", columns, COLUMNS);
+    add_row(&table, unknown, "3", "b"); /* twice by one node, and what we know ourselves */
+    add_row(&table, unknown, "3", "b");
+    add_row(&table, unknown, "4", "a");
+    add_row(&table, unknown, "4", "b");
+    assert_int_equal(heard_disputes(bench->core, "a", &table, first, sizeof(first)), 2);
+    assert_int_equal(table.t.nrows, 1);
+    assert_string_equal(table.t.cells[11], "a");
+    table_fini(&table);
+    bench_free(bench);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_node_tells_of_its_own_ranks),
         cmocka_unit_test(a_node_accuses_nobody_else),
         cmocka_unit_test(a_node_tells_whom_it_missed_first),
+        cmocka_unit_test(a_rank_is_on_one_node),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
