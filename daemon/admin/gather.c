@@ -476,23 +476,12 @@ static void ranks_asked(struct daemon *d, unsigned node, const struct msg_ask_ra
     q->ask = ask->ask;
 }
 
-/* Are they the columns that we have? Another version may have others. */
-static bool same_columns(const struct msg_table *a, const struct msg_table *b)
-{
-    if (a->ncolumns != b->ncolumns)
-        return false;
-    for (uint32_t i = 0; i < a->ncolumns; i++)
-        if (strcmp(a->columns[i].key, b->columns[i].key))
-            return false;
-    return true;
-}
-
 static bool same_tables(const struct msg_tables *tables, const struct gather_question *q)
 {
     if (tables->ntables != tables_of(q))
         return false;
     for (unsigned k = 0; k < tables->ntables; k++)
-        if (!same_columns(&tables->tables[k], &q->tables[k].t))
+        if (!heard_columns(&tables->tables[k], &q->tables[k].t))
             return false;
     return true;
 }

@@ -128,6 +128,16 @@ static void find_columns(struct heard *heard, const struct msg_table *table)
     }
 }
 
+bool heard_columns(const struct msg_table *a, const struct msg_table *b)
+{
+    if (a->ncolumns != b->ncolumns)
+        return false;
+    for (uint32_t i = 0; i < a->ncolumns; i++)
+        if (strcmp(a->columns[i].key, b->columns[i].key))
+            return false;
+    return true;
+}
+
 unsigned heard_rows(const struct core *core, unsigned node, const char *name,
                     const struct msg_table *told, struct table *table)
 {

@@ -5,6 +5,8 @@
 #include "daemon/admin/table.h"
 #include "daemon/core/core.h"
 
+/* Has @told the columns of @ours? Another version may have others. */
+bool heard_columns(const struct msg_table *told, const struct msg_table *ours);
 /* Adds to @table the rows of @told, which has the same columns, that @node (called @name) may tell:
  * see heard.c. Returns how many it may not. */
 unsigned heard_rows(const struct core *core, unsigned node, const char *name,

@@ -16,7 +16,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import cluster as c  # noqa: E402
 from cluster import Cluster, Rank, Skip, check, equal, main, need_ucx, until  # noqa: E402
-from wire import ADMIN, JOIN_FAILED, JOINED, LEAVE, TABLES, VERSION, WELCOME  # noqa: E402
+from wire import ADMIN, ARENA_ASK, JOIN_FAILED, JOINED, LEAVE, TABLES, VERSION, WELCOME  # noqa: E402
 from wire import Wire, frame, header, hello, join, leave  # noqa: E402
 
 ONE_NODE = "cluster: {{node: a, nodes: [{{name: a, address: 127.0.0.1, port: {port}}}]}}\n"
@@ -443,6 +443,9 @@ def test_broken_frames():
             (header(4) + b"\xff\xff\xff\xff", "protocol error: malformed message"),
             (hello() + frame(21, f1=1), "message type 21 is not for clients"),
             (join(1, 0, 1, "g"), "the first message has to be a hello"),
+            (frame(ADMIN, f1="ranks"), "the first message has to be a hello"),
+            (frame(ADMIN, f1="groups"), "the first message has to be a hello"),
+            (frame(ARENA_ASK, f1=1), "the first message has to be a hello"),
             (hello() + hello(), "a second hello"),
             (hello(admin=1) + join(1, 0, 1, "g"), "an admin session cannot join groups"),
             (hello() + frame(LEAVE, f2=0), "leaves group 0, which it is not in"),

@@ -2,10 +2,12 @@
 """The engine under a user of its own: commd runs as one user, a launcher as another one starts the
 engine for it. Needs root, to be several users."""
 
+import errno
 import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 
@@ -212,6 +214,11 @@ def test_strangers_cannot_use_the_launcher():
                 if data:
                     socket.send_fds(s, [data], fds)
                     s.recv(100)
+        # what is cut off is not started, though it ends like a request: 4,096 bytes are taken
+        with connected(path) as s:
+            words = b"commd-engine\0".ljust(4095, b"x") + b"\0"
+            socket.send_fds(s, [words + b"more\0"], [0])
+            equal(struct.unpack("Iii", s.recv(100)), (2, 0, errno.EPROTO))
         works(cluster, "g")
 
 

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ import cluster as c  # noqa: E402
 from cluster import Cluster, Skip, check, equal, main, until  # noqa: E402
 from test_turns import HOSTILE, Hostile, as_user, open_to_all, victims, work  # noqa: E402
 from test_verbs import ctl, tenants  # noqa: E402
+from wire import ARENA_ANSWER, WELCOME, Wire, arena_ask, hello  # noqa: E402
 
 PERSON, OTHER, SUBORDINATE = 4711, 4712, 100000
 
@@ -112,6 +114,21 @@ def test_uids_of_one_person():
             out = ctl(node, "--json", "clients", user=as_user(asker))[1]
             check(str(whose.pid) not in out, out)
 
+        # memory of the payer is not its subordinate's, though both are charged to one
+        ranks[1].call("alloc", key="k", size=1 << 20)
+        group = struct.pack("<Q", int(next(
+            row["group"] for row in node.groups() if row["uid"] == PERSON), 16))  # fmt: skip
+        os.seteuid(SUBORDINATE)
+        try:
+            with Wire(node.socket) as wire:
+                wire.send(hello() + b"".join(arena_ask(n, 0, group, n) for n in range(8)))
+                equal(wire.read()[0], WELCOME)
+                for _ in range(8):
+                    kind, fields = wire.read()
+                    check(kind == ARENA_ANSWER and fields.get(2), fields)
+        finally:
+            os.seteuid(0)
+
         # what is held stays charged to whom it was
         with open(path, "w") as file:
             file.write(f"{OTHER}:{SUBORDINATE}:1000\n")
@@ -173,6 +190,25 @@ def test_a_container_of_a_person():
         rows = {row["resource"]: row for row in json.loads(done.stdout)["tenants"]}
         equal({row["uid"] for row in rows.values()}, {PERSON})
         equal((rows["clients"]["used"], rows["connections"]["used"]), (1, 2))
+
+
+def test_a_user_of_another_namespace():
+    """Who has no uid where commd is could be anybody."""
+    if os.geteuid():
+        raise Skip("needs root, to be several users")
+    with Cluster(1, start=False) as cluster:
+        node = cluster.nodes[0]
+        node.prefix = ["unshare", "-U", "--map-root-user"]
+        if subprocess.run([*node.prefix, "true"], stderr=subprocess.DEVNULL).returncode:
+            raise Skip("no user namespaces here")
+        cluster.expect("its user is not known here")
+        node.start()
+        cluster.wait_linked()
+        open_to_all(cluster)
+        os.chmod(node.socket, 0o666)
+        code, out, err = ctl(node, "status", user=as_user(OTHER))
+        check(code and not out and "its user is not known here" in err, err)
+        rank_of(cluster, 0)
 
 
 def test_no_group_is_larger_than_its_nodes():

@@ -784,6 +784,11 @@ def test_others_groups_are_not_shown():
         raise Skip("needs root, to ask as another user")
     with Cluster(2) as cluster:
         ranks = cluster.ranks("g", [0, 1])
+        ranks[0].call("join", name="past", rank=0, size=1)
+        ranks[0].call("abort", name="past", reason="secret")
+        ranks[0].call("leave", name="past")
+        until(lambda: len(cluster.nodes[0].groups()) == 1, "one has ended")
+        check("secret" in str(cluster.nodes[0].ctl("why")), "root sees it")
         os.chmod(cluster.folder, 0o755)
         os.chmod(cluster.nodes[0].home, 0o755)
         os.chmod(cluster.nodes[0].socket, 0o666)
@@ -794,7 +799,8 @@ def test_others_groups_are_not_shown():
                 [*commctl(cluster.nodes[0]), "--json", verb],
                 stdout=subprocess.PIPE, user=12345, group=12345, extra_groups=[], text=True,
             )  # fmt: skip
-            check('"g"' not in done.stdout and "rank.py" not in done.stdout, done)
+            for word in ('"g"', "rank.py", "past", "secret"):
+                check(word not in done.stdout, done)
             check('"store"' not in done.stdout and '"starting": 1' not in done.stdout, done)
         until_why(cluster.nodes[1], "NOT_JOINED", "store")
 

@@ -493,6 +493,106 @@ static void groups_that_fill_elsewhere_are_shared(void **state)
     bench_free(bench);
 }
 
+static struct member *waiting_member(struct bench *bench)
+{
+    struct member *member = list_first(&bench->core->waiting, struct member, waiting);
+
+    assert_non_null(member);
+    return member;
+}
+
+/* A node commits in its own name, and those alone who asked it, of the user who did. */
+static void a_node_commits_its_own(void **state)
+{
+    struct core_config config = config_of(3);
+    struct bench *bench = bench_new(&config);
+    struct member *member;
+    struct msg_member members[2] = {{.node = 0, .pid = 7}, {.node = 1, .pid = 9, .join = 1}};
+    char names[2][MSG_NAME_MAX] = {"a", "b"};
+    struct msg_commit commit = {.epoch = 1,
+                                .uid = VICTIM,
+                                .size = 2,
+                                .nnodes = 2,
+                                .members = members,
+                                .nodes = names,
+                                .name = "v"};
+    struct {
+        const char *home;
+        unsigned asked;
+        uint32_t uid;
+        bool taken;
+    } tries[] = {
+        {"c", 1, VICTIM, false}, /* in another node's name */
+        {"b", 2, VICTIM, false}, /* it asked c */
+        {"b", 1, HOSTILE, false},
+        {"b", 1, VICTIM, true},
+    };
+
+    link_up(bench, 1);
+    link_up(bench, 2);
+    for (unsigned i = 0; i < ARRAY_LEN(tries); i++) {
+        unsigned slot = i;
+
+        hello(bench, slot, VICTIM, false);
+        join(bench, slot, 1, "v", 0, 2);
+        member = waiting_member(bench);
+        if (member->home == 0)
+            join_cancel(bench->core, member);
+        member->home = (int)tries[i].asked;
+        members[0].join = member->join;
+        commit.group = home_group_id(bench->core->peers[1].incarnation, i + 1);
+        commit.uid = tries[i].uid;
+        strcpy(commit.home, tries[i].home);
+        group_commit(bench->core, 1, &commit);
+        assert_int_equal(bench->core->groups.live, tries[i].taken);
+        feed(bench, (struct core_event){
+                        .type = CORE_CLIENT_CLOSED, .client = slot, .text = "its process ended"});
+    }
+    bench_free(bench);
+}
+
+static unsigned scanned(const struct bench *bench, uint32_t uid)
+{
+    struct core_group_view view;
+    struct core_scan scan = {0};
+    unsigned n = 0;
+    int r;
+
+    while ((r = core_group_scan(bench->core, &scan, &uid, &view)) != CORE_SCAN_END)
+        n += r == CORE_SCAN_FOUND;
+    return n;
+}
+
+/* Open, forming here, and waiting for another home: what one user has no other sees, payer or not.
+ */
+static void a_user_scans_its_own(void **state)
+{
+    struct core_config config = config_of(2);
+    struct bench *bench;
+    struct member *member;
+
+    config.payers = alices();
+    bench = bench_new(&config);
+    hello(bench, 0, 100000, false);
+    join(bench, 0, 1, "open", 0, 1);
+    assert_int_equal(scanned(bench, 100000), 1);
+    join(bench, 0, 2, "forms", 0, 2);
+    assert_int_equal(scanned(bench, 100000), 2);
+    link_up(bench, 1);
+    join(bench, 0, 3, "away", 0, 2);
+    list_each(member, &bench->core->waiting, waiting)
+        if (!strcmp(member->name, "away")) {
+            if (member->home == 0)
+                join_cancel(bench->core, member);
+            member->home = 1;
+        }
+    assert_in_range(scanned(bench, 100000), 3, 4); /* "forms" may ask the other node now */
+    assert_int_equal(scanned(bench, 1000), 0);
+    assert_int_equal(scanned(bench, 100001), 0);
+    assert_int_equal(scanned(bench, 0), 0);
+    bench_free(bench);
+}
+
 /* Another node may name any user: it gets a share of its own. */
 static void a_node_that_lies_about_uids(void **state)
 {
@@ -680,6 +780,8 @@ int main(void)
         cmocka_unit_test(a_home_counts_past_the_wrap),
         cmocka_unit_test(a_reload_keeps_the_share),
         cmocka_unit_test(groups_that_fill_elsewhere_are_shared),
+        cmocka_unit_test(a_node_commits_its_own),
+        cmocka_unit_test(a_user_scans_its_own),
         cmocka_unit_test(a_node_that_lies_about_uids),
         cmocka_unit_test(broken_blames_no_third_node),
         cmocka_unit_test(a_home_older_than_this_node),

@@ -135,6 +135,24 @@ static void add_row(struct table *table, const char *group, const char *rank, co
         table_text(table, row[i]);
 }
 
+/* Rows are taken apart by our columns. */
+static void other_columns_are_not_heard(void **state)
+{
+    struct table ours = {0}, told = {0};
+
+    (void)state;
+    table_init(&ours, "ranks", columns, COLUMNS);
+    table_init(&told, "ranks", columns, COLUMNS);
+    assert_true(heard_columns(&told.t, &ours.t));
+    told.t.ncolumns = COLUMNS - 1;
+    assert_false(heard_columns(&told.t, &ours.t));
+    told.t.ncolumns = COLUMNS;
+    strcpy(told.t.columns[COLUMNS - 1].key, "rank");
+    assert_false(heard_columns(&told.t, &ours.t));
+    table_fini(&ours);
+    table_fini(&told);
+}
+
 /* Of a group that is not known here: who tells of another node's rank is not believed, and named.
  */
 static void a_rank_is_on_one_node(void **state)
@@ -179,6 +197,7 @@ int main(void)
         cmocka_unit_test(a_node_tells_of_its_own_ranks),
         cmocka_unit_test(a_node_accuses_nobody_else),
         cmocka_unit_test(a_node_tells_whom_it_missed_first),
+        cmocka_unit_test(other_columns_are_not_heard),
         cmocka_unit_test(a_rank_is_on_one_node),
     };
 

@@ -116,6 +116,27 @@ static void waits_that_failed_are_kept(void **state)
     past_fini(&past);
 }
 
+/* What belongs to others is not shown, whatever it is called. */
+static void only_ones_own_is_wished(void **state)
+{
+    struct ranks_wish wish = {.uid = 1000};
+
+    (void)state;
+    assert_true(ranks_wished(&wish, 1000, 7, "g"));
+    assert_false(ranks_wished(&wish, 1001, 7, "g"));
+    assert_false(ranks_wished(&wish, 0, 7, "g"));
+    wish.payer = 1001; /* who is charged sees nothing by that */
+    assert_false(ranks_wished(&wish, 1001, 7, "g"));
+    strcpy(wish.group, "g");
+    assert_true(ranks_wished(&wish, 1000, 7, "g"));
+    assert_false(ranks_wished(&wish, 1001, 7, "g"));
+    assert_false(ranks_wished(&wish, 1000, 7, "h"));
+    wish.all = true;
+    assert_true(ranks_wished(&wish, 1001, 7, "g"));
+    wish.links = true;
+    assert_false(ranks_wished(&wish, 1000, 7, "g"));
+}
+
 /* Clients of this node: a user has a few questions, and the last place is never taken by one. */
 static void questions_of_users_are_shared(void **state)
 {
@@ -156,6 +177,7 @@ int main(void)
         cmocka_unit_test(processes_are_looked_at_turn_by_turn),
         cmocka_unit_test(control_groups_are_read_once),
         cmocka_unit_test(waits_that_failed_are_kept),
+        cmocka_unit_test(only_ones_own_is_wished),
         cmocka_unit_test(questions_of_users_are_shared),
         cmocka_unit_test(questions_from_nodes_are_shared),
     };
