@@ -258,6 +258,8 @@ static int start_cluster(struct daemon *d)
         .pid_file = d->conf->engine_pid_file,
         .launcher = d->launcher,
         .closer = d->closer,
+        .keeps_port = true,
+        .port = -1,
         .ops = &engine_ops,
         .arg = d,
     };
@@ -271,11 +273,14 @@ static int start_cluster(struct daemon *d)
         .arg = d,
     };
     char *error = NULL;
+    unsigned low, high;
     int r;
 
     if (d->conf->nnodes == 1)
         return 0; /* nobody to talk to, and no port that could be attacked */
     program_engine(d->conf, d->device, &program);
+    if (conf_ports(d->conf, &low, &high))
+        engine.port = sock_inherited(NULL, low, high);
     r = engine_link_new(&engine, &d->engine);
     if (r)
         return complain(NULL, EXIT_INTERNAL);

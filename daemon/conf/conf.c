@@ -96,6 +96,11 @@ uint64_t conf_board_bytes_per_user(const struct conf *conf)
                  : MIN(conf->max_board_bytes_per_user, conf->max_board_bytes / 2);
 }
 
+bool conf_ports(const struct conf *conf, unsigned *ret_low, unsigned *ret_high)
+{
+    return conf_port_range(conf->port_range, ret_low, ret_high);
+}
+
 uint32_t conf_weight(const struct conf *conf, uint32_t uid)
 {
     struct conf_weight w;

@@ -93,6 +93,8 @@ struct conf {
 int conf_load(const char *file, const char *text, size_t len, struct conf **ret_conf,
               char **ret_error);
 struct conf *conf_free(struct conf *conf);
+/* The ports of transport.port_range. */
+bool conf_ports(const struct conf *conf, unsigned *ret_low, unsigned *ret_high);
 /* "tcp" or "ucx": what "auto" means, too. */
 const char *conf_fabric(const struct conf *conf);
 /* The network as groups have it whose home is this node. */

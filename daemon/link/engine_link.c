@@ -27,13 +27,16 @@
 #include <stdio.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "daemon/process/clock.h"
 #include "daemon/link/engine_spawn.h"
+#include "daemon/link/sock.h"
 #include "daemon/process/files.h"
 #include "daemon/process/log.h"
+#include "daemon/process/notify.h"
 #include "daemon/link/stream.h"
 #include "daemon/link/tls.h"
 #include "shm/launch/launch.h"
@@ -58,12 +61,14 @@ struct engine_link {
     char pid_file[CONF_PATH_MAX];
     enum engine_state state;
     unsigned life;
-    pid_t pid;                         /* 0: not known yet */
-    uint32_t uid;                      /* that it runs as */
-    int pidfd;                         /* owned; -1: it is not our child */
-    int keeper;                        /* owned; -1: it is */
-    char launcher[CONF_PATH_MAX];      /* "": none */
-    struct stream stream;              /* owned */
+    pid_t pid;                    /* 0: not known yet */
+    uint32_t uid;                 /* that it runs as */
+    int pidfd;                    /* owned; -1: it is not our child */
+    int keeper;                   /* owned; -1: it is */
+    char launcher[CONF_PATH_MAX]; /* "": none */
+    struct stream stream;         /* owned */
+    bool keeps_port;
+    int port; /* owned: where engines listen, also while none runs; -1: not known */
     struct event *read, *write, *died; /* owned, of this life */
     struct event *timer, *retry;       /* owned */
     uint8_t secret[CONF_KEY_BYTES];    /* of this life */
@@ -112,6 +117,22 @@ static void link_kill(struct engine_link *link)
 
 /* ---- receiving -------------------------------------------------------------------------- */
 
+/* Where it listens, as its hello says. As long as we have it open nobody else can take the port;
+ * the next engine gets it, and the next commd. */
+static void keep_port(struct engine_link *link)
+{
+    _cleanup_(close_fdp) int fd = stream_take_fd(&link->stream);
+    struct stat old, new;
+    struct sock_addr addr;
+
+    if (fd < 0 || !sock_listens(fd, &addr) || fstat(fd, &new) ||
+        (link->port >= 0 && !fstat(link->port, &old) && old.st_ino == new.st_ino))
+        return;
+    close_fdp(&link->port);
+    link->port = steal_fd(&fd);
+    notify_store("engine", link->port); /* no matter if not: another may take it then */
+}
+
 /* As client_take() of client_link.c. */
 static int link_take(struct engine_link *link, unsigned budget)
 {
@@ -132,6 +153,8 @@ static int link_take(struct engine_link *link, unsigned budget)
                       (int)link->pid, codec_strerror(r));
             return -EPROTO;
         }
+        if (msg.type == MSG_ENGINE_HELLO)
+            keep_port(link);
         link->ops->msg(link->arg, &msg);
         msg_fini(&msg);
         budget--;
@@ -283,14 +306,16 @@ static int link_spawn(struct engine_link *link)
     if (getrandom(link->secret, sizeof(link->secret), 0) != sizeof(link->secret))
         return -EIO;
     link->uid = geteuid();
-    r = link->launcher[0] ? engine_launch(&link->program, link->launcher, &link->keeper, &sock)
-                          : engine_spawn(&link->program, &link->pid, &link->pidfd, &sock);
+    r = link->launcher[0]
+            ? engine_launch(&link->program, link->port, link->launcher, &link->keeper, &sock)
+            : engine_spawn(&link->program, link->port, &link->pid, &link->pidfd, &sock);
     if (r)
         return r;
     link->state = ENGINE_RUNNING;
     link->life++;
     stream_init(&link->stream, sock, CODEC_MAX_CLIENT_FRAME);
     link->stream.closer = link->closer;
+    link->stream.keeps_fds = link->keeps_port;
     link->read = event_new(link->base, sock, EV_READ | EV_PERSIST, engine_read, link);
     link->write = event_new(link->base, sock, EV_WRITE | EV_PERSIST, engine_write, link);
     if (link->keeper >= 0)
@@ -384,6 +409,8 @@ int engine_link_new(const struct engine_link_config *config, struct engine_link 
     link->arg = config->arg;
     link->closer = config->closer;
     link->pidfd = link->keeper = -1;
+    link->keeps_port = config->keeps_port;
+    link->port = config->keeps_port ? config->port : -1;
     snprintf(link->launcher, sizeof(link->launcher), "%s",
              config->launcher ? config->launcher : "");
     stream_init(&link->stream, -1, 0);
@@ -438,6 +465,7 @@ struct engine_link *engine_link_free(struct engine_link *link)
         }
     }
     link_clear(link);
+    close_fdp(&link->port);
     event_freep(&link->timer);
     event_freep(&link->retry);
     free(link);

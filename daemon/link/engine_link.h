@@ -23,6 +23,8 @@ struct engine_link_config {
     const char *pid_file;          /* "": none */
     const char *launcher;          /* socket of commd-engine --launcher; NULL, "": our own child */
     struct closer *closer;         /* borrowed; may be NULL */
+    bool keeps_port;               /* where it listens is kept open while none runs */
+    int port;                      /* taken: where it shall listen; -1: where it likes */
     const struct engine_link_ops *ops;
     void *arg;
 };

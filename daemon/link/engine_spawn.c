@@ -168,7 +168,8 @@ static int control_pair(int *ret_ours, int *ret_theirs)
     return 0;
 }
 
-int engine_spawn(const struct program *program, pid_t *ret_pid, int *ret_pidfd, int *ret_sock)
+int engine_spawn(const struct program *program, int port, pid_t *ret_pid, int *ret_pidfd,
+                 int *ret_sock)
 {
     _cleanup_(close_fdp) int ours = -1, theirs = -1;
     _cleanup_(engine_env_freep) char **env = program->env(environ);
@@ -192,7 +193,7 @@ int engine_spawn(const struct program *program, pid_t *ret_pid, int *ret_pidfd, 
     if (pid < 0)
         return -errno;
     if (pid == 0)
-        engine_exec(program->path, argv, env, theirs, parent);
+        engine_exec(program->path, argv, env, theirs, port, parent);
     pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
     if (pidfd < 0) {
         r = -errno;
@@ -224,19 +225,19 @@ static int launcher_connect(const char *launcher, int *ret_fd)
     return 0;
 }
 
-int engine_launch(const struct program *program, const char *launcher, int *ret_keeper,
+int engine_launch(const struct program *program, int port, const char *launcher, int *ret_keeper,
                   int *ret_sock)
 {
     _cleanup_(close_fdp) int keeper = -1, ours = -1, theirs = -1;
     union {
         struct cmsghdr align;
-        char buf[CMSG_SPACE(sizeof(int))];
+        char buf[CMSG_SPACE(2 * sizeof(int))];
     } control = {{0}};
     struct iovec iov = {(void *)program->words, program->len}; /* it is only read */
     struct msghdr mh = {.msg_iov = &iov,
                         .msg_iovlen = 1,
                         .msg_control = control.buf,
-                        .msg_controllen = sizeof(control.buf)};
+                        .msg_controllen = CMSG_SPACE((port < 0 ? 1 : 2) * sizeof(int))};
     struct cmsghdr *cmsg = CMSG_FIRSTHDR(&mh);
     int r;
 
@@ -250,8 +251,10 @@ int engine_launch(const struct program *program, const char *launcher, int *ret_
         return r;
     cmsg->cmsg_level = SOL_SOCKET;
     cmsg->cmsg_type = SCM_RIGHTS;
-    cmsg->cmsg_len = CMSG_LEN(sizeof(int));
+    cmsg->cmsg_len = CMSG_LEN((port < 0 ? 1 : 2) * sizeof(int));
     memcpy(CMSG_DATA(cmsg), &theirs, sizeof(int));
+    if (port >= 0)
+        memcpy(CMSG_DATA(cmsg) + sizeof(int), &port, sizeof(int));
     if (sendmsg(keeper, &mh, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
         return -errno;
     *ret_keeper = steal_fd(&keeper);

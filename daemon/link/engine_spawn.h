@@ -21,12 +21,13 @@ struct program {
 void program_engine(const struct conf *conf, const char *device, struct program *ret_program);
 void program_gpu(const struct conf *conf, struct program *ret_program);
 /* Starts it with one end of a stream socket pair as descriptor 3; *ret_sock is the other end.
- * It dies with us. */
-int engine_spawn(const struct program *program, pid_t *ret_pid, int *ret_pidfd, int *ret_sock);
+ * @port: where it shall listen, -1: where it likes. It dies with us. */
+int engine_spawn(const struct program *program, int port, pid_t *ret_pid, int *ret_pidfd,
+                 int *ret_sock);
 /* Asks the launcher that listens at @launcher to start one (transport/process/launcher.c). What
  * becomes of it is told on *ret_keeper, in packets of struct launch_answer; a packet to there kills
  * it. Does not wait. */
-int engine_launch(const struct program *program, const char *launcher, int *ret_keeper,
+int engine_launch(const struct program *program, int port, const char *launcher, int *ret_keeper,
                   int *ret_sock);
 
 #endif

@@ -226,35 +226,13 @@ static void links_accept(evutil_socket_t fd, short what, void *arg)
     }
 }
 
-/* The socket that listens at @addr already, from the commd before us or from a socket unit; -1. The
- * others that the service manager gave to us are not ours. */
-static int inherited(const struct sock_addr *addr)
-{
-    int found = -1;
-
-    for (int fd = NOTIFY_FIRST_FD, end = fd + (int)notify_inherited(); fd < end; fd++) {
-        struct sock_addr own = {.len = sizeof(own.sa)};
-        socklen_t len = sizeof(int);
-        int listens = 0;
-
-        if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) || !listens ||
-            getsockname(fd, (struct sockaddr *)&own.sa, &own.len) || own.len != addr->len ||
-            memcmp(&own.sa, &addr->sa, addr->len) || found >= 0)
-            continue;
-        fcntl(fd, F_SETFD, FD_CLOEXEC);
-        fcntl(fd, F_SETFL, O_NONBLOCK);
-        found = fd;
-    }
-    return found;
-}
-
 static int links_listen(struct peer_links *links, const struct conf *conf, char **ret_error)
 {
     const struct conf_node *node = &conf->nodes[links->self];
     const struct sock_addr *addr = &links->peers[links->self].addr;
     int one = 1, r;
 
-    links->listen_fd = inherited(addr);
+    links->listen_fd = sock_inherited(addr, 0, 0);
     if (links->listen_fd >= 0)
         return 0;
     links->listen_fd = socket(addr->sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -263,7 +241,8 @@ static int links_listen(struct peer_links *links, const struct conf *conf, char 
     setsockopt(links->listen_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
     if (bind(links->listen_fd, (const struct sockaddr *)&addr->sa, addr->len) == 0 &&
         listen(links->listen_fd, 128) == 0) {
-        notify_store(links->listen_fd); /* no matter if not: another may take the port then */
+        notify_store("nodes",
+                     links->listen_fd); /* no matter if not: another may take the port then */
         return 0;
     }
     r = -errno;

@@ -16,6 +16,8 @@
 #include <netinet/in.h>
 #include <stdio.h>
 
+#include "daemon/process/notify.h"
+
 int sock_resolve(const char *address, uint16_t port, struct sock_addr *ret_addr,
                  const char **ret_why)
 {
@@ -103,6 +105,44 @@ void sock_reserve_init(struct sock_reserve *reserve)
 void sock_reserve_fini(struct sock_reserve *reserve)
 {
     close_fdp(&reserve->fd);
+}
+
+bool sock_listens(int fd, struct sock_addr *ret_addr)
+{
+    socklen_t len = sizeof(int);
+    int listens = 0;
+
+    ret_addr->len = sizeof(ret_addr->sa);
+    return !getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) && listens &&
+           !getsockname(fd, (struct sockaddr *)&ret_addr->sa, &ret_addr->len) &&
+           (ret_addr->sa.ss_family == AF_INET || ret_addr->sa.ss_family == AF_INET6);
+}
+
+static bool is_wanted(const struct sock_addr *own, const struct sock_addr *addr, unsigned low,
+                      unsigned high)
+{
+    /* at the same place in both families */
+    unsigned port = ntohs(((const struct sockaddr_in *)&own->sa)->sin_port);
+
+    if (addr)
+        return own->len == addr->len && !memcmp(&own->sa, &addr->sa, addr->len);
+    return low <= port && port <= high;
+}
+
+int sock_inherited(const struct sock_addr *addr, unsigned low, unsigned high)
+{
+    int found = -1;
+
+    for (int fd = NOTIFY_FIRST_FD, end = fd + (int)notify_inherited(); fd < end; fd++) {
+        struct sock_addr own;
+
+        if (found >= 0 || !sock_listens(fd, &own) || !is_wanted(&own, addr, low, high))
+            continue;
+        fcntl(fd, F_SETFD, FD_CLOEXEC);
+        fcntl(fd, F_SETFL, O_NONBLOCK);
+        found = fd;
+    }
+    return found;
 }
 
 int sock_accept(int listen_fd, struct sock_reserve *reserve, struct sock_addr *ret_from,

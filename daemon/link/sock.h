@@ -24,6 +24,11 @@ bool sock_same_host(const struct sock_addr *a, const struct sock_addr *b);
 /* "10.0.0.1:18400", "[fd00::1]:18400"; without the port when @port is false. */
 const char *sock_text(const struct sock_addr *addr, bool port, char buf[SOCK_TEXT_MAX]);
 
+/* The socket that listens already, from the commd before us or from a socket unit: at @addr, or
+ * where that is NULL at a port from @low to @high; -1. */
+int sock_inherited(const struct sock_addr *addr, unsigned low, unsigned high);
+bool sock_listens(int fd, struct sock_addr *ret_addr); /* a socket of the network that does */
+
 enum { SOCK_E_AGAIN = 1, SOCK_E_FULL = 2 };
 
 /* One descriptor kept back, so that at the limit a connection can still be taken off the

@@ -90,12 +90,16 @@ int notify_send(const char *fmt, ...)
     return send_text(name, text, (size_t)len, -1);
 }
 
-int notify_store(int fd)
+int notify_store(const char *name, int fd)
 {
-    static const char text[] = "FDSTORE=1\nFDNAME=nodes";
-    const char *name = getenv("NOTIFY_SOCKET");
+    const char *manager = getenv("NOTIFY_SOCKET");
+    char text[64];
 
-    return name && name[0] ? send_text(name, text, sizeof(text) - 1, fd) : 0;
+    if (!manager || !manager[0])
+        return 0;
+    notify_send("FDSTOREREMOVE=1\nFDNAME=%s", name);
+    snprintf(text, sizeof(text), "FDSTORE=1\nFDNAME=%s", name);
+    return send_text(manager, text, strlen(text), fd);
 }
 
 static bool parse_u64(const char *text, uint64_t *ret_value)

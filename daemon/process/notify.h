@@ -7,8 +7,9 @@
 
 /* Sends e.g. "READY=1\nSTATUS=2 of 3 nodes linked"; 0 or negative errno. */
 int notify_send(const char *fmt, ...) _printf_(1, 2);
-/* The service manager keeps a duplicate of @fd while we restart, and gives it to the next of us. */
-int notify_store(int fd);
+/* The service manager keeps a duplicate of @fd while we restart, and gives it to the next
+ * of us. One is kept of a name. */
+int notify_store(const char *name, int fd);
 /* How many descriptors it has given to us: those from NOTIFY_FIRST_FD on. */
 enum { NOTIFY_FIRST_FD = 3 };
 unsigned notify_inherited(void);

@@ -1,9 +1,9 @@
-/* engine_exec.c - the child gets three things: a socket (3), stderr for its log, and an environment
- * without secrets. The engine's has no foreign UCX_* variables; libucs reads those in its
- * constructor, so they must be right before exec (ucx_env.c). commd-gpu's has all that configures
- * CUDA and NCCL; UCX is there as NCCL's, if at all. PR_SET_PDEATHSIG makes the kernel kill it when
- * whoever started it is gone however that came about. It has a process group of its own: a Ctrl-C
- * at the terminal is for commd, which then ends it. */
+/* engine_exec.c - the child gets three things: a socket or two (3, 4), stderr for its log, and an
+ * environment without secrets. The engine's has no foreign UCX_* variables; libucs reads those in
+ * its constructor, so they must be right before exec (ucx_env.c). commd-gpu's has all that
+ * configures CUDA and NCCL; UCX is there as NCCL's, if at all. PR_SET_PDEATHSIG makes the kernel
+ * kill it when whoever started it is gone however that came about. It has a process group of its
+ * own: a Ctrl-C at the terminal is for commd, which then ends it. */
 #include "shm/launch/engine_exec.h"
 
 #include <fcntl.h>
@@ -74,7 +74,7 @@ char **gpu_env(char *const *environ)
 
 /* Only async-signal-safe calls. */
 _Noreturn void engine_exec(const char *path, char *const argv[], char *const env[], int sock,
-                           pid_t parent)
+                           int port, pid_t parent)
 {
     sigset_t none;
 
@@ -85,9 +85,14 @@ _Noreturn void engine_exec(const char *path, char *const argv[], char *const env
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     signal(SIGPIPE, SIG_DFL);
+    if (port == ENGINE_FD && (port = dup(port)) < 0)
+        _exit(126);
     if (sock == ENGINE_FD ? fcntl(sock, F_SETFD, 0) : dup2(sock, ENGINE_FD) < 0)
         _exit(126);
-    syscall(SYS_close_range, ENGINE_FD + 1, ~0u, 0);
+    if (port == ENGINE_PORT_FD ? fcntl(port, F_SETFD, 0)
+                               : port >= 0 && dup2(port, ENGINE_PORT_FD) < 0)
+        _exit(126);
+    syscall(SYS_close_range, port < 0 ? ENGINE_PORT_FD : ENGINE_PORT_FD + 1, ~0u, 0);
     execve(path, argv, env);
     _exit(127);
 }

@@ -4,7 +4,8 @@
 
 #include <sys/types.h>
 
-enum { ENGINE_FD = 3 }; /* its control socket */
+/* Its control socket; and where it listens, if who starts it has kept that of the one before. */
+enum { ENGINE_FD = 3, ENGINE_PORT_FD };
 
 /* "NAME=value" strings, NULL at the end: what must be in the environment before a process
  * that links UCX is exec'ed. */
@@ -22,9 +23,9 @@ static inline void engine_env_freep(char ***env) /* for _cleanup_() */
     *env = engine_env_free(*env);
 }
 
-/* In the child of @parent, with which it dies: @sock becomes ENGINE_FD, everything else is closed.
- */
+/* In the child of @parent, with which it dies: @sock becomes ENGINE_FD, and @port, if not -1,
+ * ENGINE_PORT_FD; everything else is closed. */
 _Noreturn void engine_exec(const char *path, char *const argv[], char *const env[], int sock,
-                           pid_t parent);
+                           int port, pid_t parent);
 
 #endif

@@ -2,7 +2,8 @@
  * transport/process/launcher.c.
  *
  * A connection (SOCK_SEQPACKET) is one engine's life. commd sends the arguments of the engine, each
- * ended by NUL, with the descriptor of its control socket; later any packet, which means: kill it.
+ * ended by NUL, with the descriptor of its control socket, and one where it shall listen, if the
+ * engine before had one; later any packet, which means: kill it.
  * The launcher answers with a struct launch_answer whenever something became of it. Whichever side
  * closes, the engine ends. */
 #ifndef COMMD_LAUNCH_H

@@ -171,6 +171,115 @@ def test_the_engine_that_dies_is_told_and_replaced():
         works(cluster, "g")
 
 
+def listening(node):
+    """The ports of the engine's range at which somebody listens."""
+    found = set()
+    with open("/proc/net/tcp") as file:
+        for line in list(file)[1:]:
+            words = line.split()
+            if words[3] == "0A":
+                found.add(int(words[1].split(":")[1], 16))
+    return found & set(range(node.port + 1, node.port + c.PORT_BLOCK))
+
+
+def is_taken(port):
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            s.bind(("127.0.0.1", port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+        return False
+
+
+def keeps_its_port(cluster):
+    if c.FABRIC == "ucx":
+        raise Skip("UCX opens its ports itself")
+    cluster.expect("engine .*(was lost|of node)")
+    cluster.expect("the engines of nodes")
+    node = cluster.nodes[0]
+    engine, ports = node.engine_pid(), listening(node)
+    equal(len(ports), 1)
+    os.kill(engine, signal.SIGKILL)
+
+    def another():
+        check(is_taken(*ports), "nobody else gets the port")
+        return node.engine_pid() not in (0, engine)
+
+    until(another, "another engine")
+    names = [n.name for n in cluster.nodes]
+    until(lambda: all(n.sees(names) for n in cluster.nodes), "nodes that see each other", 30)
+    equal(listening(node), ports)
+    works(cluster, "g")
+
+
+def test_the_port_of_an_engine_stays_taken():
+    with OtherUsers() as cluster:
+        keeps_its_port(cluster)
+
+
+def test_the_port_of_an_engine_that_is_a_child_stays_taken():
+    with Cluster(2) as cluster:
+        keeps_its_port(cluster)
+
+
+def start_again(node, kept):
+    """As the service manager does: with the descriptors that it has kept."""
+    fds = [os.dup(fd) for fd in kept.values()]
+
+    def give():
+        for i, fd in enumerate(fds):
+            os.dup2(fd, 100 + i)
+        for i in range(len(fds)):
+            os.dup2(100 + i, 3 + i)
+        os.closerange(3 + len(fds), 200)
+
+    with open(node.log_file, "ab") as log:
+        node.process = subprocess.Popen(
+            ["sh", "-c", f'LISTEN_PID=$$ LISTEN_FDS={len(fds)} exec "$@"', "sh",
+             c.COMMD, "--config", node.config],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            preexec_fn=give, close_fds=False,
+        )  # fmt: skip
+    for fd in fds:
+        os.close(fd)
+
+
+def test_ports_stay_taken_while_commd_restarts():
+    if c.FABRIC == "ucx":
+        raise Skip("UCX opens its ports itself")
+    with Cluster(2, start=False) as cluster:
+        cluster.expect("engine .*(was lost|of node)")
+        cluster.expect("the engines of nodes")
+        cluster.expect("node node0")
+        node, other = cluster.nodes
+        manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        manager.bind(os.path.join(cluster.folder, "notify"))
+        manager.settimeout(c.LATEST)
+        node.start({"NOTIFY_SOCKET": manager.getsockname()})
+        other.start()
+        cluster.wait_linked()
+        kept = {}
+        while set(kept) != {"nodes", "engine"}:
+            data, fds, _, _ = socket.recv_fds(manager, 4096, 4)
+            if data.startswith(b"FDSTORE=1"):
+                kept[data.decode().split("FDNAME=")[1]] = fds[0]
+        ports = listening(node)
+        equal(len(ports), 1)
+        engine = node.engine_pid()
+        node.process.kill()
+        node.process.wait()
+        until(lambda: not running(engine), "the end of its engine")
+        check(is_taken(*ports) and is_taken(node.port), "nobody else gets the ports")
+        start_again(node, kept)
+        cluster.wait_linked()
+        equal(listening(node), ports)
+        works(cluster, "g")
+        for fd in kept.values():
+            os.close(fd)
+        manager.close()
+
+
 def test_the_launcher_that_dies_takes_its_engine_along():
     with OtherUsers() as cluster:
         cluster.expect("engine .*(was lost|of node)")

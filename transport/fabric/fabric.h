@@ -118,6 +118,7 @@ struct fabric {
     /* Set by the caller as long as it is so: others wait while a long body is read. So less is read
      * in a turn. A hint. */
     bool crowded;
+    int port; /* borrowed: the socket that listens; 0: none that could be given to another engine */
 };
 
 struct fabric_conf {
@@ -131,6 +132,7 @@ struct fabric_conf {
     /* tcp: how long a broken connection may take to be made again, unnoticed; then, or at once if
      * this is 0, the link is down */
     unsigned mend_ms;
+    int port; /* tcp: taken; a socket that listens there already, of the engine before; 0: none */
 };
 
 /* On failure returns negative errno and puts one line for people into why[]; on success why[]

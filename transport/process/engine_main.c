@@ -362,7 +362,20 @@ static int say_hello(struct shell *s, const char *text)
             return r;
         m.engine_hello.addr_len = (uint32_t)len;
     }
-    return msg_send_fd(s->control, &m, NULL, 0, (int64_t)now_ms() + FRAME_MS);
+    /* commd keeps where we listen open when we are gone */
+    return msg_send_fd(s->control, &m, s->fabric ? &s->fabric->port : NULL,
+                       s->fabric && s->fabric->port > 0, (int64_t)now_ms() + FRAME_MS);
+}
+
+/* Given by who started us; anything else that happens to be there is not. */
+static int kept_port(void)
+{
+    int listens = 0;
+    socklen_t len = sizeof listens;
+
+    return !getsockopt(ENGINE_PORT_FD, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) && listens
+               ? ENGINE_PORT_FD
+               : 0;
 }
 
 static const char usage[] =
@@ -511,6 +524,7 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGINT, SIG_IGN); /* Ctrl-C at a terminal is commd's to handle */
     s.control = o.fd;
+    o.fabric.port = kept_port();
     s.node = o.node;
     if (!HAS_LEAK_CHECK)
         confine(CONFINE_LOADING); /* where the kernel can: without it we serve all the same */

@@ -49,7 +49,8 @@ static void child_tell(const struct child *c, uint32_t kind, int code, int value
 }
 
 /* 0 or negative errno. */
-static int child_start(struct child *c, launch_env_fn make_env, char *words, size_t len, int sock)
+static int child_start(struct child *c, launch_env_fn make_env, char *words, size_t len, int sock,
+                       int port)
 {
     _cleanup_(engine_env_freep) char **env = make_env(environ);
     char *argv[LAUNCH_ARGS + 1];
@@ -70,7 +71,7 @@ static int child_start(struct child *c, launch_env_fn make_env, char *words, siz
     if (c->pid < 0)
         return -errno;
     if (c->pid == 0)
-        engine_exec("/proc/self/exe", argv, env, sock, parent);
+        engine_exec("/proc/self/exe", argv, env, sock, port, parent);
     c->pidfd = (int)syscall(SYS_pidfd_open, c->pid, 0);
     if (c->pidfd < 0) {
         int r = -errno;
@@ -87,7 +88,7 @@ static void request(struct child *c, launch_env_fn make_env)
 {
     union {
         struct cmsghdr align;
-        char buf[CMSG_SPACE(sizeof(int))];
+        char buf[CMSG_SPACE(2 * sizeof(int))];
     } control;
     char words[LAUNCH_ARGS_BYTES];
     struct iovec iov = {words, sizeof words};
@@ -96,6 +97,7 @@ static void request(struct child *c, launch_env_fn make_env)
                         .msg_control = control.buf,
                         .msg_controllen = sizeof control.buf};
     _cleanup_(close_fdp) int sock = -1;
+    _cleanup_(close_fdp) int port = -1;
     ssize_t n = recvmsg(c->conn, &mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     struct cmsghdr *cmsg = n > 0 ? CMSG_FIRSTHDR(&mh) : NULL;
     int r;
@@ -106,12 +108,14 @@ static void request(struct child *c, launch_env_fn make_env)
         close_fdp(&c->conn);
         return;
     }
-    if (cmsg && cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SCM_RIGHTS &&
-        cmsg->cmsg_len == CMSG_LEN(sizeof(int)))
+    if (cmsg && cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SCM_RIGHTS) {
         memcpy(&sock, CMSG_DATA(cmsg), sizeof sock);
+        if (cmsg->cmsg_len == CMSG_LEN(2 * sizeof(int)))
+            memcpy(&port, CMSG_DATA(cmsg) + sizeof sock, sizeof port);
+    }
     r = sock < 0 || mh.msg_flags & (MSG_TRUNC | MSG_CTRUNC)
             ? -EPROTO
-            : child_start(c, make_env, words, (size_t)n, sock);
+            : child_start(c, make_env, words, (size_t)n, sock, port);
     if (r) {
         child_tell(c, LAUNCH_FAILED, 0, -r);
         close_fdp(&c->conn);

@@ -84,10 +84,13 @@ static void a_descriptor_is_kept(void **state)
     ssize_t n;
     int fd;
 
-    assert_int_equal(notify_store(0), 0); /* nobody is there */
+    assert_int_equal(notify_store("nodes", 0), 0); /* nobody is there */
     manager_bind(m, m->path, strlen(m->path) + 1);
     setenv("NOTIFY_SOCKET", m->path, 1);
-    assert_int_equal(notify_store(m->fd), 0);
+    assert_int_equal(notify_store("nodes", m->fd), 0);
+    n = recv(m->fd, buf, sizeof(buf), 0); /* what was kept before goes */
+    assert_int_equal(n, strlen("FDSTOREREMOVE=1\nFDNAME=nodes"));
+    assert_memory_equal(buf, "FDSTOREREMOVE=1\nFDNAME=nodes", (size_t)n);
     n = recvmsg(m->fd, &mh, 0);
     assert_int_equal(n, strlen("FDSTORE=1\nFDNAME=nodes"));
     assert_memory_equal(buf, "FDSTORE=1\nFDNAME=nodes", (size_t)n);

@@ -5,10 +5,13 @@
 #endif
 #include "tests/unit/transport/fabric_sides.h"
 
+#include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 void refused(const char *kind, const char *device, const char *tls, const char *ports, int want,
@@ -60,6 +63,55 @@ static void takes_a_port_of_the_range(void **state)
     assert_int_equal(bind(fd, (struct sockaddr *)&addr, 16), -1); /* it did take it */
     assert_int_equal(errno, EADDRINUSE);
     close(fd);
+    fabric_free(f);
+}
+
+static unsigned listening(unsigned port, int *ret_fd)
+{
+    struct sockaddr_in addr = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = {htonl(0x7f000001)}};
+    socklen_t len = sizeof(addr);
+
+    *ret_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(*ret_fd, (struct sockaddr *)&addr, len), 0);
+    assert_int_equal(listen(*ret_fd, 1), 0);
+    assert_int_equal(getsockname(*ret_fd, (struct sockaddr *)&addr, &len), 0);
+    return ntohs(addr.sin_port);
+}
+
+/* A socket that was kept of the engine before is taken, and no other port of the range; where it is
+ * out of the range it is closed. */
+static void listens_where_the_last_one_did(void **state)
+{
+    struct fabric_conf conf = {.kind = *state, .device = "lo", .tls = "tcp"};
+    struct fabric_events ev = {on_msg, on_peer_down, NULL};
+    char range[32], why[256];
+    struct stat kept, ours;
+    struct fabric *f;
+    unsigned port;
+    int fd, other;
+
+    if (strcmp(*state, "tcp") != 0)
+        skip();
+    port = listening(0, &fd);
+    assert_int_equal(fstat(fd, &kept), 0);
+    snprintf(range, sizeof(range), "%u-%u", port > 10 ? port - 10 : 1, port);
+    conf.port_range = range;
+    conf.port = fd;
+    assert_int_equal(fabric_new(&conf, &ev, &f, why), 0);
+    assert_int_equal(f->port, fd);
+    assert_int_equal(fstat(f->port, &ours), 0);
+    assert_int_equal(kept.st_ino, ours.st_ino);
+    conf.port = dup(fd);
+    fabric_free(f);
+    listening(0, &other); /* and that one is not in the way of a range without it */
+    close(other);
+    snprintf(range, sizeof(range), "%u-%u", port > 30000 ? 20000u : 40000u,
+             port > 30000 ? 20200u : 40200u);
+    assert_int_equal(fabric_new(&conf, &ev, &f, why), 0);
+    assert_int_equal(fstat(f->port, &ours), 0);
+    assert_int_not_equal(kept.st_ino, ours.st_ino);
+    assert_true(fcntl(conf.port, F_GETFD) < 0 || conf.port == f->port);
     fabric_free(f);
 }
 
@@ -249,6 +301,7 @@ int run_net_tests(const char *kind)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(refuses_bad_devices, arg),
         cmocka_unit_test_prestate(takes_a_port_of_the_range, arg),
+        cmocka_unit_test_prestate(listens_where_the_last_one_did, arg),
         cmocka_unit_test_prestate(congestion_control, arg),
         cmocka_unit_test_prestate(kill_9, arg),
         cmocka_unit_test_prestate(kill_9_with_a_full_socket, arg),

@@ -7,6 +7,7 @@
  * again. */
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/pkt_sched.h> /* TC_PRIO_INTERACTIVE */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -490,12 +491,43 @@ static int listen_on(struct tcp *t, unsigned port)
     return 0;
 }
 
+static unsigned port_of(const struct sockaddr_storage *addr)
+{
+    return addr->ss_family == AF_INET6 ? ntohs(((const struct sockaddr_in6 *)addr)->sin6_port)
+                                       : ntohs(((const struct sockaddr_in *)addr)->sin_port);
+}
+
+/* Where the engine before us listened. It has been open all the while, so that nobody could take
+ * it. Not where device or range are others now. */
+static bool listen_again(struct tcp *t, int kept, unsigned low, unsigned high)
+{
+    _cleanup_(close_fdp) int fd = kept > 0 ? kept : -1;
+    struct sockaddr_storage addr = {0}, host;
+    socklen_t len = sizeof(addr);
+    unsigned port;
+
+    if (fd < 0 || getsockname(fd, (struct sockaddr *)&addr, &len) ||
+        addr.ss_family != t->addr.ss_family)
+        return false;
+    port = port_of(&addr);
+    host = addr;
+    set_port(&host, 0);
+    set_port(&t->addr, 0);
+    if (memcmp(&host, &t->addr, addr_len(&host)) != 0 || (low && (port < low || port > high)) ||
+        fcntl(fd, F_SETFL, O_NONBLOCK) || listen(fd, LOBBY_MAX))
+        return false;
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    t->addr = addr;
+    t->listener = steal_fd(&fd);
+    return true;
+}
+
 static int listen_somewhere(struct tcp *t, const struct fabric_conf *conf, char *why)
 {
     unsigned low, high;
     int r = port_range(conf, &low, &high, why);
 
-    if (r)
+    if (r || listen_again(t, conf->port, low, high))
         return r;
     for (unsigned port = low; port <= high; port++) {
         r = listen_on(t, port);
@@ -505,7 +537,9 @@ static int listen_somewhere(struct tcp *t, const struct fabric_conf *conf, char 
             break;
     }
     if (conf->port_range && (r == -EADDRINUSE || r == -EACCES))
-        net_explain(why, "transport.port_range: no free TCP port in %.40s on device %.20s",
+        net_explain(why,
+                    "transport.port_range: no free TCP port in %.40s on device %.20s: others have "
+                    "them (ss -ltnp, as root, shows who)",
                     conf->port_range, conf->device);
     else
         net_explain(why, "cannot listen on device %.20s: %s", conf->device, strerror(-r));
@@ -563,6 +597,7 @@ int tcp_open(struct tcp *t, const struct fabric_conf *conf, char why[256])
                                   net_congestion_take(t->listener, t->congestion), why);
     if (r == 0)
         r = open_polling(t, why);
+    t->base.port = r ? 0 : t->listener;
     return r;
 }
 
