@@ -18,7 +18,8 @@ import cluster as c  # noqa: E402
 from cluster import Cluster, Skip, check, equal, main, until  # noqa: E402
 from test_turns import HOSTILE, Hostile, as_user, open_to_all, victims, work  # noqa: E402
 from test_verbs import ctl, tenants  # noqa: E402
-from wire import ARENA_ANSWER, WELCOME, Wire, arena_ask, hello  # noqa: E402
+from wire import ADMIN, ARENA_ANSWER, TABLES, WELCOME, Wire  # noqa: E402
+from wire import arena_ask, frame, hello  # noqa: E402
 
 PERSON, OTHER, SUBORDINATE = 4711, 4712, 100000
 
@@ -140,6 +141,32 @@ def test_uids_of_one_person():
         for rank in ranks:
             rank.close()
         until(lambda: not {uid for uid, _ in tenants(node)} - {0}, "nothing is charged to them")
+
+
+def questioner(stack, node, uid, watch_ms):
+    """A session of commctl of @uid that asks about ranks."""
+    os.seteuid(uid)
+    try:
+        wire = stack.enter_context(Wire(node.socket))
+    finally:
+        os.seteuid(0)
+    wire.send(hello(admin=1) + frame(ADMIN, f1="ranks", f3=watch_ms))
+    equal(wire.read()[0], WELCOME)
+    return wire
+
+
+def test_questions_of_one_person():
+    """Its uids have the questions of one user under way, and others are answered meanwhile."""
+    with persons(f"{PERSON}:{SUBORDINATE}:1000\n") as (cluster, node, _):
+        rank_of(cluster, OTHER).call("join", name="g", rank=0, size=1)
+        with contextlib.ExitStack() as stack:
+            for uid in (PERSON, PERSON, SUBORDINATE, SUBORDINATE + 1):
+                questioner(stack, node, uid, 10000)
+            kind, fields = questioner(stack, node, SUBORDINATE + 2, 10000).read()
+            equal(kind, TABLES)
+            check(b"too many questions at the same time" in fields[3], fields)
+            kind, fields = questioner(stack, node, OTHER, 0).read()
+            check(kind == TABLES and b"too many" not in fields.get(3, b""), fields)
 
 
 # In a mount namespace of its own, where its person has a name: becomes uid 0 of a user namespace

@@ -250,6 +250,35 @@ static void others_are_not_there(void **state)
     bench_free(bench);
 }
 
+/* Also of two users whose names are in one place of the tables: what is joined and ended is each
+ * one's own. */
+static void a_name_is_of_one_user(void **state)
+{
+    struct core_group_view view;
+    uint32_t other = 1001;
+    struct bench *bench;
+    unsigned n = 0;
+
+    while (text_hash(other, "g") % HASH_GROUPS != text_hash(1000, "g") % HASH_GROUPS)
+        other++;
+    bench = bench_with_admin(other);
+    client_in(bench, 0, 1000, "g", 2);
+    hello(bench, 1, other, false);
+    bench->got[0] = 0;
+    join(bench, 1, 1, "g", 1, 2);
+    expect(bench, "");
+    while (core_group_at(bench->core, n, &view))
+        n++;
+    assert_int_equal(n, 2);
+    ask(bench, "kick", "g", 0, "");
+    assert_null(strstr(bench->got, "0 JOIN_FAILED"));
+    assert_non_null(strstr(bench->got, "1 JOIN_FAILED"));
+    for (n = 0; core_group_at(bench->core, n, &view); n++)
+        assert_int_equal(view.uid, 1000);
+    assert_int_equal(n, 1);
+    bench_free(bench);
+}
+
 static void a_name_of_several_users(void **state)
 {
     struct bench *bench = bench_with_admin(0);
@@ -273,6 +302,7 @@ int main(void)
         cmocka_unit_test(joins_are_kicked),
         cmocka_unit_test(clients_are_kicked),
         cmocka_unit_test(others_are_not_there),
+        cmocka_unit_test(a_name_is_of_one_user),
         cmocka_unit_test(a_name_of_several_users),
         cmocka_unit_test(the_log_level),
         cmocka_unit_test(a_reload),

@@ -14,6 +14,7 @@
 #include <signal.h>
 
 #include "daemon/process/log.h"
+#include "daemon/link/peer_hello.h"
 #include "daemon/link/peer_link.h"
 #include "daemon/process/log_limit.h"
 #include "daemon/link/tls.h"
@@ -842,6 +843,44 @@ static void port_in_use(void **state)
     assert_string_equal(second->error, want);
 }
 
+/* Each rule by itself: over a link another one may refuse the same node. */
+static void each_rule_of_a_hello(void **state)
+{
+    struct msg_peer_hello hello = {
+        .version = MSG_VERSION, .cluster = "c", .node = "b", .incarnation = 5};
+    const struct peer_hello_view fine = {.self = "a", .cluster = "c", .known = true};
+    struct peer_hello_view view = fine;
+    char why[512];
+
+    assert_null(peer_hello_check(&view, &hello, why, sizeof(why)));
+    view.cluster = "d";
+    assert_non_null(peer_hello_check(&view, &hello, why, sizeof(why)));
+    view = fine;
+    view.self = "b";
+    assert_non_null(peer_hello_check(&view, &hello, why, sizeof(why)));
+    view = fine;
+    view.known = false;
+    assert_non_null(peer_hello_check(&view, &hello, why, sizeof(why)));
+    view = fine;
+    view.dialed = "c";
+    assert_non_null(peer_hello_check(&view, &hello, why, sizeof(why)));
+    view.dialed = "b";
+    assert_null(peer_hello_check(&view, &hello, why, sizeof(why)));
+    view = fine;
+    view.wanted = "c";
+    assert_non_null(peer_hello_check(&view, &hello, why, sizeof(why)));
+    view = fine;
+    view.we_connect = true;
+    assert_non_null(peer_hello_check(&view, &hello, why, sizeof(why)));
+    view = fine;
+    view.linked = 4;
+    assert_non_null(peer_hello_check(&view, &hello, why, sizeof(why)));
+    view.linked = 5;
+    assert_null(peer_hello_check(&view, &hello, why, sizeof(why)));
+    hello.version++;
+    assert_non_null(peer_hello_check(&view, &hello, why, sizeof(why)));
+}
+
 static void refused_table_is_bounded(void **state)
 {
     struct log_limit *t = calloc(1, sizeof(*t));
@@ -890,6 +929,7 @@ int main(void)
         T(with_the_key_but_bad_manners),
         T(another_version),
         T(port_in_use),
+        cmocka_unit_test(each_rule_of_a_hello),
         cmocka_unit_test(refused_table_is_bounded),
 #undef T
     };

@@ -948,7 +948,7 @@ static struct {
     TRIAL(memory_longer_than_any_gpu, 1),
     TRIAL(memory_of_the_same_number, 1),
     TRIAL(memory_of_another_gpu, 1),
-    TRIAL(memory_of_another_user, 1),
+    TRIAL(memory_of_another_user, 2),
     TRIAL(memory_made_up, 1),
     TRIAL(chunks_that_are_no_memory, 1),
     TRIAL(chunks_without_descriptors, 1),
@@ -1009,8 +1009,11 @@ static void nobody_else_is_hurt(void **state)
         usleep(1000);
     for (unsigned i = 0; i < ARRAY_LEN(trials); i++)
         for (how = 0; how < trials[i].times; how++) {
-            int status = client_join(client_spawn(&sv, 2000, run_trial, &i));
+            int status;
 
+            /* who is charged to the other one has nothing of its memory by that */
+            sv.payer = trials[i].fn == memory_of_another_user && how ? 1000 : 0;
+            status = client_join(client_spawn(&sv, 2000, run_trial, &i));
             if (status)
                 print_error("%s %u: %d\n", trials[i].name, how, status);
             assert_int_equal(status, 0);
@@ -1056,7 +1059,7 @@ static void what_is_lent_is_empty(void **state)
     assert_int_equal(service_stop(&sv), 0);
 }
 
-/* A session takes a socket; it need not even speak. */
+/* A session takes a socket; it need not even speak. A person has no more by having many uids. */
 static void no_more_sessions_than_a_user_may_have(void **state)
 {
     struct service sv;
@@ -1066,8 +1069,10 @@ static void no_more_sessions_than_a_user_may_have(void **state)
 
     (void)state;
     service_start(&sv, NULL);
+    sv.payer = 2000;
     for (; n < 513; n++)
-        socks[n] = service_session(&sv, 2000, 1, NULL);
+        socks[n] = service_session(&sv, 100000 + n, 1, NULL); /* uids of one person */
+    sv.payer = 0;
     c.sock = socks[512];
     assert_true(client_receive(&c));
     assert_int_equal(c.last.answer.code, COMMD_E_QUOTA);
