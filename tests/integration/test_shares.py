@@ -4,9 +4,11 @@
 another node."""
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
+import socket
 import struct
 import subprocess
 import sys
@@ -18,8 +20,8 @@ import cluster as c  # noqa: E402
 from cluster import Cluster, Skip, check, equal, main, until  # noqa: E402
 from test_turns import HOSTILE, Hostile, as_user, open_to_all, victims, work  # noqa: E402
 from test_verbs import ctl, tenants  # noqa: E402
-from wire import ADMIN, ARENA_ANSWER, TABLES, WELCOME, Wire  # noqa: E402
-from wire import arena_ask, frame, hello  # noqa: E402
+from wire import ADMIN, ARENA_ANSWER, JOINED, TABLES, WELCOME, Wire  # noqa: E402
+from wire import arena_add, arena_ask, frame, hello, join  # noqa: E402
 
 PERSON, OTHER, SUBORDINATE = 4711, 4712, 100000
 
@@ -115,21 +117,6 @@ def test_uids_of_one_person():
             out = ctl(node, "--json", "clients", user=as_user(asker))[1]
             check(str(whose.pid) not in out, out)
 
-        # memory of the payer is not its subordinate's, though both are charged to one
-        ranks[1].call("alloc", key="k", size=1 << 20)
-        group = struct.pack("<Q", int(next(
-            row["group"] for row in node.groups() if row["uid"] == PERSON), 16))  # fmt: skip
-        os.seteuid(SUBORDINATE)
-        try:
-            with Wire(node.socket) as wire:
-                wire.send(hello() + b"".join(arena_ask(n, 0, group, n) for n in range(8)))
-                equal(wire.read()[0], WELCOME)
-                for _ in range(8):
-                    kind, fields = wire.read()
-                    check(kind == ARENA_ANSWER and fields.get(2), fields)
-        finally:
-            os.seteuid(0)
-
         # what is held stays charged to whom it was
         with open(path, "w") as file:
             file.write(f"{OTHER}:{SUBORDINATE}:1000\n")
@@ -143,15 +130,42 @@ def test_uids_of_one_person():
         until(lambda: not {uid for uid, _ in tenants(node)} - {0}, "nothing is charged to them")
 
 
-def questioner(stack, node, uid, watch_ms):
-    """A session of commctl of @uid that asks about ranks."""
+def wire_of(stack, node, uid, admin=0):
     os.seteuid(uid)
     try:
         wire = stack.enter_context(Wire(node.socket))
     finally:
         os.seteuid(0)
-    wire.send(hello(admin=1) + frame(ADMIN, f1="ranks", f3=watch_ms))
+    wire.send(hello(admin))
     equal(wire.read()[0], WELCOME)
+    return wire
+
+
+def test_memory_of_a_payer():
+    """It is not its subordinate's, though one user is charged for both."""
+    with persons(f"{PERSON}:{SUBORDINATE}:1000\n") as (_, node, _), contextlib.ExitStack() as stack:
+        person, other = (wire_of(stack, node, uid) for uid in (PERSON, SUBORDINATE))
+        person.send(join(1, 0, 1, "g"))
+        kind, fields = person.read()
+        equal(kind, JOINED)
+        memory = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.truncate(memory, 1 << 20)
+        fcntl.fcntl(memory, fcntl.F_ADD_SEALS,
+                    fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)  # fmt: skip
+        socket.send_fds(person.sock, [arena_add(2, 7, 1 << 20)], [memory])
+        os.close(memory)
+        group = struct.pack("<Q", int(node.groups()[0]["group"], 16))
+        for wire, given in ((person, True), (other, False)):
+            wire.send(arena_ask(3, 0, group, 7))
+            for _ in range(1 + given):  # that it is known; whether it is given
+                kind, fields = wire.read()
+            equal((kind, fields.get(2, 0) == 0), (ARENA_ANSWER, given), fields)
+
+
+def questioner(stack, node, uid, watch_ms):
+    """A session of commctl of @uid that asks about ranks."""
+    wire = wire_of(stack, node, uid, admin=1)
+    wire.send(frame(ADMIN, f1="ranks", f3=watch_ms))
     return wire
 
 

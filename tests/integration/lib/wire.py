@@ -12,7 +12,7 @@ import struct
 
 from cluster import LATEST, TOP
 
-HELLO, JOIN, LEAVE, ABORT, ADMIN, ARENA_ASK = 1, 2, 3, 4, 5, 9
+HELLO, JOIN, LEAVE, ABORT, ADMIN, ARENA_ADD, ARENA_ASK = 1, 2, 3, 4, 5, 7, 9
 WELCOME, JOINED, JOIN_FAILED, REFUSED, TABLES, ARENA_ANSWER = 10, 11, 12, 13, 14, 16
 with open(os.path.join(TOP, "shm/proto/msg.h")) as _header:
     VERSION = int(re.search(r"\bMSG_VERSION = (\d+)", _header.read())[1])
@@ -60,6 +60,10 @@ def join(req, rank, size, name, timeout_ms=0):
 def leave(group):
     """@group: the 8 bytes that JOINED had, a fixed64."""
     return framed(LEAVE, b"\x09" + group)
+
+
+def arena_add(req, arena, size):
+    return framed(ARENA_ADD, field(1, req) + b"\x11" + struct.pack("<Q", arena) + field(3, size))
 
 
 def arena_ask(req, rank, group, arena):
