@@ -91,6 +91,7 @@ long fake_knob_number(const char *name, long otherwise);
 /* Whether @name is RANK:OPERATION[:CODE] of this one. */
 bool fake_knob_hits(const char *name, int rank, unsigned op, int *code);
 void fake_nap(unsigned long *us);
+bool fake_device_busy(cu_device dev); /* an operation is there that has not ended */
 
 /* ---- operations (fakenccl_ops.c) ------------------------------------------------------------- */
 

@@ -78,6 +78,17 @@ static void drop(void *arg)
     op_free(op);
 }
 
+bool fake_device_busy(cu_device dev)
+{
+    struct turn *t = &turns[dev];
+    bool busy;
+
+    pthread_mutex_lock(&t->lock);
+    busy = t->running < t->issued;
+    pthread_mutex_unlock(&t->lock);
+    return busy;
+}
+
 static bool stream_fits(const struct fake_ncclop *op)
 {
     cu_device dev;

@@ -328,6 +328,21 @@ nccl_result ncclCommDestroy(nccl_comm comm)
     return NCCL_SUCCESS;
 }
 
+/* FAKENCCL_ABORT_ALONE: an abort that ends nothing is not beside what runs on its device, for which
+ * it would wait. */
+static void check_alone(nccl_comm comm)
+{
+    bool none;
+
+    pthread_mutex_lock(&comm->lock);
+    none = !comm->pending;
+    pthread_mutex_unlock(&comm->lock);
+    if (none && fake_device_busy(comm->dev) && fake_knob_number("FAKENCCL_ABORT_ALONE", 0)) {
+        fprintf(stderr, "fakenccl: an idle communicator is aborted on a busy device\n");
+        abort();
+    }
+}
+
 /* What runs ends at once, what waits in streams when it is its turn. Two at once never come back in
  * NCCL before 2.19.1. */
 nccl_result ncclCommAbort(nccl_comm comm)
@@ -338,6 +353,7 @@ nccl_result ncclCommAbort(nccl_comm comm)
 
     if (!comm)
         return NCCL_SUCCESS;
+    check_alone(comm);
     beside = atomic_fetch_add(&aborts, 1);
     while (beside && fake_knob_number("FAKENCCL_VERSION", 22809) < 21901)
         fake_nap(&us);
