@@ -44,7 +44,8 @@ libcommd_engine_la_SOURCES = transport/engine/engine.c transport/engine/engine.h
 
 # What commd-gpu decides about an operation, and NCCL as it calls it.
 noinst_LTLIBRARIES += libcommd-gpu-plan.la
-libcommd_gpu_plan_la_SOURCES = transport/gpu/gpu_lines.c transport/gpu/gpu_lines.h \
+libcommd_gpu_plan_la_SOURCES = transport/gpu/gpu_life.c transport/gpu/gpu_life.h \
+	transport/gpu/gpu_lines.c transport/gpu/gpu_lines.h \
 	transport/gpu/gpu_order.c transport/gpu/gpu_order.h \
 	transport/gpu/gpu_plan.c transport/gpu/gpu_plan.h transport/gpu/gpu_plan_blocks.c \
 	transport/gpu/gpu_plan_priv.h transport/gpu/gpu_share.c transport/gpu/gpu_share.h \

@@ -22,6 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 enum { CLIENTS = 4, MAX_RECORDS = 300, PART = 4096 };
 
 static struct gpu g;
+static struct gpu_gate gate;
 static STAILQ_HEAD(, gjob) jobs; /* in one line: their lanes only say which may run at a time */
 
 static struct fuzz_client {
@@ -110,13 +111,10 @@ void jobs_add(struct gjobs *none, struct glane *lane, struct gjob *job)
     STAILQ_INSERT_TAIL(&jobs, job, next);
 }
 
-bool jobs_hold(struct gjobs *none)
+bool jobs_gate(struct gjobs *none, enum gate_event event)
 {
-    return true; /* they are worked on between turns */
-}
-
-void jobs_release(struct gjobs *none)
-{
+    (void)none;
+    return gpu_gate_step(&gate, event); /* no job is worked on: that is between turns */
 }
 
 static bool jobs_run(unsigned n)
@@ -537,6 +535,7 @@ static void begin(void)
         .key = 0x9e3779b1, .control = -1, .running = true, .timeout_ms = 1 << 30, .part = PART};
     g.epoll = epoll_create1(EPOLL_CLOEXEC);
     must(g.epoll >= 0, "epoll");
+    gate = (struct gpu_gate){.state = GATE_OPEN};
     TAILQ_INIT(&g.busy);
     STAILQ_INIT(&jobs);
     stub_begin(&g.cu, &g.nccl);
@@ -572,7 +571,8 @@ static void end(void)
     }
     g.comms_ms = 0;
     comms_turn(&g);
-    must(LIST_EMPTY(&g.comms), "a communicator is still there");
+    must(LIST_EMPTY(&g.comms) && !g.nending, "a communicator is still there");
+    must(gate.state == GATE_OPEN && !gate.aborts, "the gate is not open");
     must(stub_end() == 0, "memory of a client is still mapped");
     free(g.device);
     close(g.epoll);

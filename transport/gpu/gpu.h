@@ -10,6 +10,7 @@
 #ifndef COMMD_GPU_H
 #define COMMD_GPU_H
 
+#include <assert.h>
 #include <sys/queue.h>
 
 #include <commd/commd.h>
@@ -18,6 +19,7 @@
 #include "shm/gpu/session.h"
 #include "shm/proto/msg.h"
 #include "shm/util/closer.h"
+#include "transport/gpu/gpu_life.h"
 #include "transport/gpu/gpu_lines.h"
 #include "transport/gpu/gpu_order.h"
 #include "transport/gpu/gpu_plan.h"
@@ -74,14 +76,11 @@ struct glane {
 };
 
 struct gjobs;
-int jobs_new(struct gjobs **ret);
+int jobs_new(bool one_abort, struct gjobs **ret);
 int jobs_fd(const struct gjobs *jobs); /* readable when jobs_turn() has something to do */
 void jobs_add(struct gjobs *jobs, struct glane *lane, struct gjob *job);
 void jobs_turn(struct gjobs *jobs);
-bool jobs_idle(struct gjobs *jobs);
-/* From here to jobs_release() none is worked on. False: one is, ask again; no other is begun. */
-bool jobs_hold(struct gjobs *jobs);
-void jobs_release(struct gjobs *jobs);
+bool jobs_gate(struct gjobs *jobs, enum gate_event event); /* as gpu_gate_step() */
 
 /* ---- devices: gpu_device.c ------------------------------------------------------------------- */
 
@@ -294,7 +293,8 @@ struct ggroup {
     struct gwire *wire; /* borrowed; over several nodes */
 };
 
-enum gop_state { OP_INPUTS, OP_ORDER, OP_FLYING };
+/* PARTS: some of it is on streams, or was, and the rest will be. */
+enum gop_state { OP_INPUTS, OP_ORDER, OP_PARTS, OP_FLYING };
 
 /* An operation that all members of this node have announced. */
 struct gop {
@@ -310,7 +310,6 @@ struct gop {
     bool counted;           /* user_count() */
     uint64_t waits;         /* user_may(): bits, of units here */
     bool failed;            /* its results say so, although it is, or will be, on streams */
-    bool begun;             /* parts of it are on streams, or were: others will be, too */
     /* only if it needs other GPUs: */
     struct gpu_order_op order;
     struct gcomm *comm; /* held: comm_take(); NULL: there is none that all nodes have */
@@ -333,17 +332,13 @@ struct gcomm {
     uint64_t number;       /* of its id: the same on all nodes */
     unsigned users;        /* operations that hold it */
     unsigned flying;       /* of them, that are on streams */
-    uint64_t used_ms, failed_ms;
-    bool ready, failed;
-    bool waits;              /* to be aborted: not while NCCL launches elsewhere */
+    enum comm_state state;
+    uint64_t since_ms; /* in @state, or an abort has begun since for which its own may wait */
+    uint64_t used_ms;
     atomic_uint abort_next;  /* the rank here that is aborted next */
-    atomic_uint aborts_left; /* threads that have not ended */
-    atomic_bool aborted;     /* by its threads, which use it until then */
+    atomic_uint aborts_left; /* threads that have not ended: they use it until then */
     char why[SESSION_TEXT];
 };
-
-/* Of the operation that is being launched, if it needs other GPUs; see gpu_comm.c. */
-enum gstage { STAGE_COMM, STAGE_ROUND, STAGE_CALLS, STAGE_END };
 
 enum { GROUP_BUCKETS = 1024, HANDLE_BUCKETS = 4096 };
 
@@ -384,13 +379,12 @@ struct gpu {
     uint64_t looked_ms; /* at the streams, for errors */
     unsigned nflying;
     struct gpu_order order; /* of operations that need other GPUs */
-    struct gop *now;        /* borrowed: the one that is being launched */
-    enum gstage stage;
-    uint64_t now_since_ms; /* it has been there */
-    bool alone;            /* jobs are held, and aborts wait: NCCL launches over several GPUs */
+    enum launch_stage stage;
+    struct gop *now;       /* borrowed: the one that is being launched; NULL: LAUNCH_NONE */
+    uint64_t now_since_ms; /* it has been in @stage */
     uint64_t comms_ms;     /* communicators were looked at */
     LIST_HEAD(, gcomm) comms;
-    unsigned naborting; /* of them */
+    unsigned nending; /* of them: all that do not live */
 };
 
 /* gpu_main.c */
@@ -544,6 +538,8 @@ bool comm_turn(struct gpu *g);
 struct gcomm *comm_find(const struct ggroup *gr); /* NULL: none of its GPUs */
 /* The operation holds it, instead of what it held; NULL: none. */
 void comm_take(struct gop *op, struct gcomm *c);
+/* May another one be made for the group? What has to go before is retired, and has gone. */
+bool comm_room(const struct ggroup *gr);
 struct gcomm *comm_begin(struct gop *op); /* NULL: it cannot be */
 /* Has everything been enqueued, or made? False also if it has failed meanwhile. */
 bool comm_settled(struct gpu *g, struct gcomm *c, const char *what);
@@ -554,10 +550,10 @@ void comm_peer_lost(struct ggroup *gr, const char *why);
 int comm_new_id(struct gpu *g, struct nccl_id *ret, char why[SESSION_TEXT]);
 unsigned comm_count(const struct gpu *g, const struct gdevice *d);
 void comms_turn(struct gpu *g);
-/* May NCCL launch over several GPUs: is no job worked on, and no communicator aborted? None is from
- * then on until comms_not_alone(). False: ask again, or call that. */
-bool comms_alone(struct gpu *g);
-void comms_not_alone(struct gpu *g);
+/* It moves on as the event says, which must be one of its state. */
+void comm_change(struct gcomm *c, enum comm_event event);
+/* Is one of them in @state? */
+bool comms_any(const struct gpu *g, enum comm_state state);
 
 /* gpu_wire.c */
 /* NULL, or why the group cannot be; then @ret_code may be set. */

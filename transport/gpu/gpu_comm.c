@@ -3,11 +3,9 @@
  *
  * They are launched one after the other on this node, in an order that is the same on all nodes
  * (gpu_order.c): NCCL's kernels wait for each other, and two that are launched in different orders
- * on two GPUs would wait for ever. One is being launched at a time (gpu->now):
- *   COMM    the communicator is made, if there is none of these GPUs yet
- *   ROUND   moves before it, and the calls, in one NCCL group over all GPUs of this node
- *   CALLS   NCCL enqueues them, in the background; then moves after it. With several GPUs here
- *           nothing that frees or unmaps memory runs meanwhile
+ * on two GPUs would wait for ever. One is being launched at a time (gpu->now); gpu_life.h has its
+ * stages. A part of it is a round of its plan: moves before the calls, the calls in one NCCL group
+ * over all GPUs of this node, which NCCL enqueues in the background, and moves after them.
  * Behind the last round it is on the streams. After each other one it goes back into the order, so
  * that others come in between, and has its next turn when no more than one of its rounds runs: who
  * has to wait for NCCL waits for two at most. What has begun so is seen to its end, as what was
@@ -23,15 +21,26 @@
 
 #include "shm/util/wait.h"
 
-/* ---- the end of one that cannot be -------------------------------------------------------------
- */
+/* ---- its stages ------------------------------------------------------------------------------ */
+
+static void now_step(struct gpu *g, enum launch_event event)
+{
+    int stage = launch_step(g->stage, event);
+
+    assert(stage >= 0);
+    g->stage = stage;
+    g->now_since_ms = now_ms();
+    if (stage == LAUNCH_NONE)
+        g->now = NULL;
+    assert(!g->now == (stage == LAUNCH_NONE));
+}
 
 /* Nothing of the operation that is being launched is on a stream: it ends here. */
 static void now_fail(struct gpu *g, const char *text)
 {
     struct ggroup *gr = g->now->group;
 
-    g->now = NULL;
+    now_step(g, LAUNCH_OVER);
     if (gr->broken)
         group_drop_op(gr);
     else
@@ -94,7 +103,7 @@ bool comm_drop(struct gop *op)
     if (op->state == OP_INPUTS)
         return true;
     /* other nodes may have launched what was agreed upon, and would wait for us */
-    if (op->begun || op == op->group->g->now ||
+    if (op->state == OP_PARTS || op == op->group->g->now ||
         (op->group->nnodes > 1 &&
          (op->order.state == GPU_ORDER_AGREED || wire_promised(op->group))))
         return false;
@@ -197,9 +206,10 @@ static void launch_begun(struct gop *op)
 {
     if (op->comm)
         op->comm->used_ms = now_ms();
-    if (op->begun)
+    if (op->state == OP_PARTS)
         return;
-    op->begun = true;
+    assert(op->state == OP_ORDER);
+    op->state = OP_PARTS;
     op->group->flying++;
     if (op->comm)
         op->comm->flying++;
@@ -226,7 +236,7 @@ static void launch_again(struct gpu *g)
     struct gop *op = g->now;
     struct ggroup *gr = op->group;
 
-    g->now = NULL;
+    now_step(g, LAUNCH_OVER);
     launch_begun(op);
     for (unsigned u = 0; u < gr->nhere; u++) {
         device_check(gr->here[u].dev, device_use(gr->here[u].dev), "cuCtxSetCurrent");
@@ -241,7 +251,7 @@ static void launch_done(struct gpu *g)
     struct gop *op = g->now;
     struct ggroup *gr = op->group;
 
-    g->now = NULL;
+    now_step(g, LAUNCH_OVER);
     launch_begun(op);
     op->state = OP_FLYING;
     for (unsigned u = 0; u < gr->nhere; u++) {
@@ -269,32 +279,36 @@ void comm_landed(struct gop *op)
         op->comm->flying--;
 }
 
-/* Is there a communicator for it, which all nodes have? Begins to make one if not. False: not yet,
- * or it is no operation any more. */
+/* The communicator of the operation that is being launched has failed. */
+static void now_lost(struct gpu *g)
+{
+    assert(!comm_lives(g->now->comm->state));
+    jobs_gate(g->jobs, GATE_LAUNCH_END);
+    if (g->now->state == OP_PARTS || g->stage == LAUNCH_CALLS)
+        now_abandon(g);
+    else
+        now_fail(g, g->now->comm->why);
+}
+
+/* Does it hold a communicator, which all nodes have? Begins to make one if not. False: not yet, or
+ * it is no operation any more. */
 static bool find_comm(struct gpu *g)
 {
     struct gop *op = g->now;
+    struct gcomm *c;
 
     if (!op->comm && op->group->nnodes == 1) /* another operation may have made it meanwhile */
         comm_take(op, comm_find(op->group));
-    if (!op->comm) {
-        struct gcomm *c = comm_begin(op);
-
-        if (!c) {
-            now_fail(g, "commd-gpu cannot make a communicator of NCCL");
-            return false;
-        }
+    if (op->comm)
+        return true;
+    if (!comm_room(op->group))
+        return false;
+    c = comm_begin(op);
+    if (c)
         comm_take(op, c);
-    }
-    if (!op->comm->ready && comm_settled(g, op->comm, "making a communicator"))
-        op->comm->ready = true;
-    if (!op->comm->failed)
-        return op->comm->ready;
-    if (op->begun)
-        now_abandon(g);
     else
-        now_fail(g, op->comm->why);
-    return false;
+        now_fail(g, "commd-gpu cannot make a communicator of NCCL");
+    return c;
 }
 
 static bool room_on_streams(struct gpu *g)
@@ -310,47 +324,60 @@ static bool room_on_streams(struct gpu *g)
     return true;
 }
 
-/* One step; false: it has to wait. */
+/* What it waits for in its stage has come: the next one. False: not yet. */
 static bool now_turn(struct gpu *g)
 {
     struct gop *op = g->now;
 
+    if (g->stage == LAUNCH_ROOM && !room_on_streams(g))
+        return false;
+    if (op->plan[0].rounds && op->comm && !comm_lives(op->comm->state)) {
+        /* NCCL may put something on the streams until it is aborted */
+        if (g->stage == LAUNCH_CALLS && op->comm->state != COMM_ABORTED)
+            return false;
+        now_lost(g);
+        return true;
+    }
     switch (g->stage) {
-    case STAGE_COMM: /* a barrier needs none: that it is its turn says that all have come */
-        if (!room_on_streams(g) || (op->plan[0].rounds && !find_comm(g)))
-            return false;
-        g->stage = op->plan[0].rounds ? STAGE_ROUND : STAGE_END;
-        return true;
-    case STAGE_ROUND: /* see gpu_jobs.c */
-        if (op->comm->failed) {
-            comms_not_alone(g);
-            g->stage = STAGE_COMM;
+    case LAUNCH_ROOM:
+        if (!op->plan[0].rounds) { /* a barrier: that it is its turn says that all have come */
+            launch_done(g);
             return true;
         }
-        if (op->group->nhere > 1 && !comms_alone(g))
+        if (!find_comm(g))
             return false;
+        now_step(g, LAUNCH_HELD);
+        return true;
+    case LAUNCH_COMM:
+        if (op->comm->state == COMM_MAKING) {
+            if (!comm_settled(g, op->comm, "making a communicator"))
+                return false;
+            comm_change(op->comm, COMM_MADE);
+        }
+        now_step(g, LAUNCH_READY);
+        return true;
+    case LAUNCH_ROUND:
+        if (op->group->nhere > 1 && !jobs_gate(g->jobs, GATE_LAUNCH)) {
+            if (comms_any(g, COMM_ABORTING)) /* which has its own limit */
+                g->now_since_ms = now_ms();
+            return false;
+        }
+        now_step(g, LAUNCH_CALLED);
         launch_round(g);
-        g->stage = STAGE_CALLS;
         return true;
-    case STAGE_CALLS:
-        if (!comm_settled(g, op->comm, "an operation")) {
-            if (!op->comm->failed ||
-                !atomic_load_explicit(&op->comm->aborted, memory_order_acquire))
-                return false; /* NCCL may put something on the streams until it is aborted */
-            comms_not_alone(g);
-            now_abandon(g);
-            return true;
-        }
-        comms_not_alone(g);
+    case LAUNCH_CALLS:
+        if (!comm_settled(g, op->comm, "an operation"))
+            return false;
+        jobs_gate(g->jobs, GATE_LAUNCH_END);
         launch_after(g);
         if (op->round < op->plan[0].rounds)
             launch_again(g);
         else
-            g->stage = STAGE_END;
+            launch_done(g);
         return true;
-    case STAGE_END:
-        launch_done(g);
-        return true;
+    case LAUNCH_NONE:
+    case LAUNCH_STAGES:
+        break;
     }
     return false;
 }
@@ -361,12 +388,12 @@ static void now_check(struct gpu *g)
 {
     struct gop *op = g->now;
 
-    if (!op->comm || op->comm->failed || (g->stage == STAGE_COMM && op->comm->ready) ||
+    if (g->stage < LAUNCH_COMM || !comm_lives(op->comm->state) ||
         now_ms() - g->now_since_ms <= (uint64_t)g->timeout_ms)
         return;
     comm_fail(g, op->comm, "%s: %s of group \"%s\" stands still for %d ms",
-              g->stage == STAGE_ROUND ? "a call of the driver does not come back"
-                                      : "NCCL does not come forward",
+              g->stage == LAUNCH_ROUND ? "a call of the driver does not come back"
+                                       : "NCCL does not come forward",
               coll_name(op->of[0]->desc.coll), op->group->name, g->timeout_ms);
 }
 
@@ -381,14 +408,10 @@ bool comm_turn(struct gpu *g)
         if (!next)
             return false;
         g->now = container_of(next, struct gop, order);
-        g->stage = STAGE_COMM;
-        g->now_since_ms = now_ms();
+        now_step(g, LAUNCH_TAKE);
     }
-    while (g->now && now_turn(g)) {
+    while (g->now && now_turn(g))
         moved = true;
-        if (g->now)
-            g->now_since_ms = now_ms();
-    }
     if (g->now)
         now_check(g);
     return moved;

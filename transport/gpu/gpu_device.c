@@ -256,11 +256,11 @@ static void stream_check(struct gstream *s, uint64_t now)
         s->since_ms = now;
     if (now <= s->since_ms + (uint64_t)g->timeout_ms) /* since_ms may be a little later */
         return;
-    if (op->comm && op->comm->waits) /* for its abort to begin */
+    if (op->comm && op->comm->state == COMM_FAILED) /* it waits for its abort to begin */
         return;
     snprintf(text, sizeof text, "GPU %u stands still for %d ms in %s of group \"%s\"",
              s->dev->number, g->timeout_ms, coll_name(op->of[0]->desc.coll), op->group->name);
-    if (!op->comm || op->comm->failed)
+    if (!op->comm || !comm_lives(op->comm->state))
         gpu_fatal(g, "%s", text);
     comm_fail(g, op->comm, "%s", text);
 }

@@ -6,34 +6,24 @@
  * turn of the next user. `done` is called on the loop. Nothing that a job works on may be freed
  * before: whoever adds one counts it.
  *
- * They are held while NCCL launches over several GPUs: what frees or unmaps memory waits for that
- * GPU and for all that reach it, and holds up launches meanwhile; between the launches on two GPUs
- * it waits for one that waits for the other. Behind a launch one job that waits comes first. */
+ * The gate says when a job may begin, and whoever else makes calls that wait for GPUs asks it
+ * through jobs_gate(). gpu_life.c has its rules. */
 #include "transport/gpu/gpu.h"
 
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 
+enum { STACK = 8 << 20 }; /* the driver runs on it */
+
 struct gjobs {
     pthread_mutex_t lock;
     pthread_cond_t work;
-    pthread_t thread;
     STAILQ_HEAD(, glane) ready;
     STAILQ_HEAD(, gjob) ended;
-    unsigned pending;
     int event;
-    bool working; /* on one */
-    bool wanted;  /* no other is begun ... */
-    bool owed;    /* ... but for one */
-    bool held;
+    struct gpu_gate gate;
 };
-
-/* With the lock held. */
-static bool may_begin(const struct gjobs *jobs)
-{
-    return !STAILQ_EMPTY(&jobs->ready) && !jobs->held && (!jobs->wanted || jobs->owed);
-}
 
 static void *jobs_thread(void *arg)
 {
@@ -45,8 +35,9 @@ static void *jobs_thread(void *arg)
         struct glane *lane;
         struct gjob *job;
 
-        while (!may_begin(jobs))
+        while (!gpu_gate_step(&jobs->gate, GATE_JOB_BEGIN))
             pthread_cond_wait(&jobs->work, &jobs->lock);
+        assert(!STAILQ_EMPTY(&jobs->ready));
         lane = STAILQ_FIRST(&jobs->ready);
         STAILQ_REMOVE_HEAD(&jobs->ready, next);
         job = STAILQ_FIRST(&lane->jobs);
@@ -55,12 +46,10 @@ static void *jobs_thread(void *arg)
             lane->waits = false;
         else
             STAILQ_INSERT_TAIL(&jobs->ready, lane, next);
-        jobs->working = true;
-        jobs->owed = false;
         pthread_mutex_unlock(&jobs->lock);
         job->work(job);
         pthread_mutex_lock(&jobs->lock);
-        jobs->working = false;
+        gpu_gate_step(&jobs->gate, GATE_JOB_END);
         STAILQ_INSERT_TAIL(&jobs->ended, job, next);
         if (write(jobs->event, &one, sizeof one) < 0)
             continue; /* it is readable already */
@@ -86,31 +75,24 @@ int thread_start(void *(*fn)(void *), void *arg, size_t stack)
     return -r;
 }
 
-int jobs_new(struct gjobs **ret)
+int jobs_new(bool one_abort, struct gjobs **ret)
 {
     struct gjobs *jobs = calloc(1, sizeof *jobs);
-    sigset_t all, old;
     int r;
 
     if (!jobs)
         return -ENOMEM;
     STAILQ_INIT(&jobs->ready);
     STAILQ_INIT(&jobs->ended);
+    jobs->gate.one_abort = one_abort;
     pthread_mutex_init(&jobs->lock, NULL);
     pthread_cond_init(&jobs->work, NULL);
     jobs->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (jobs->event < 0) {
-        free(jobs);
-        return -errno;
-    }
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    r = pthread_create(&jobs->thread, NULL, jobs_thread, jobs);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    r = jobs->event < 0 ? -errno : thread_start(jobs_thread, jobs, STACK);
     if (r) {
-        close(jobs->event);
+        close_fdp(&jobs->event);
         free(jobs);
-        return -r;
+        return r;
     }
     *ret = jobs;
     return 0;
@@ -131,7 +113,7 @@ void jobs_add(struct gjobs *jobs, struct glane *lane, struct gjob *job)
     if (!lane->waits)
         STAILQ_INSERT_TAIL(&jobs->ready, lane, next);
     lane->waits = true;
-    jobs->pending++;
+    gpu_gate_step(&jobs->gate, GATE_JOB_ADD);
     pthread_cond_signal(&jobs->work);
     pthread_mutex_unlock(&jobs->lock);
 }
@@ -149,35 +131,17 @@ void jobs_turn(struct gjobs *jobs)
     pthread_mutex_unlock(&jobs->lock);
     while ((job = STAILQ_FIRST(&ended))) {
         STAILQ_REMOVE_HEAD(&ended, next);
-        jobs->pending--;
         job->done(job);
     }
 }
 
-bool jobs_idle(struct gjobs *jobs)
+bool jobs_gate(struct gjobs *jobs, enum gate_event event)
 {
-    bool idle;
+    bool may;
 
     pthread_mutex_lock(&jobs->lock);
-    idle = jobs->pending == 0;
-    pthread_mutex_unlock(&jobs->lock);
-    return idle;
-}
-
-bool jobs_hold(struct gjobs *jobs)
-{
-    pthread_mutex_lock(&jobs->lock);
-    jobs->wanted = true;
-    jobs->held = !jobs->working && !jobs->owed;
-    pthread_mutex_unlock(&jobs->lock);
-    return jobs->held;
-}
-
-void jobs_release(struct gjobs *jobs)
-{
-    pthread_mutex_lock(&jobs->lock);
-    jobs->owed = !STAILQ_EMPTY(&jobs->ready);
-    jobs->held = jobs->wanted = false;
+    may = gpu_gate_step(&jobs->gate, event);
     pthread_cond_signal(&jobs->work);
     pthread_mutex_unlock(&jobs->lock);
+    return may;
 }

@@ -257,7 +257,7 @@ static void rest_until(struct gpu *g, int64_t *nap)
     if (!TAILQ_EMPTY(&g->busy) || g->nflying || g->now) { /* ready words and streams ring no bell */
         look_around(g, *nap);
         *nap = MIN(*nap + *nap / 4, (int64_t)NAP_MOST_NS);
-    } else if (wires_wait(g) || g->naborting) {
+    } else if (wires_wait(g) || g->nending) {
         look_around(g, TICK_MS * 1000000ll);
     } else {
         look_around(g, LIST_EMPTY(&g->sessions) ? -1 : REST_MS * 1000000ll);
@@ -497,7 +497,8 @@ static int begin(struct gpu *g)
         return -errno;
     g->control_watch.kind = WATCH_CONTROL;
     g->jobs_watch.kind = WATCH_JOBS;
-    if (fcntl(g->control, F_SETFD, FD_CLOEXEC) || jobs_new(&g->jobs) ||
+    if (fcntl(g->control, F_SETFD, FD_CLOEXEC) ||
+        jobs_new(g->nccl.version < NCCL_ABORTS_AT_ONCE, &g->jobs) ||
         gpu_watch(g, jobs_fd(g->jobs), EPOLLIN, &g->jobs_watch) ||
         gpu_watch(g, g->control, EPOLLIN, &g->control_watch))
         return -errno;

@@ -5,15 +5,19 @@
  * count on one hold it (comm_take()) from when they say so to the other nodes, so that none is
  * evicted between that and the launch.
  *
- * States: made (`ready` not yet), ready, failed: nobody finds it any more, and threads of its own,
- * most often one for each rank here, abort it, for that can take long. It is freed when they have
- * ended and nobody holds it.
+ * gpu_life.h has their states, and gpu_life.c what may follow what, and when an abort may begin. A
+ * communicator ends because it has failed, or is retired: for another one of the same GPUs, for
+ * want of room, or because no group is for it. Threads abort it, most often one for each rank here,
+ * for an abort can take long.
  *
  * What if NCCL fails in one, what runs does not end within --timeout, or a node of it is gone: the
- * operations that run in it, or are being launched, end with why; their groups are broken and begin
- * anew (COMMD_E_GPU_LOST). Behind them the streams go on as soon as the abort has ended what hangs;
- * groups that use other communicators wait for that, and know nothing of it. What if the abort does
- * not come back, or the stream stands still after it: gpu_fatal(). */
+ * operations that run in it, or are being launched, end with the reason; their groups are broken
+ * and begin anew (COMMD_E_GPU_LOST). Behind them the streams go on as soon as the abort has ended
+ * what hangs; groups that use other communicators wait for that, and know nothing of it. What if
+ * the abort does not come back, or the stream stands still after it: gpu_fatal().
+ *
+ * An abort that is under way may wait for what only another one ends. So it has its full time again
+ * when another one begins. */
 #include "transport/gpu/gpu.h"
 
 #include <stdarg.h>
@@ -26,7 +30,6 @@ enum {
     COMMS_USER = 16, /* who has made so many gives up one of its own for the next */
     COMMS_CHECK_MS = 50,
     ABORT_STACK = 512 << 10,
-    NCCL_ABORTS_AT_ONCE = 21901,
 };
 
 /* ---- which there are ------------------------------------------------------------------------- */
@@ -35,7 +38,7 @@ enum {
  * same units: so this node must be the same ones among them. */
 static bool comm_fits(const struct gcomm *c, const struct ggroup *gr)
 {
-    if (c->failed || c->nunits != gr->nunits || c->nhere != gr->nhere)
+    if (!comm_lives(c->state) || c->nunits != gr->nunits || c->nhere != gr->nhere)
         return false;
     for (uint32_t u = 0; u < c->nunits; u++)
         if (memcmp(&c->units[u], &gr->units[u].uuid, sizeof c->units[u]))
@@ -63,12 +66,24 @@ unsigned comm_count(const struct gpu *g, const struct gdevice *d)
 
     LIST_FOREACH(c, &g->comms, link)
         for (unsigned i = 0; i < c->nhere; i++)
-            n += !c->failed && c->dev[i] == d;
+            n += comm_lives(c->state) && c->dev[i] == d;
     return n;
+}
+
+bool comms_any(const struct gpu *g, enum comm_state state)
+{
+    const struct gcomm *c;
+
+    LIST_FOREACH(c, &g->comms, link)
+        if (c->state == state)
+            return true;
+    return false;
 }
 
 void comm_take(struct gop *op, struct gcomm *c)
 {
+    assert(!op->comm || op->comm->users);
+    assert(!c || c->state != COMM_RETIRED);
     if (op->comm)
         op->comm->users--;
     op->comm = c;
@@ -79,8 +94,8 @@ void comm_take(struct gop *op, struct gcomm *c)
 /* ---- giving one up --------------------------------------------------------------------------- */
 
 /* One for each rank here, all at once: an abort waits for what NCCL does in the background for all
- * of them, and that may stand still until the last one is aborted. NCCL before 2.19.1 "does not
- * support multithreaded abort well" (NVIDIA/nccl issue 992): there one for all, one by one. */
+ * ranks, and that may stand still until the last one is aborted. NCCL that takes no two aborts at
+ * once has one thread for all ranks, one by one. */
 static void *abort_thread(void *arg)
 {
     struct gcomm *c = arg;
@@ -89,8 +104,7 @@ static void *abort_thread(void *arg)
     while ((i = atomic_fetch_add(&c->abort_next, 1)) < c->nhere)
         if (c->comm[i])
             c->g->nccl.abort(c->comm[i]);
-    if (atomic_fetch_sub(&c->aborts_left, 1) == 1)
-        atomic_store_explicit(&c->aborted, true, memory_order_release);
+    atomic_fetch_sub_explicit(&c->aborts_left, 1, memory_order_release); /* pairs with comm_end() */
     return NULL;
 }
 
@@ -106,14 +120,28 @@ static void streams_renew(const struct gcomm *c, uint64_t now)
     }
 }
 
-/* Its time begins, and that of what it is to end. */
+void comm_change(struct gcomm *c, enum comm_event event)
+{
+    int state = comm_step(c->state, event);
+
+    assert(state >= 0);
+    assert(event != COMM_RETIRE || !c->users);
+    c->g->nending += comm_lives(c->state) && !comm_lives(state);
+    c->state = state;
+    c->since_ms = now_ms();
+}
+
 static void abort_begin(struct gpu *g, struct gcomm *c)
 {
     unsigned threads = g->nccl.version < NCCL_ABORTS_AT_ONCE ? 1 : c->nhere;
+    struct gcomm *o;
 
-    c->waits = false;
-    c->failed_ms = now_ms();
-    streams_renew(c, c->failed_ms);
+    comm_change(c, COMM_ABORT);
+    LIST_FOREACH(o, &g->comms, link)
+        if (o->state == COMM_ABORTING) {
+            o->since_ms = c->since_ms;
+            streams_renew(o, c->since_ms);
+        }
     atomic_store(&c->aborts_left, threads);
     for (unsigned i = 0; i < threads; i++) {
         int r = thread_start(abort_thread, c, ABORT_STACK);
@@ -124,61 +152,67 @@ static void abort_begin(struct gpu *g, struct gcomm *c)
     }
 }
 
-/* Those that wait: for NCCL's launches, but not for ones that have failed, whose own abort frees
- * memory, and so waits for what only these aborts end. Nor for long: launches may wait for that,
- * too. */
-static void aborts_begin(struct gpu *g)
+static void comm_free(struct gcomm *c)
 {
-    bool launches = g->alone && !g->now->comm->failed;
-    uint64_t now = now_ms();
-    struct gcomm *c;
-
-    LIST_FOREACH(c, &g->comms, link)
-        if (c->waits && (!launches || now > c->failed_ms + (uint64_t)g->timeout_ms / 4))
-            abort_begin(g, c);
+    assert(!c->users && !c->flying);
+    free(c->units);
+    free(c->rank);
+    free(c->comm);
+    free(c->dev);
+    free(c);
 }
 
-/* Aborted, not destroyed: that waits for nobody. */
-static void comm_abort(struct gpu *g, struct gcomm *c)
+/* Has what is on the first @n streams of each of its GPUs ended, and is NCCL at nothing else? */
+static bool comm_idle(const struct gcomm *c, unsigned n)
 {
-    c->failed = c->waits = true;
-    c->failed_ms = now_ms();
-    g->naborting++;
-    aborts_begin(g);
+    for (unsigned i = 0; i < c->nhere; i++)
+        for (unsigned s = 0; s < n; s++)
+            if (c->dev[i]->stream[s].nflying)
+                return false;
+    return c->g->stage <= LAUNCH_ROOM;
 }
 
-bool comms_alone(struct gpu *g)
+/* Its abort begins if it may. */
+static void comm_try_abort(struct gpu *g, struct gcomm *c, uint64_t now)
 {
-    const struct gcomm *c;
+    bool late = now > c->since_ms + (uint64_t)g->timeout_ms / 4;
 
-    LIST_FOREACH(c, &g->comms, link)
-        if (c->failed && !atomic_load_explicit(&c->aborted, memory_order_acquire)) {
-            g->now_since_ms = now_ms(); /* comms_turn() sees to how long that takes */
-            return false;
-        }
-    g->alone = jobs_hold(g->jobs);
-    return g->alone;
+    if (c->state == COMM_RETIRED ? comm_idle(c, STREAM_NCCL + 1) && jobs_gate(g->jobs, GATE_RETIRE)
+                                 : jobs_gate(g->jobs, late ? GATE_ABORT_LATE : GATE_ABORT))
+        abort_begin(g, c);
 }
 
-void comms_not_alone(struct gpu *g)
+/* One that ends goes on, as far as it may: perhaps it is freed. */
+static void comm_end(struct gpu *g, struct gcomm *c, uint64_t now)
 {
-    g->alone = false;
-    jobs_release(g->jobs);
-    aborts_begin(g);
+    if (c->state == COMM_RETIRED || c->state == COMM_FAILED)
+        comm_try_abort(g, c, now);
+    if (c->state == COMM_ABORTING && !atomic_load_explicit(&c->aborts_left, memory_order_acquire)) {
+        comm_change(c, COMM_ENDED);
+        jobs_gate(g->jobs, GATE_ABORT_END);
+    }
+    if (c->state == COMM_ABORTING && now > c->since_ms + (uint64_t)g->timeout_ms)
+        gpu_fatal(g, "NCCL does not end a communicator within %d ms%s%s", g->timeout_ms,
+                  c->why[0] ? ": " : "", c->why);
+    if (c->state == COMM_ABORTED && !c->users) {
+        g->nending--;
+        LIST_REMOVE(c, link);
+        comm_free(c);
+    }
 }
 
 void comm_fail(struct gpu *g, struct gcomm *c, const char *format, ...)
 {
     va_list args;
 
-    if (c->failed)
+    if (!comm_lives(c->state))
         return;
     va_start(args, format);
     vsnprintf(c->why, sizeof c->why, format, args);
     va_end(args);
     gpu_log_user(g, c->uid, LOG_ERROR, "%s; its communicator is aborted", c->why);
-    c->failed = true;
-    streams_renew(c, now_ms()); /* the abort has its time */
+    comm_change(c, COMM_FAIL);
+    streams_renew(c, c->since_ms); /* the abort has its time */
     for (unsigned i = 0; i < c->nhere; i++) {
         struct gstream *s = &c->dev[i]->stream[STREAM_NCCL];
         struct gflight *f;
@@ -189,7 +223,10 @@ void comm_fail(struct gpu *g, struct gcomm *c, const char *format, ...)
                 group_break(f->op->group, COMMD_E_GPU_LOST, -1, 0, c->why);
             }
     }
-    comm_abort(g, c); /* behind the results: after it the streams say done */
+    if (g->now && g->now->comm == c)
+        jobs_gate(g->jobs, GATE_LAUNCH_FAIL);
+    comm_try_abort(g, c,
+                   c->since_ms); /* behind the results: after the abort the streams say done */
 }
 
 /* One of the operations in it, for people. */
@@ -208,7 +245,7 @@ static const struct gop *comm_op(const struct gpu *g, const struct gcomm *c)
 /* Is one GPU in it twice, as that of two nodes? NCCL may refuse that. */
 static bool comm_twice(const struct gcomm *c)
 {
-    for (uint32_t u = 0; u < c->nunits && !c->ready; u++)
+    for (uint32_t u = 0; u < c->nunits && c->state == COMM_MAKING; u++)
         for (uint32_t v = 0; v < u; v++)
             if (!memcmp(&c->units[u], &c->units[v], sizeof c->units[u]))
                 return true;
@@ -234,7 +271,8 @@ void comm_peer_lost(struct ggroup *gr, const char *why)
 
     if (now && now->group == gr && now->comm)
         comm_fail(gr->g, now->comm, "%s", why);
-    if (gr->op && gr->op->begun && gr->op->comm) /* some of it has ended, and its rest will come */
+    if (gr->op && gr->op->state == OP_PARTS &&
+        gr->op->comm) /* some of it has ended, and its rest will come */
         comm_fail(gr->g, gr->op->comm, "%s", why);
     STAILQ_FOREACH(f, &s->flying, next)
         if (f->op->group == gr && f->op->comm)
@@ -243,10 +281,10 @@ void comm_peer_lost(struct ggroup *gr, const char *why)
 
 bool comm_settled(struct gpu *g, struct gcomm *c, const char *what)
 {
-    bool settled = !c->failed;
+    bool settled = comm_lives(c->state);
 
     /* All: while one goes on another may have failed. */
-    for (unsigned i = 0; i < c->nhere && !c->failed; i++) {
+    for (unsigned i = 0; i < c->nhere && comm_lives(c->state); i++) {
         nccl_result state = NCCL_SUCCESS, r = g->nccl.async_error(c->comm[i], &state);
 
         r = r ? r : state;
@@ -261,34 +299,35 @@ bool comm_settled(struct gpu *g, struct gcomm *c, const char *what)
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
-static void comm_free(struct gcomm *c)
-{
-    free(c->units);
-    free(c->rank);
-    free(c->comm);
-    free(c->dev);
-    free(c);
-}
-
-/* The one that was not used for the longest time, if there are as many as are kept: of this user
- * if it has made its share of them. */
-static void comm_evict(struct gpu *g, uint32_t uid)
+/* Of those that nobody holds the one that was not used for the longest time, if there are as many
+ * as are kept: of this user if it has made its share of them. */
+static struct gcomm *comm_oldest(const struct gpu *g, uint32_t uid)
 {
     struct gcomm *c, *oldest = NULL;
     unsigned all = 0, own = 0;
 
     LIST_FOREACH(c, &g->comms, link) {
-        all += !c->failed;
-        own += !c->failed && c->uid == uid;
+        all += comm_lives(c->state);
+        own += comm_lives(c->state) && c->uid == uid;
     }
     if (all < COMMS_MOST && own < COMMS_USER)
-        return;
+        return NULL;
     LIST_FOREACH(c, &g->comms, link)
-        if (!c->failed && !c->users && (own < COMMS_USER || c->uid == uid) &&
+        if (comm_lives(c->state) && !c->users && (own < COMMS_USER || c->uid == uid) &&
             (!oldest || c->used_ms < oldest->used_ms))
             oldest = c;
-    if (oldest)
-        comm_abort(g, oldest);
+    return oldest;
+}
+
+bool comm_room(const struct ggroup *gr)
+{
+    struct gcomm *c = comm_find(gr); /* another node does not have it any more */
+
+    if (!c || c->users)
+        c = comm_oldest(gr->g, gr->user->uid);
+    if (c)
+        comm_change(c, COMM_RETIRE);
+    return !comms_any(gr->g, COMM_RETIRED) && !comms_any(gr->g, COMM_ABORTING);
 }
 
 static struct gcomm *comm_alloc(const struct ggroup *gr)
@@ -358,26 +397,22 @@ static nccl_result comm_init(struct gpu *g, struct gcomm *c, const struct nccl_i
     return nccl_failed(r) ? r : end;
 }
 
-/* Begins to make it: the ranks of all nodes meet in the background. One of the same GPUs that
- * another node does not have any more goes, when nobody holds it. */
+/* Begins to make it: the ranks of all nodes meet in the background. */
 struct gcomm *comm_begin(struct gop *op)
 {
     struct ggroup *gr = op->group;
     struct gpu *g = gr->g;
-    struct gcomm *c = comm_find(gr);
+    struct gcomm *c;
     char why[SESSION_TEXT];
     nccl_result r;
 
     if (gr->nnodes == 1 && comm_new_id(g, &op->id, why))
         return NULL;
-    if (c && !c->users)
-        comm_abort(g, c);
-    comm_evict(g, gr->user->uid);
     c = comm_alloc(gr);
     if (!c)
         return NULL;
     c->number = comm_id_number(&op->id);
-    c->used_ms = now_ms();
+    c->used_ms = c->since_ms = now_ms();
     LIST_INSERT_HEAD(&g->comms, c, link);
     r = comm_init(g, c, &op->id);
     if (nccl_failed(r))
@@ -387,16 +422,6 @@ struct gcomm *comm_begin(struct gop *op)
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
-/* An abort frees memory, and that waits for all that the GPUs have to do. */
-static bool comm_idle(const struct gpu *g, const struct gcomm *c)
-{
-    for (unsigned i = 0; i < c->nhere; i++)
-        for (unsigned s = 0; s < STREAMS; s++)
-            if (c->dev[i]->stream[s].nflying)
-                return false;
-    return !g->now && !g->naborting;
-}
-
 /* Each takes some hundred MB of its GPUs: one that no group is for goes after a while, in which
  * another group of the same ranks mostly comes, and when it is in nobody's way. Other nodes find
  * that this one has none. */
@@ -404,7 +429,7 @@ static void comm_rest(struct gpu *g, struct gcomm *c, uint64_t now)
 {
     const struct ggroup *gr;
 
-    if (!c->ready || c->users || now <= c->used_ms + (uint64_t)g->timeout_ms)
+    if (c->state != COMM_READY || c->users || now <= c->used_ms + (uint64_t)g->timeout_ms)
         return;
     for (unsigned i = 0; i < GROUP_BUCKETS; i++)
         LIST_FOREACH(gr, &g->groups[i], link)
@@ -412,36 +437,29 @@ static void comm_rest(struct gpu *g, struct gcomm *c, uint64_t now)
                 c->used_ms = now;
                 return;
             }
-    if (comm_idle(g, c))
-        comm_abort(g, c);
+    if (comm_idle(c, STREAMS))
+        comm_change(c, COMM_RETIRE);
 }
 
 void comms_turn(struct gpu *g)
 {
     struct gcomm *c, *next;
     uint64_t now;
+    bool look;
 
     if (LIST_EMPTY(&g->comms))
         return;
     now = now_ms();
-    if (now - g->comms_ms < COMMS_CHECK_MS)
-        return;
-    g->comms_ms = now;
-    aborts_begin(g);
-    for (c = LIST_FIRST(&g->comms); c; c = next) {
+    look = now - g->comms_ms >= COMMS_CHECK_MS;
+    if (look)
+        g->comms_ms = now;
+    for (c = look || g->nending ? LIST_FIRST(&g->comms) : NULL; c; c = next) {
         next = LIST_NEXT(c, link);
-        if (!c->failed && !c->flying) {
-            comm_rest(g, c, now);
-        } else if (!c->failed) { /* of what runs, errors only show when they are asked for */
+        if (look && c->flying) /* of what runs, errors only show when they are asked for */
             comm_settled(g, c, "an operation");
-        } else if (c->failed && !atomic_load_explicit(&c->aborted, memory_order_acquire)) {
-            if (!c->waits && now > c->failed_ms + (uint64_t)g->timeout_ms)
-                gpu_fatal(g, "NCCL does not end a communicator within %d ms%s%s", g->timeout_ms,
-                          c->why[0] ? ": " : "", c->why);
-        } else if (c->failed && !c->users) {
-            g->naborting--;
-            LIST_REMOVE(c, link);
-            comm_free(c);
-        }
+        else if (look)
+            comm_rest(g, c, now);
+        if (!comm_lives(c->state))
+            comm_end(g, c, now);
     }
 }

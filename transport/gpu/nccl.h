@@ -69,7 +69,7 @@ struct nccl_config {
     int collnet, cta_policy, shrink_share, nvls_ctas, channels_per_net_peer, nvlink_sched;
 };
 enum { NCCL_CONFIG_MAGIC = (int)0xcafebeef, NCCL_UNDEF = INT_MIN };
-enum { NCCL_OLDEST = 21800 };
+enum { NCCL_OLDEST = 21800, NCCL_ABORTS_AT_ONCE = 21901 };
 
 /* F(member of struct nccl, symbol in libnccl.so.2, result, arguments). Of the optional ones some
  * are not in every version: NULL then. */

@@ -1,11 +1,14 @@
 # tests/unit/gpu/: what commd-gpu decides, and its kernels as C, and as nvcc compiles them.
 if HAVE_CMOCKA
-unit_gpu = tests/unit/gpu/test_gpu_order tests/unit/gpu/test_gpu_plan \
+unit_gpu = tests/unit/gpu/test_gpu_life tests/unit/gpu/test_gpu_order tests/unit/gpu/test_gpu_plan \
 	tests/unit/gpu/test_gpu_share tests/unit/gpu/test_image \
 	tests/unit/gpu/test_move tests/unit/gpu/test_move_ptx \
 	tests/unit/gpu/test_nccl
 check_PROGRAMS += $(unit_gpu)
 TESTS += $(unit_gpu)
+
+tests_unit_gpu_test_gpu_life_SOURCES = tests/unit/gpu/test_gpu_life.c
+tests_unit_gpu_test_gpu_life_LDADD = libcommd-gpu-plan.la $(CMOCKA_LIBS)
 
 tests_unit_gpu_test_gpu_order_SOURCES = tests/unit/gpu/test_gpu_order.c
 tests_unit_gpu_test_gpu_order_LDADD = libcommd-gpu-plan.la $(CMOCKA_LIBS)

@@ -418,6 +418,57 @@ static void a_communicator_goes_behind_one_that_hangs(void **state)
     service_knobs_end();
 }
 
+/* A user has as many communicators as it may, and makes another one, while one of them hangs on its
+ * GPUs. An abort of the one that goes for it would wait for what hangs, and could come to its limit
+ * together with that: so it waits before. */
+static void a_communicator_makes_room_behind_one_that_hangs(void **state)
+{
+    enum { KEPT = 16 };
+    static const uint8_t devices[KEPT][3] = {
+        {0, 1}, {0, 2}, {0, 3}, {1, 0}, {1, 2},    {1, 3},    {2, 0},    {2, 1},
+        {2, 3}, {3, 0}, {3, 1}, {3, 2}, {0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}};
+    struct meeting *meetings = meetings_new(KEPT);
+    struct crew kept[KEPT][3], x[5];
+    struct service sv;
+    pid_t pids[KEPT][3], more[5];
+    uint64_t before;
+
+    (void)state;
+    start_with_knobs(&sv, "FAKENCCL_HANG_AT=1:2\nFAKENCCL_ABORT_FREES=1\nFAKENCCL_ABORT_ALONE=1");
+    for (unsigned k = 0; k < KEPT; k++) {
+        unsigned world = k < 12 ? 2 : 3;
+
+        for (unsigned i = 0; i < world; i++) {
+            kept[k][i] = (struct crew){
+                .meetings = &meetings[k], .group = 100 + k, .world = world, .rank = i};
+            memcpy(kept[k][i].device, devices[k], sizeof devices[k]);
+            pids[k][i] = client_spawn(&sv, 1000, works_once, &kept[k][i]);
+        }
+        while (atomic_load(&meetings[k].came) < world)
+            usleep(1000);
+    }
+    assert_true(service_ask(&sv));
+    before = sv.device[0].operations;
+    for (unsigned i = 0; i < 5; i++) {
+        x[i] = i < 2 ? (struct crew){.group = 7, .world = 2, .rank = i, .device = {0, 1}}
+                     : (struct crew){.group = 8, .world = 3, .rank = i - 2, .device = {2, 0, 1}};
+        x[i].text = "stands still for 1000 ms in all_reduce of group \"group 7\"";
+        while (i == 2 && sv.device[0].operations == before)
+            assert_true(service_ask(&sv)); /* the first one is to hang */
+        more[i] = client_spawn(&sv, 1000 + (i < 2), i < 2 ? fails_once : works_once, &x[i]);
+    }
+    for (unsigned i = 0; i < 5; i++)
+        assert_int_equal(client_join(more[i]), 0);
+    for (unsigned k = 0; k < KEPT; k++) {
+        meet(&meetings[k], kept[k][0].world + 1);
+        for (unsigned i = 0; i < kept[k][0].world; i++)
+            assert_int_equal(client_join(pids[k][i]), 0);
+    }
+    assert_true(service_until(&sv, 0, 0, 0));
+    assert_int_equal(service_stop(&sv), 0);
+    service_knobs_end();
+}
+
 /* The first succeeds, the second not. */
 static int fails_second(void *arg, int sock)
 {
@@ -512,6 +563,7 @@ int main(void)
         cmocka_unit_test(an_environment_with_settings_of_nccl),
         cmocka_unit_test(a_communicator_of_no_group_goes),
         cmocka_unit_test(a_communicator_goes_behind_one_that_hangs),
+        cmocka_unit_test(a_communicator_makes_room_behind_one_that_hangs),
         cmocka_unit_test(an_abort_that_hangs_ends_the_process),
     };
 
