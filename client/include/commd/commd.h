@@ -100,6 +100,8 @@ struct commd_error {
     char node[64];     /* node it is about, "" if none */
     char op[24];       /* "all_reduce", "join", ... */
     char message[512]; /* one line for people: what, who, why and what to do */
+    int left;          /* COMMD_E_RANK_LOST of one that an operation waits for: 1: that rank has
+                          left the group, 0: it has died */
 };
 
 /* "0.1.0" */

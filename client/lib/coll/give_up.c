@@ -65,6 +65,7 @@ static void rank_gone(struct run *r, unsigned rank, uint32_t done, uint32_t pid,
         (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name, rank, pid, node,
         left ? "left the group" : "died", done);
     run_describe(r, COMMD_E_RANK_LOST, (int)rank, pid, node);
+    r->err.left = left;
 }
 
 /* One who died is named before those who left: they did so because of it, as often as not. */

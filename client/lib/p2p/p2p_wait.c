@@ -151,6 +151,7 @@ static bool lost_by(struct p2p *p, struct p2p_op *op, unsigned rank, bool left)
              left ? "left the group" : "died");
     op->err.rank = (int)rank;
     op->err.pid = (int)p->group->members[rank].pid;
+    op->err.left = left;
     snprintf(op->err.node, sizeof op->err.node, "%s", group_node_of(p->group, rank));
     return give_up(p, op);
 }

@@ -333,6 +333,7 @@ static void messages_survive_their_sender(void **state)
         assert_int_equal(second.err.code, COMMD_E_RANK_LOST);
         assert_int_equal(second.err.rank, 0);
         assert_non_null(strstr(second.err.message, i & 2 ? "left the group" : "died"));
+        assert_int_equal(second.err.left, i & 2 ? 1 : 0);
         cluster_free(c);
     }
 }
