@@ -536,6 +536,7 @@ static void begin(void)
     g.epoll = epoll_create1(EPOLL_CLOEXEC);
     must(g.epoll >= 0, "epoll");
     gate = (struct gpu_gate){.state = GATE_OPEN};
+    g.loop = pthread_self();
     TAILQ_INIT(&g.busy);
     STAILQ_INIT(&jobs);
     stub_begin(&g.cu, &g.nccl);

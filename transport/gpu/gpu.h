@@ -3,14 +3,15 @@
  * that take long), gpu_session.c (a client's socket) with gpu_memory.c (its allocations),
  * gpu_lend.c (ours, for it) and gpu_slot.c (what it announces), gpu_group.c (who does what with
  * whom) with gpu_attach.c (how groups come and go), gpu_launch.c (an operation becomes work on
- * streams), gpu_comm.c (those in which NCCL takes part), gpu_nccl.c (communicators), gpu_wire.c
- * (groups over several nodes).
+ * streams), gpu_comm.c (those in which NCCL takes part), gpu_nccl.c (communicators), gpu_agree.c
+ * and gpu_wire.c (groups over several nodes).
  *
  * Everything runs on one thread but for jobs, joins of shadow groups, and NCCL's aborts. */
 #ifndef COMMD_GPU_H
 #define COMMD_GPU_H
 
 #include <assert.h>
+#include <pthread.h>
 #include <sys/queue.h>
 
 #include <commd/commd.h>
@@ -358,7 +359,8 @@ struct gpu {
     struct gdevice *device; /* owned */
     uint64_t total_bytes;
     unsigned line[GPU_USER_LINES]; /* users that have it */
-    struct gdevice *current;       /* whose context is that of the loop's thread */
+    pthread_t loop;
+    struct gdevice *current; /* whose context is that of the loop's thread */
     LIST_HEAD(, gmemory) handles[HANDLE_BUCKETS];
     struct gjobs *jobs;
     struct closer *closer;
@@ -386,6 +388,17 @@ struct gpu {
     LIST_HEAD(, gcomm) comms;
     unsigned nending; /* of them: all that do not live */
 };
+
+/* Which thread a call is for: the loop's, or one that may wait. */
+static inline void assert_loop(const struct gpu *g)
+{
+    assert(pthread_equal(g->loop, pthread_self()));
+}
+
+static inline void assert_thread(const struct gpu *g)
+{
+    assert(!pthread_equal(g->loop, pthread_self()));
+}
 
 /* gpu_main.c */
 void gpu_log(const struct gpu *g, unsigned level, const char *format, ...) _printf_(3, 4);
@@ -555,15 +568,17 @@ void comm_change(struct gcomm *c, enum comm_event event);
 /* Is one of them in @state? */
 bool comms_any(const struct gpu *g, enum comm_state state);
 
+/* gpu_agree.c */
+/* Its inputs here are there, and it can be launched in parts of @part bytes; or @code: what is
+ * wrong with it. */
+void wire_ready(struct gop *op, uint32_t part, int code, int rank, const char *text);
+
 /* gpu_wire.c */
 /* NULL, or why the group cannot be; then @ret_code may be set. */
 const char *wire_open(struct ggroup *gr, int *ret_code);
 void wire_broken(struct ggroup *gr);
-void wire_close(struct ggroup *gr); /* nobody here is in it any more */
-void wire_free(struct ggroup *gr);  /* and nothing is pending */
-/* Its inputs here are there, and it can be launched in parts of @part bytes; or @code: what is
- * wrong with it. */
-void wire_ready(struct gop *op, uint32_t part, int code, int rank, const char *text);
+void wire_close(struct ggroup *gr);          /* nobody here is in it any more */
+void wire_free(struct ggroup *gr);           /* and nothing is pending */
 bool wire_promised(const struct ggroup *gr); /* other nodes may launch its operation */
 void wire_turn(struct gpu *g);
 void wires_sweep(struct gpu *g);

@@ -1,6 +1,6 @@
 /* gpu_life.c - which states there are, which follow which, and who may call the driver. Pure.
  *
- * Two lives, one table each: a row for each state, with the state that follows each event. What
+ * Three lives, one table each: a row for each state, with the state that follows each event. What
  * is not in the table is a bug of ours.
  *
  * The gate. Some calls wait for GPUs: what maps or unmaps memory (jobs), and what aborts a
@@ -41,6 +41,18 @@ static const unsigned char launch_next[LAUNCH_STAGES][LAUNCH_EVENTS] = {
     [LAUNCH_ROUND] = {[LAUNCH_CALLED] = TO(LAUNCH_CALLS), [LAUNCH_OVER] = TO(LAUNCH_NONE)},
     [LAUNCH_CALLS] = {[LAUNCH_OVER] = TO(LAUNCH_NONE)},
 };
+
+/* A group that is given up leaves in any state but TICKET. */
+static const unsigned char wire_next[WIRE_STATES][WIRE_MOVES] = {
+    [WIRE_JOINING]       = {[WIRE_SAY_READY] = TO(WIRE_JOINING_READY),
+                            [WIRE_JOINED] = TO(WIRE_OPEN), [WIRE_CLOSE] = TO(WIRE_CLOSED)},
+    [WIRE_JOINING_READY] = {[WIRE_JOINED] = TO(WIRE_READY), [WIRE_CLOSE] = TO(WIRE_CLOSED)},
+    [WIRE_OPEN]          = {[WIRE_SAY_READY] = TO(WIRE_READY), [WIRE_SAY_TICKET] = TO(WIRE_TICKET),
+                            [WIRE_CLOSE] = TO(WIRE_CLOSED)},
+    [WIRE_READY]         = {[WIRE_HEARD] = TO(WIRE_OPEN), [WIRE_CLOSE] = TO(WIRE_CLOSED)},
+    [WIRE_TICKET]        = {[WIRE_HEARD] = TO(WIRE_OPEN)},
+    [WIRE_CLOSED]        = {[WIRE_SAY_READY] = TO(WIRE_CLOSED), [WIRE_HEARD] = TO(WIRE_CLOSED)},
+};
 /* clang-format on */
 
 int comm_step(enum comm_state state, enum comm_event event)
@@ -53,6 +65,12 @@ int launch_step(enum launch_stage stage, enum launch_event event)
 {
     assert(stage < LAUNCH_STAGES && event < LAUNCH_EVENTS);
     return launch_next[stage][event] - 1;
+}
+
+int wire_step(enum wire_state state, enum wire_move move)
+{
+    assert(state < WIRE_STATES && move < WIRE_MOVES);
+    return wire_next[state][move] - 1;
 }
 
 /* ---- the gate -------------------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* gpu_life.h - the lives of communicators and launches, and the gate: who may now make a
+/* gpu_life.h - the lives of communicators, launches and wires, and the gate: who may now make a
  * call that waits for GPUs. Pure. See gpu_life.c for the model. */
 #ifndef COMMD_GPU_LIFE_H
 #define COMMD_GPU_LIFE_H
@@ -44,9 +44,24 @@ enum launch_event {
     LAUNCH_EVENTS
 };
 
+/* ---- what the commd-gpus of a group's nodes tell each other: gpu_wire.c -----------------------
+ */
+
+enum wire_state {
+    WIRE_JOINING,       /* a thread: joins block */
+    WIRE_JOINING_READY, /* likewise; READY is filled in, and goes out then */
+    WIRE_OPEN,
+    WIRE_READY,  /* READY is under way */
+    WIRE_TICKET, /* TICKET is: the other nodes may launch */
+    WIRE_CLOSED, /* left, or not joined */
+    WIRE_STATES
+};
+enum wire_move { WIRE_JOINED, WIRE_SAY_READY, WIRE_SAY_TICKET, WIRE_HEARD, WIRE_CLOSE, WIRE_MOVES };
+
 /* The next state; -1: this must not happen in @state. */
 int comm_step(enum comm_state state, enum comm_event event);
 int launch_step(enum launch_stage stage, enum launch_event event);
+int wire_step(enum wire_state state, enum wire_move move);
 
 /* ---- the gate -------------------------------------------------------------------------------- */
 

@@ -495,6 +495,7 @@ static int begin(struct gpu *g)
     g->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (g->epoll < 0)
         return -errno;
+    g->loop = pthread_self();
     g->control_watch.kind = WATCH_CONTROL;
     g->jobs_watch.kind = WATCH_JOBS;
     if (fcntl(g->control, F_SETFD, FD_CLOEXEC) ||

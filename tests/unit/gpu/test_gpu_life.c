@@ -45,11 +45,17 @@ static int launch_next(int stage, int event)
     return launch_step((enum launch_stage)stage, (enum launch_event)event);
 }
 
+static int wire_next(int state, int move)
+{
+    return wire_step((enum wire_state)state, (enum wire_move)move);
+}
+
 static void every_state_has_a_way_in_and_out(void **state)
 {
     (void)state;
     check_table(comm_next, COMM_STATES, COMM_EVENTS, COMM_MAKING, 1u << COMM_ABORTED);
     check_table(launch_next, LAUNCH_STAGES, LAUNCH_EVENTS, LAUNCH_NONE, 1u << LAUNCH_NONE);
+    check_table(wire_next, WIRE_STATES, WIRE_MOVES, WIRE_JOINING, 1u << WIRE_CLOSED);
 }
 
 static void who_does_not_live_is_never_ready_again(void **state)
@@ -63,6 +69,18 @@ static void who_does_not_live_is_never_ready_again(void **state)
         }
     assert_int_equal(comm_step(COMM_READY, COMM_ABORT), -1);
     assert_int_equal(launch_step(LAUNCH_ROUND, LAUNCH_TAKE), -1);
+}
+
+/* The others may launch what TICKET is about. An exchange ends also on a wire that is closed. */
+static void a_wire_is_left_in_any_state_but_one(void **state)
+{
+    (void)state;
+    for (unsigned s = 0; s < WIRE_CLOSED; s++)
+        assert_int_equal(wire_step(s, WIRE_CLOSE), s == WIRE_TICKET ? -1 : WIRE_CLOSED);
+    for (unsigned m = 0; m < WIRE_MOVES; m++)
+        assert_true(wire_step(WIRE_CLOSED, m) < 0 || wire_step(WIRE_CLOSED, m) == WIRE_CLOSED);
+    assert_int_equal(wire_step(WIRE_CLOSED, WIRE_HEARD), WIRE_CLOSED);
+    assert_int_equal(wire_step(WIRE_READY, WIRE_SAY_READY), -1); /* one operation at a time */
 }
 
 /* ---- all of it together ---------------------------------------------------------------------- */
@@ -353,6 +371,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_state_has_a_way_in_and_out),
         cmocka_unit_test(who_does_not_live_is_never_ready_again),
+        cmocka_unit_test(a_wire_is_left_in_any_state_but_one),
         cmocka_unit_test(nobody_calls_while_nccl_launches_and_all_ends),
         cmocka_unit_test(an_old_nccl_has_one_abort_at_a_time),
         cmocka_unit_test(behind_each_launch_a_job_comes_first),
