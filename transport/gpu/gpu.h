@@ -137,8 +137,7 @@ struct gdevice {
     uint64_t mapped, operations, moved;
 };
 
-/* ---- a client: gpu_session.c, gpu_memory.c, gpu_slot.c -----------------------------------------
- */
+/* ---- a client: gpu_session.c, gpu_memory.c, gpu_slot.c --------------------------------------- */
 
 struct guser {
     LIST_ENTRY(guser) link;
@@ -243,8 +242,7 @@ struct gsession {
     unsigned nmembers;
 };
 
-/* ---- groups: gpu_attach.c, gpu_group.c, gpu_launch.c --------------------------------------------
- */
+/* ---- groups: gpu_attach.c, gpu_group.c, gpu_launch.c ----------------------------------------- */
 
 /* A rank of a group that a session is. */
 struct gmember {

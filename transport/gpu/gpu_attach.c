@@ -97,8 +97,7 @@ void groups_sweep(struct gpu *g)
     }
 }
 
-/* ---- what a member says of its group -----------------------------------------------------------
- */
+/* ---- what a member says of its group --------------------------------------------------------- */
 
 /* An attach message, taken apart. */
 struct attach_claim {
@@ -161,8 +160,7 @@ static const char *claim_differs(const struct ggroup *gr, const struct attach_cl
     return NULL;
 }
 
-/* ---- a new group ------------------------------------------------------------------------------
- */
+/* ---- a new group ----------------------------------------------------------------------------- */
 
 static int group_fill_units(struct ggroup *gr)
 {
@@ -252,8 +250,7 @@ static struct ggroup *ggroup_new(struct gsession *s, const struct attach_claim *
     return gr;
 }
 
-/* ---- attach -----------------------------------------------------------------------------------
- */
+/* ---- attach ---------------------------------------------------------------------------------- */
 
 static struct ggroup *ggroup_find(struct gsession *s, uint64_t id, uint64_t epoch)
 {

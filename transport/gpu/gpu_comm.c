@@ -47,8 +47,7 @@ static void now_fail(struct gpu *g, const char *text)
         group_break(gr, COMMD_E_GPU_LOST, -1, 0, text);
 }
 
-/* ---- before it is its turn ----------------------------------------------------------------------
- */
+/* ---- before it is its turn ------------------------------------------------------------------- */
 
 static void ready_failed(struct gop *op, int code, const char *why)
 {
@@ -111,8 +110,7 @@ bool comm_drop(struct gop *op)
     return true;
 }
 
-/* ---- launching ---------------------------------------------------------------------------------
- */
+/* ---- launching ------------------------------------------------------------------------------- */
 
 /* The calls of one unit. */
 struct calling {

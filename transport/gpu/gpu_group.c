@@ -78,8 +78,7 @@ static struct gop *op_new(struct ggroup *gr)
     return op;
 }
 
-/* ---- do all mean the same? --------------------------------------------------------------------
- */
+/* ---- do all mean the same? ------------------------------------------------------------------- */
 
 bool op_same(const struct op_desc *a, const struct op_desc *b)
 {

@@ -44,8 +44,7 @@ enum launch_event {
     LAUNCH_EVENTS
 };
 
-/* ---- what the commd-gpus of a group's nodes tell each other: gpu_wire.c -----------------------
- */
+/* ---- what the commd-gpus of a group's nodes tell each other: gpu_wire.c ---------------------- */
 
 enum wire_state {
     WIRE_JOINING,       /* a thread: joins block */

@@ -142,8 +142,7 @@ static void unmap_work(struct gjob *job)
         unmap_memory(mem);
 }
 
-/* ---- the life of an allocation ----------------------------------------------------------------
- */
+/* ---- the life of an allocation --------------------------------------------------------------- */
 
 static unsigned handle_bucket(const struct cu_ipc_mem *ipc)
 {

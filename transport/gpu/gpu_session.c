@@ -200,8 +200,7 @@ static void session_hello(struct gsession *s, const struct session_msg *m)
     jobs_add(s->g->jobs, &s->g->lane, &s->job);
 }
 
-/* ---- what a client sends ----------------------------------------------------------------------
- */
+/* ---- what a client sends --------------------------------------------------------------------- */
 
 int client_code(int code)
 {
@@ -337,8 +336,7 @@ void session_read(struct gsession *s)
             return;
 }
 
-/* ---- awake and asleep -------------------------------------------------------------------------
- */
+/* ---- awake and asleep ------------------------------------------------------------------------ */
 
 void session_wake(struct gsession *s)
 {
@@ -362,8 +360,7 @@ void session_deactivate(struct gsession *s)
     guser_touch(s->g, s->user);
 }
 
-/* ---- begin and end -----------------------------------------------------------------------------
- */
+/* ---- begin and end --------------------------------------------------------------------------- */
 
 /* NULL: no memory. */
 static struct gsession *gsession_new(struct gpu *g, struct gsession *first,

@@ -54,8 +54,7 @@ struct gwires {
     bool wait; /* some of them end, or are to fail */
 };
 
-/* ---- threads -----------------------------------------------------------------------------------
- */
+/* ---- threads --------------------------------------------------------------------------------- */
 
 static void wire_post(struct wire_event *ev)
 {
@@ -118,8 +117,7 @@ static struct wire_event *wire_event_new(struct gwire *w, enum wire_event_kind k
     return ev;
 }
 
-/* ---- how it ends
- * --------------------------------------------------------------------------------- */
+/* ---- how it ends ----------------------------------------------------------------------------- */
 
 static void wire_fail(struct gwire *w, int code, const char *text, unsigned grace_ms)
 {
@@ -194,8 +192,7 @@ bool wire_promised(const struct ggroup *gr)
     return gr->wire && gr->wire->state == WIRE_TICKET;
 }
 
-/* ---- how it begins
- * ------------------------------------------------------------------------------- */
+/* ---- how it begins --------------------------------------------------------------------------- */
 
 static int wires_new(struct gpu *g)
 {
@@ -299,8 +296,7 @@ const char *wire_open(struct ggroup *gr, int *ret_code)
     return NULL;
 }
 
-/* ---- exchanges
- * ----------------------------------------------------------------------------------- */
+/* ---- exchanges ------------------------------------------------------------------------------- */
 
 static void wire_exchanged(void *arg, const struct commd_error *e)
 {
@@ -347,8 +343,7 @@ void wire_say(struct gwire *w, enum wire_move what)
         wire_exchange(w);
 }
 
-/* ---- events
- * -------------------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 static void event_joined(struct gwire *w, struct wire_event *ev)
 {
