@@ -41,7 +41,7 @@
  * it. */
 #include "transport/gpu/gpu_order.h"
 
-#include <stdlib.h>
+#include <assert.h>
 
 /* Launch order; of what is not agreed yet, the earliest that it can be. Before its proposal an
  * operation holds up nobody. */
@@ -67,8 +67,7 @@ static void order_remove(struct gpu_order *o, struct gpu_order_op *op)
     struct gpu_order_op **at = &o->head;
 
     while (*at != op) {
-        if (!*at)
-            abort();
+        assert(*at);
         at = &(*at)->next;
     }
     *at = op->next;
@@ -77,8 +76,7 @@ static void order_remove(struct gpu_order *o, struct gpu_order_op *op)
 
 void gpu_order_ready(struct gpu_order *o, struct gpu_order_op *op, bool alone)
 {
-    if (op->state != GPU_ORDER_IDLE)
-        abort();
+    assert(op->state == GPU_ORDER_IDLE);
     op->alone = alone;
     op->ticket = alone ? ++o->clock : UINT64_MAX;
     op->state = alone ? GPU_ORDER_AGREED : GPU_ORDER_READY;
@@ -87,8 +85,7 @@ void gpu_order_ready(struct gpu_order *o, struct gpu_order_op *op, bool alone)
 
 uint64_t gpu_order_propose(struct gpu_order *o, struct gpu_order_op *op)
 {
-    if (op->state != GPU_ORDER_READY)
-        abort();
+    assert(op->state == GPU_ORDER_READY);
     order_remove(o, op);
     op->ticket = ++o->clock;
     op->state = GPU_ORDER_PROPOSED;
@@ -98,8 +95,7 @@ uint64_t gpu_order_propose(struct gpu_order *o, struct gpu_order_op *op)
 
 bool gpu_order_agree(struct gpu_order *o, struct gpu_order_op *op, uint64_t ticket)
 {
-    if (op->state != GPU_ORDER_PROPOSED)
-        abort();
+    assert(op->state == GPU_ORDER_PROPOSED);
     if (ticket < op->ticket || ticket > GPU_ORDER_LAST)
         return false;
     order_remove(o, op);
@@ -129,8 +125,7 @@ struct gpu_order_op *gpu_order_next(struct gpu_order *o)
 
 void gpu_order_again(struct gpu_order *o, struct gpu_order_op *op)
 {
-    if (op->state != GPU_ORDER_IDLE)
-        abort();
+    assert(op->state == GPU_ORDER_IDLE);
     op->ticket = op->alone ? ++o->clock : op->ticket + GPU_ORDER_APART;
     op->state = GPU_ORDER_AGREED;
     order_insert(o, op);
