@@ -107,35 +107,22 @@ void op_counts_text(const struct ggroup *gr, const struct op_balance *bal, char 
              "the counts that ranks gave do not fit: %s; the group can still be used", who);
 }
 
-/* How many elements it says that it sends to @to, and receives from @from, if each pair of ranks
- * has a count of its own; else 0. */
-static uint64_t says_sends(const struct gannounce *a, uint32_t to)
+/* How many elements it says that it sends to @other, or gets from it, if each pair of ranks has a
+ * count of its own; else 0. */
+static uint64_t says(const struct gannounce *a, bool sends, uint32_t other)
 {
-    const struct gpu_rank *r = &a->rank;
+    const uint64_t *counts = sends ? a->rank.send_counts : a->rank.recv_counts;
+    bool many =
+        sends == (a->desc.coll == COLL_SCATTER_V); /* at the root, which alone has several */
 
     switch (a->desc.coll) {
     case COLL_GATHER_V:
-        return to == a->desc.root ? r->send_counts[0] : 0;
     case COLL_SCATTER_V:
-        return r->rank == a->desc.root ? r->send_counts[to] : 0;
+        if (many)
+            return a->rank.rank == a->desc.root ? counts[other] : 0;
+        return other == a->desc.root ? counts[0] : 0;
     case COLL_ALL_TO_ALL_V:
-        return r->send_counts[to];
-    default:
-        return 0;
-    }
-}
-
-static uint64_t says_gets(const struct gannounce *a, uint32_t from)
-{
-    const struct gpu_rank *r = &a->rank;
-
-    switch (a->desc.coll) {
-    case COLL_GATHER_V:
-        return r->rank == a->desc.root ? r->recv_counts[from] : 0;
-    case COLL_SCATTER_V:
-        return from == a->desc.root ? r->recv_counts[0] : 0;
-    case COLL_ALL_TO_ALL_V:
-        return r->recv_counts[from];
+        return counts[other];
     default:
         return 0;
     }
@@ -151,8 +138,8 @@ void op_balance_of(const struct gop *op, uint64_t key, struct op_balance *bal)
         uint32_t me = a->rank.rank;
 
         for (uint32_t k = 0; k < world; k++) {
-            op_balance_add_by(key, bal, world, me, k, says_sends(a, k), 1);
-            op_balance_add_by(key, bal, world, k, me, says_gets(a, k), -1);
+            op_balance_add_by(key, bal, world, me, k, says(a, true, k), 1);
+            op_balance_add_by(key, bal, world, k, me, says(a, false, k), -1);
         }
     }
 }
@@ -188,8 +175,8 @@ static bool pairs_alike(const struct gop *op)
 {
     for (unsigned i = 0; i < op->nof; i++)
         for (unsigned k = 0; k < op->nof; k++)
-            if (says_sends(op->of[i], op->of[k]->rank.rank) !=
-                says_gets(op->of[k], op->of[i]->rank.rank))
+            if (says(op->of[i], true, op->of[k]->rank.rank) !=
+                says(op->of[k], false, op->of[i]->rank.rank))
                 return false;
     return true;
 }
