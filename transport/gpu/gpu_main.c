@@ -46,9 +46,10 @@ enum {
     SLACK_NS = 5000,
 };
 
+static const char *const levels[] = {"error", "warn", "info", "debug"};
+
 void gpu_log(const struct gpu *g, unsigned level, const char *format, ...)
 {
-    static const char *const names[] = {"error", "warn", "info", "debug"};
     char text[1024];
     va_list args;
 
@@ -57,7 +58,7 @@ void gpu_log(const struct gpu *g, unsigned level, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    fprintf(stderr, "commd-gpu %s: %s\n", names[level], text);
+    fprintf(stderr, "commd-gpu %s: %s\n", levels[level], text);
 }
 
 void gpu_log_user(struct gpu *g, uint32_t uid, unsigned level, const char *format, ...)
@@ -326,106 +327,69 @@ struct gpu_options {
     unsigned log_level;
 };
 
-static bool parse_level(const char *word, unsigned *ret)
-{
-    static const char *const names[] = {"error", "warn", "info", "debug"};
+/* What stands behind --NAME. */
+static const struct gpu_word {
+    const char *name;
+    enum { TEXT, NUMBER, YES_NO, LEVEL } kind;
+    size_t at; /* of struct gpu_options */
+} gpu_words[] = {
+    {"fd", NUMBER, offsetof(struct gpu_options, fd)},
+    {"node", TEXT, offsetof(struct gpu_options, node)},
+    {"socket", TEXT, offsetof(struct gpu_options, socket)},
+    {"cuda", TEXT, offsetof(struct gpu_options, cuda)},
+    {"nccl", TEXT, offsetof(struct gpu_options, nccl)},
+    {"nccl-env", TEXT, offsetof(struct gpu_options, nccl_env)},
+    {"host-id", TEXT, offsetof(struct gpu_options, host_id)},
+    {"part", NUMBER, offsetof(struct gpu_options, part)},
+    {"timeout", NUMBER, offsetof(struct gpu_options, timeout_ms)},
+    {"landlock", YES_NO, offsetof(struct gpu_options, landlock)},
+    {"log", LEVEL, offsetof(struct gpu_options, log_level)},
+    {"launcher", NUMBER, offsetof(struct gpu_options, launcher)},
+};
 
-    for (unsigned i = 0; i < ARRAY_LEN(names); i++)
-        if (!strcmp(word, names[i])) {
-            *ret = i;
-            return true;
-        }
+static bool take_word(struct gpu_options *o, const struct gpu_word *w, const char *value)
+{
+    void *to = (char *)o + w->at;
+    unsigned level = 0;
+
+    switch (w->kind) {
+    case TEXT:
+        *(const char **)to = value;
+        return true;
+    case NUMBER:
+        *(int *)to = atoi(value);
+        return true;
+    case YES_NO:
+        *(bool *)to = !strcmp(value, "yes");
+        return !strcmp(value, "yes") || !strcmp(value, "no");
+    case LEVEL:
+        while (level < ARRAY_LEN(levels) && strcmp(value, levels[level]))
+            level++;
+        *(unsigned *)to = level;
+        return level < ARRAY_LEN(levels);
+    }
     return false;
 }
 
 static int parse_gpu_words(int argc, char **argv, struct gpu_options *o)
 {
-    enum {
-        FD = 1,
-        NODE,
-        SOCKET,
-        CUDA,
-        NCCL,
-        NCCL_ENV,
-        HOST_ID,
-        PART,
-        TIMEOUT,
-        LANDLOCK,
-        LOG,
-        LAUNCHER,
-        HELP,
-        WHICH
-    };
-    static const struct option longs[] = {{"fd", 1, NULL, FD},
-                                          {"node", 1, NULL, NODE},
-                                          {"socket", 1, NULL, SOCKET},
-                                          {"cuda", 1, NULL, CUDA},
-                                          {"nccl", 1, NULL, NCCL},
-                                          {"nccl-env", 1, NULL, NCCL_ENV},
-                                          {"host-id", 1, NULL, HOST_ID},
-                                          {"part", 1, NULL, PART},
-                                          {"timeout", 1, NULL, TIMEOUT},
-                                          {"landlock", 1, NULL, LANDLOCK},
-                                          {"log", 1, NULL, LOG},
-                                          {"launcher", 1, NULL, LAUNCHER},
-                                          {"help", 0, NULL, HELP},
-                                          {"version", 0, NULL, WHICH},
-                                          {NULL, 0, NULL, 0}};
+    enum { WORDS = ARRAY_LEN(gpu_words), HELP = WORDS, WHICH };
+    struct option longs[WORDS + 3] = {
+        [HELP] = {"help", 0, NULL, HELP}, [WHICH] = {"version", 0, NULL, WHICH}};
     bool bad = false;
     int c;
 
+    for (int i = 0; i < WORDS; i++)
+        longs[i] = (struct option){gpu_words[i].name, 1, NULL, i};
     while (!bad && (c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
-        switch (c) {
-        case FD:
-            o->fd = atoi(optarg);
-            break;
-        case NODE:
-            o->node = optarg;
-            break;
-        case SOCKET:
-            o->socket = optarg;
-            break;
-        case CUDA:
-            o->cuda = optarg;
-            break;
-        case NCCL:
-            o->nccl = optarg;
-            break;
-        case NCCL_ENV:
-            o->nccl_env = optarg;
-            break;
-        case HOST_ID:
-            o->host_id = optarg;
-            break;
-        case PART:
-            o->part = atoi(optarg);
-            bad = o->part < GPU_PART_LEAST || o->part > GPU_PART;
-            break;
-        case TIMEOUT:
-            o->timeout_ms = atoi(optarg);
-            bad = o->timeout_ms <= 0;
-            break;
-        case LANDLOCK:
-            o->landlock = !strcmp(optarg, "yes");
-            bad = !o->landlock && strcmp(optarg, "no");
-            break;
-        case LOG:
-            bad = !parse_level(optarg, &o->log_level);
-            break;
-        case LAUNCHER:
-            o->launcher = atoi(optarg);
-            break;
-        case HELP:
-            fputs(usage, stdout);
+        if (c == HELP || c == WHICH) {
+            fputs(c == HELP ? usage : "commd-gpu " COMMD_BUILD_VERSION "\n", stdout);
             exit(0);
-        case WHICH:
-            puts("commd-gpu " COMMD_BUILD_VERSION);
-            exit(0);
-        default:
-            bad = true;
         }
+        bad = c >= WORDS || !take_word(o, &gpu_words[c], optarg);
     }
-    bad |= (o->launcher < 0 && (o->fd < 0 || !o->node)) || optind < argc;
+    bad |= (o->launcher < 0 && (o->fd < 0 || !o->node)) || optind < argc || o->timeout_ms <= 0 ||
+           o->part < GPU_PART_LEAST || o->part > GPU_PART;
     if (bad)
         fputs(usage, stderr);
     return bad ? -EINVAL : 0;
