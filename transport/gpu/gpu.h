@@ -477,7 +477,10 @@ void memory_leave_all(struct gsession *s);
 void memory_turn(struct gsession *s); /* unmaps what nothing uses any more */
 const char *memory_full(struct gsession *s,
                         uint64_t bytes); /* NULL, or why it has no room for more */
-void memory_count(struct gmemory *mem);  /* it is there from now on */
+/* One that is not mapped yet, and counts from now on; each chunk as long as all. NULL: no memory.
+ */
+struct gmemory *memory_new(struct gsession *s, uint32_t id, uint32_t kind, uint64_t bytes,
+                           uint32_t chunks);
 void memory_free(struct gmemory *mem);
 void memory_map(struct gmemory *mem, void (*work)(struct gjob *), void (*done)(struct gjob *));
 void memory_mapped(struct gmemory *mem); /* that has been done: it may be named */

@@ -125,27 +125,6 @@ static const char *lend_full(struct gsession *s, uint64_t bytes, char text[SESSI
     return text;
 }
 
-static struct gmemory *lent_memory_new(struct gsession *s, uint32_t id, uint64_t bytes)
-{
-    struct gmemory *mem = calloc(1, sizeof *mem);
-    struct gchunk *chunk = calloc(1, sizeof *chunk);
-
-    if (!mem || !chunk) {
-        free(mem);
-        free(chunk);
-        return NULL;
-    }
-    *chunk = (struct gchunk){bytes, 0, -1};
-    mem->session = s;
-    mem->id = id;
-    mem->kind = SESSION_LENT;
-    mem->bytes = bytes;
-    mem->chunks = 1;
-    mem->chunk = chunk;
-    memory_count(mem);
-    return mem;
-}
-
 void lend_memory(struct gsession *s, const struct session_msg *m)
 {
     struct cu_mem_prop prop = lent_prop(s);
@@ -167,7 +146,7 @@ void lend_memory(struct gsession *s, const struct session_msg *m)
     }
     bytes = ALIGN_UP(bytes, (uint64_t)grain);
     full = lend_full(s, bytes, text);
-    mem = full ? NULL : lent_memory_new(s, m->id, bytes);
+    mem = full ? NULL : memory_new(s, m->id, SESSION_LENT, bytes, 1);
     if (mem)
         memory_map(mem, lend_work, lend_done);
     else

@@ -337,18 +337,6 @@ const char *memory_full(struct gsession *s, uint64_t bytes)
     return NULL;
 }
 
-void memory_count(struct gmemory *mem)
-{
-    struct gsession *s = mem->session;
-
-    s->nmemories++;
-    s->user->nmemories++;
-    s->user->mapped += mem->bytes;
-    s->dev->mapped += mem->bytes;
-    if (mem->kind == SESSION_LENT)
-        s->lent += mem->bytes;
-}
-
 /* NULL, or why this one is not mapped: an answer, and the session goes on. */
 static const char *memory_refused(struct gsession *s, const struct session_msg *m, const int *fds,
                                   int *ret_code)
@@ -374,30 +362,30 @@ static const char *memory_refused(struct gsession *s, const struct session_msg *
     return NULL;
 }
 
-static struct gmemory *memory_new(struct gsession *s, const struct session_msg *m, int *fds)
+struct gmemory *memory_new(struct gsession *s, uint32_t id, uint32_t kind, uint64_t bytes,
+                           uint32_t chunks)
 {
     struct gmemory *mem = calloc(1, sizeof *mem);
 
-    if (!mem)
+    if (mem && chunks)
+        mem->chunk = calloc(chunks, sizeof *mem->chunk);
+    if (!mem || (chunks && !mem->chunk)) {
+        free(mem);
         return NULL;
-    mem->session = s;
-    mem->id = m->id;
-    mem->kind = m->memory.kind;
-    mem->bytes = m->memory.bytes;
-    mem->ipc = m->memory.ipc;
-    if (mem->kind == SESSION_VMM) {
-        mem->chunks = m->memory.chunks;
-        mem->chunk = calloc(mem->chunks, sizeof *mem->chunk);
-        if (!mem->chunk) {
-            free(mem);
-            return NULL;
-        }
-        for (unsigned i = 0; i < mem->chunks; i++)
-            mem->chunk[i] = (struct gchunk){m->memory.chunk_bytes[i], 0, steal_fd(&fds[i])};
-    } else {
-        LIST_INSERT_HEAD(&s->g->handles[handle_bucket(&mem->ipc)], mem, same);
     }
-    memory_count(mem);
+    mem->session = s;
+    mem->id = id;
+    mem->kind = kind;
+    mem->bytes = bytes;
+    mem->chunks = chunks;
+    for (unsigned i = 0; i < chunks; i++)
+        mem->chunk[i] = (struct gchunk){.bytes = bytes, .fd = -1};
+    s->nmemories++;
+    s->user->nmemories++;
+    s->user->mapped += bytes;
+    s->dev->mapped += bytes;
+    if (kind == SESSION_LENT)
+        s->lent += bytes;
     return mem;
 }
 
@@ -412,10 +400,17 @@ void memory_add(struct gsession *s, const struct session_msg *m, int *fds, unsig
         return;
     }
     why = memory_refused(s, m, fds, &code);
-    mem = why ? NULL : memory_new(s, m, fds);
+    mem = why ? NULL
+              : memory_new(s, m->id, m->memory.kind, m->memory.bytes,
+                           m->memory.kind == SESSION_VMM ? m->memory.chunks : 0);
     if (!mem) {
         session_answer(s, m->id, why ? code : COMMD_E_NOMEM, -1, why ? why : "no memory");
         return;
     }
+    mem->ipc = m->memory.ipc;
+    for (unsigned i = 0; i < mem->chunks; i++)
+        mem->chunk[i] = (struct gchunk){m->memory.chunk_bytes[i], 0, steal_fd(&fds[i])};
+    if (mem->kind == SESSION_IPC)
+        LIST_INSERT_HEAD(&s->g->handles[handle_bucket(&mem->ipc)], mem, same);
     memory_map(mem, map_work, map_done);
 }
