@@ -324,19 +324,21 @@ struct gcomm {
     struct gpu *g;
     uint32_t uid; /* for whom it was made */
     uint32_t nunits, nhere;
-    struct cu_uuid *units; /* owned; nunits entries, in the order of ranks */
-    uint32_t *rank;        /* owned; nhere entries */
-    nccl_comm *comm;       /* owned; likewise */
-    struct gdevice **dev;  /* owned; likewise */
-    uint64_t number;       /* of its id: the same on all nodes */
-    unsigned users;        /* operations that hold it */
-    unsigned flying;       /* of them, that are on streams */
+    uint64_t number; /* of its id: the same on all nodes */
+    unsigned users;  /* operations that hold it */
+    unsigned flying; /* of them, that are on streams */
     enum comm_state state;
     uint64_t since_ms; /* in @state, or an abort has begun since for which its own may wait */
     uint64_t used_ms;
     atomic_uint abort_next;  /* the rank here that is aborted next */
     atomic_uint aborts_left; /* threads that have not ended: they use it until then */
     char why[SESSION_TEXT];
+    struct cu_uuid *units; /* behind @here; nunits entries, in the order of ranks */
+    struct gcomm_rank {
+        uint32_t number;
+        nccl_comm comm; /* owned */
+        struct gdevice *dev;
+    } here[]; /* nhere */
 };
 
 enum { GROUP_BUCKETS = 1024, HANDLE_BUCKETS = 4096 };

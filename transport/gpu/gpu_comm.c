@@ -157,6 +157,15 @@ static void call(void *arg, const struct gpu_call *k)
         *to->r = r;
 }
 
+/* NCCL's stream of the GPU, whose context is the current one then. */
+static struct gstream *unit_stream(const struct gop *op, unsigned unit)
+{
+    struct gdevice *d = op->group->here[unit].dev;
+
+    device_check(d, device_use(d), "cuCtxSetCurrent");
+    return &d->stream[STREAM_NCCL];
+}
+
 static void launch_round(struct gpu *g)
 {
     struct gop *op = g->now;
@@ -164,16 +173,15 @@ static void launch_round(struct gpu *g)
     nccl_result r, end;
 
     for (unsigned u = 0; u < gr->nhere; u++) {
-        struct gstream *s = &gr->here[u].dev->stream[STREAM_NCCL];
+        struct gstream *s = unit_stream(op, u);
 
-        device_check(s->dev, device_use(s->dev), "cuCtxSetCurrent");
         op->plan[u].at = s->scratch;
         launch_phase(op, u, s, op->round, GPU_PACK);
         launch_phase(op, u, s, op->round, GPU_BEFORE);
     }
     r = g->nccl.group_start();
     for (unsigned u = 0; u < gr->nhere; u++) {
-        struct calling to = {g, op->comm->comm[u], gr->here[u].dev->stream[STREAM_NCCL].s, &r};
+        struct calling to = {g, op->comm->here[u].comm, gr->here[u].dev->stream[STREAM_NCCL].s, &r};
         struct gpu_sink sink = {.arg = &to, .call = call};
 
         gpu_plan_phase(&op->plan[u], op->round, GPU_CALLS, &sink);
@@ -185,17 +193,10 @@ static void launch_round(struct gpu *g)
     g->current = NULL;
 }
 
-static void launch_after(struct gpu *g)
+static void launch_after(struct gop *op)
 {
-    struct gop *op = g->now;
-    struct ggroup *gr = op->group;
-
-    for (unsigned u = 0; u < gr->nhere; u++) {
-        struct gstream *s = &gr->here[u].dev->stream[STREAM_NCCL];
-
-        device_check(s->dev, device_use(s->dev), "cuCtxSetCurrent");
-        launch_phase(op, u, s, op->round, GPU_AFTER);
-    }
+    for (unsigned u = 0; u < op->group->nhere; u++)
+        launch_phase(op, u, unit_stream(op, u), op->round, GPU_AFTER);
     op->round++;
 }
 
@@ -228,35 +229,23 @@ void comm_part_landed(struct gop *op)
     hold(op);
 }
 
-/* A part of it is, and others come. */
-static void launch_again(struct gpu *g)
+/* A part of it is, and others come; or @last: all of it. */
+static void launch_over(struct gpu *g, bool last)
 {
     struct gop *op = g->now;
-    struct ggroup *gr = op->group;
 
     now_step(g, LAUNCH_OVER);
     launch_begun(op);
-    for (unsigned u = 0; u < gr->nhere; u++) {
-        device_check(gr->here[u].dev, device_use(gr->here[u].dev), "cuCtxSetCurrent");
-        launch_part(op, u, &gr->here[u].dev->stream[STREAM_NCCL]);
+    if (last)
+        op->state = OP_FLYING;
+    for (unsigned u = 0; u < op->group->nhere; u++)
+        (last ? launch_end : launch_part)(op, u, unit_stream(op, u));
+    if (last) {
+        op_launched(op->group);
+        return;
     }
     hold(op);
     gpu_order_again(&g->order, &op->order);
-}
-
-static void launch_done(struct gpu *g)
-{
-    struct gop *op = g->now;
-    struct ggroup *gr = op->group;
-
-    now_step(g, LAUNCH_OVER);
-    launch_begun(op);
-    op->state = OP_FLYING;
-    for (unsigned u = 0; u < gr->nhere; u++) {
-        device_check(gr->here[u].dev, device_use(gr->here[u].dev), "cuCtxSetCurrent");
-        launch_end(op, u, &gr->here[u].dev->stream[STREAM_NCCL]);
-    }
-    op_launched(gr);
 }
 
 /* Its communicator has failed after something was put on the streams: memory that it names stays
@@ -268,7 +257,7 @@ static void now_abandon(struct gpu *g)
     op->round++; /* of this part, as if it were complete */
     op_retell(op, COMMD_E_GPU_LOST, op->comm->why);
     group_break(op->group, COMMD_E_GPU_LOST, -1, 0, op->comm->why); /* but for itself */
-    launch_done(g);
+    launch_over(g, true);
 }
 
 void comm_landed(struct gop *op)
@@ -339,7 +328,7 @@ static bool now_turn(struct gpu *g)
     switch (g->stage) {
     case LAUNCH_ROOM:
         if (!op->plan[0].rounds) { /* a barrier: that it is its turn says that all have come */
-            launch_done(g);
+            launch_over(g, true);
             return true;
         }
         if (!find_comm(g))
@@ -367,11 +356,8 @@ static bool now_turn(struct gpu *g)
         if (!comm_settled(g, op->comm, "an operation"))
             return false;
         jobs_gate(g->jobs, GATE_LAUNCH_END);
-        launch_after(g);
-        if (op->round < op->plan[0].rounds)
-            launch_again(g);
-        else
-            launch_done(g);
+        launch_after(op);
+        launch_over(g, op->round == op->plan[0].rounds);
         return true;
     case LAUNCH_NONE:
     case LAUNCH_STAGES:

@@ -44,7 +44,7 @@ static bool comm_fits(const struct gcomm *c, const struct ggroup *gr)
         if (memcmp(&c->units[u], &gr->units[u].uuid, sizeof c->units[u]))
             return false;
     for (uint32_t u = 0; u < c->nhere; u++)
-        if (c->rank[u] != gr->here[u].number)
+        if (c->here[u].number != gr->here[u].number)
             return false;
     return true;
 }
@@ -66,7 +66,7 @@ unsigned comm_count(const struct gpu *g, const struct gdevice *d)
 
     LIST_FOREACH(c, &g->comms, link)
         for (unsigned i = 0; i < c->nhere; i++)
-            n += comm_lives(c->state) && c->dev[i] == d;
+            n += comm_lives(c->state) && c->here[i].dev == d;
     return n;
 }
 
@@ -102,8 +102,8 @@ static void *abort_thread(void *arg)
     unsigned i;
 
     while ((i = atomic_fetch_add(&c->abort_next, 1)) < c->nhere)
-        if (c->comm[i])
-            c->g->nccl.abort(c->comm[i]);
+        if (c->here[i].comm)
+            c->g->nccl.abort(c->here[i].comm);
     atomic_fetch_sub_explicit(&c->aborts_left, 1, memory_order_release); /* pairs with comm_end() */
     return NULL;
 }
@@ -112,7 +112,7 @@ static void *abort_thread(void *arg)
 static void streams_renew(const struct gcomm *c, uint64_t now)
 {
     for (unsigned i = 0; i < c->nhere; i++) {
-        struct gstream *s = &c->dev[i]->stream[STREAM_NCCL];
+        struct gstream *s = &c->here[i].dev->stream[STREAM_NCCL];
         const struct gflight *first = STAILQ_FIRST(&s->flying);
 
         if (first && first->op->comm == c)
@@ -152,22 +152,12 @@ static void abort_begin(struct gpu *g, struct gcomm *c)
     }
 }
 
-static void comm_free(struct gcomm *c)
-{
-    assert(!c->users && !c->flying);
-    free(c->units);
-    free(c->rank);
-    free(c->comm);
-    free(c->dev);
-    free(c);
-}
-
 /* Has what is on the first @n streams of each of its GPUs ended, and is NCCL at nothing else? */
 static bool comm_idle(const struct gcomm *c, unsigned n)
 {
     for (unsigned i = 0; i < c->nhere; i++)
         for (unsigned s = 0; s < n; s++)
-            if (c->dev[i]->stream[s].nflying)
+            if (c->here[i].dev->stream[s].nflying)
                 return false;
     return c->g->stage <= LAUNCH_ROOM;
 }
@@ -197,7 +187,8 @@ static void comm_end(struct gpu *g, struct gcomm *c, uint64_t now)
     if (c->state == COMM_ABORTED && !c->users) {
         g->nending--;
         LIST_REMOVE(c, link);
-        comm_free(c);
+        assert(!c->flying);
+        free(c);
     }
 }
 
@@ -214,7 +205,7 @@ void comm_fail(struct gpu *g, struct gcomm *c, const char *format, ...)
     comm_change(c, COMM_FAIL);
     streams_renew(c, c->since_ms); /* the abort has its time */
     for (unsigned i = 0; i < c->nhere; i++) {
-        struct gstream *s = &c->dev[i]->stream[STREAM_NCCL];
+        struct gstream *s = &c->here[i].dev->stream[STREAM_NCCL];
         struct gflight *f;
 
         STAILQ_FOREACH(f, &s->flying, next)
@@ -236,7 +227,7 @@ static const struct gop *comm_op(const struct gpu *g, const struct gcomm *c)
 
     if (g->now && g->now->comm == c)
         return g->now;
-    STAILQ_FOREACH(f, &c->dev[0]->stream[STREAM_NCCL].flying, next)
+    STAILQ_FOREACH(f, &c->here[0].dev->stream[STREAM_NCCL].flying, next)
         if (f->op->comm == c)
             return f->op;
     return NULL;
@@ -285,11 +276,11 @@ bool comm_settled(struct gpu *g, struct gcomm *c, const char *what)
 
     /* All: while one goes on another may have failed. */
     for (unsigned i = 0; i < c->nhere && comm_lives(c->state); i++) {
-        nccl_result state = NCCL_SUCCESS, r = g->nccl.async_error(c->comm[i], &state);
+        nccl_result state = NCCL_SUCCESS, r = g->nccl.async_error(c->here[i].comm, &state);
 
         r = r ? r : state;
         if (nccl_failed(r)) {
-            comm_failed(g, c, c->comm[i], r, what);
+            comm_failed(g, c, c->here[i].comm, r, what);
             return false;
         }
         settled &= r == NCCL_SUCCESS;
@@ -332,7 +323,8 @@ bool comm_room(const struct ggroup *gr)
 
 static struct gcomm *comm_alloc(const struct ggroup *gr)
 {
-    struct gcomm *c = calloc(1, sizeof *c);
+    size_t bytes = sizeof(struct gcomm) + gr->nhere * sizeof(struct gcomm_rank);
+    struct gcomm *c = calloc(1, bytes + gr->nunits * sizeof *c->units);
 
     if (!c)
         return NULL;
@@ -340,20 +332,11 @@ static struct gcomm *comm_alloc(const struct ggroup *gr)
     c->uid = gr->user->uid;
     c->nunits = gr->nunits;
     c->nhere = gr->nhere;
-    c->units = calloc(c->nunits, sizeof *c->units);
-    c->rank = calloc(c->nhere, sizeof *c->rank);
-    c->comm = calloc(c->nhere, sizeof(nccl_comm));
-    c->dev = calloc(c->nhere, sizeof(struct gdevice *));
-    if (!c->units || !c->rank || !c->comm || !c->dev) {
-        comm_free(c);
-        return NULL;
-    }
+    c->units = (void *)((char *)c + bytes);
     for (uint32_t u = 0; u < c->nunits; u++)
         c->units[u] = gr->units[u].uuid;
-    for (uint32_t u = 0; u < c->nhere; u++) {
-        c->dev[u] = gr->here[u].dev;
-        c->rank[u] = gr->here[u].number;
-    }
+    for (uint32_t u = 0; u < c->nhere; u++)
+        c->here[u] = (struct gcomm_rank){.number = gr->here[u].number, .dev = gr->here[u].dev};
     return c;
 }
 
@@ -389,8 +372,8 @@ static nccl_result comm_init(struct gpu *g, struct gcomm *c, const struct nccl_i
     if (r)
         return r;
     for (unsigned u = 0; u < c->nhere && !nccl_failed(r); u++) {
-        device_check(c->dev[u], device_use(c->dev[u]), "cuCtxSetCurrent");
-        r = g->nccl.init(&c->comm[u], (int)c->nunits, *id, (int)c->rank[u], &config);
+        device_check(c->here[u].dev, device_use(c->here[u].dev), "cuCtxSetCurrent");
+        r = g->nccl.init(&c->here[u].comm, (int)c->nunits, *id, (int)c->here[u].number, &config);
     }
     end = g->nccl.group_end();
     g->current = NULL;
