@@ -17,6 +17,7 @@ void wire_ready(struct gop *op, uint32_t part, int code, int rank, const char *t
     struct gwire *w = op->group->wire;
     struct wire_ready *mine = &w->ready[w->me];
 
+    assert(op->state <= OP_ORDER && op == op->group->op);
     memset(mine, 0, sizeof *mine);
     op->state = OP_ORDER;
     mine->seq = op->seq;
@@ -77,6 +78,7 @@ void agree_ready(struct gwire *w)
     uint32_t part = UINT32_MAX;
     uint64_t cell = 0;
 
+    assert(op->state == OP_ORDER && !w->gr->broken);
     if (code) {
         gpu_order_drop(&w->g->order, &op->order);
         op_fail(op, code, rank, 0, text);
@@ -137,6 +139,7 @@ void agree_ticket(struct gwire *w)
     struct gop *op = w->gr->op;
     uint64_t ticket = 0;
 
+    assert(op->order.state == GPU_ORDER_PROPOSED);
     if (!tickets_fit(w)) {
         counts_differ(w);
         return;

@@ -56,15 +56,12 @@ void group_detach(struct gmember *m, const char *how)
 {
     struct ggroup *gr = m->group;
     struct gsession *s = m->session;
-    struct gannounce *a;
     char text[SESSION_TEXT];
 
     snprintf(text, sizeof text, "rank %u (pid %u) %s", m->rank, s->pid, how);
     group_break(gr, COMMD_E_RANK_LOST, (int)m->rank, s->pid, text);
-    while ((a = STAILQ_FIRST(&m->announced))) { /* breaking it has ended them: none is left */
-        STAILQ_REMOVE_HEAD(&m->announced, next);
-        announce_free(a);
-    }
+    assert(STAILQ_EMPTY(&m->announced)); /* breaking it has ended them */
+    assert(gr->member[m->at] == m && s->nmembers && gr->nmembers);
     gr->member[m->at] = NULL;
     LIST_REMOVE(m, link);
     s->nmembers--;
@@ -86,6 +83,7 @@ void groups_sweep(struct gpu *g)
 
     for (gr = LIST_FIRST(&g->dead); gr; gr = next) {
         next = LIST_NEXT(gr, link);
+        assert(!gr->nmembers && !gr->active);
         if (gr->flying || gr->op)
             continue;
         LIST_REMOVE(gr, link);
@@ -285,6 +283,7 @@ static int member_add(struct gsession *s, struct ggroup *gr, uint32_t id, uint32
     STAILQ_INIT(&m->announced);
     LIST_INSERT_HEAD(&s->members[session_bucket(s->g, id)], m, link);
     s->nmembers++;
+    assert(m->at < gr->nlocal && !gr->member[m->at]);
     gr->member[m->at] = m;
     gr->nmembers++;
     return 0;

@@ -63,6 +63,7 @@ bool comm_ready(struct gop *op)
     const char *why = op->planned ? NULL : launch_plan(op);
     uint32_t part;
 
+    assert(op->state == OP_INPUTS && op == gr->op && !op->comm);
     op->planned = true;
     if (why) {
         ready_failed(op, COMMD_E_INVALID, why);
@@ -179,6 +180,7 @@ static void launch_round(struct gpu *g)
         launch_phase(op, u, s, op->round, GPU_PACK);
         launch_phase(op, u, s, op->round, GPU_BEFORE);
     }
+    assert(comm_lives(op->comm->state) && op->comm->nhere == gr->nhere);
     r = g->nccl.group_start();
     for (unsigned u = 0; u < gr->nhere; u++) {
         struct calling to = {g, op->comm->here[u].comm, gr->here[u].dev->stream[STREAM_NCCL].s, &r};
@@ -254,6 +256,7 @@ static void now_abandon(struct gpu *g)
 {
     struct gop *op = g->now;
 
+    assert(g->stage == LAUNCH_CALLS || op->state == OP_PARTS);
     op->round++; /* of this part, as if it were complete */
     op_retell(op, COMMD_E_GPU_LOST, op->comm->why);
     group_break(op->group, COMMD_E_GPU_LOST, -1, 0, op->comm->why); /* but for itself */
@@ -262,6 +265,8 @@ static void now_abandon(struct gpu *g)
 
 void comm_landed(struct gop *op)
 {
+    assert(op->state == OP_FLYING && op != op->group->g->now);
+    assert(!op->comm || (op->comm->flying && op->comm->flying <= op->comm->users));
     if (op->comm)
         op->comm->flying--;
 }
@@ -386,6 +391,7 @@ bool comm_turn(struct gpu *g)
     bool moved = false;
 
     comms_turn(g);
+    assert(!g->now == (g->stage == LAUNCH_NONE));
     if (!g->now) {
         struct gpu_order_op *next = gpu_order_next(&g->order);
 

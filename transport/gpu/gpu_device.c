@@ -186,6 +186,8 @@ cu_result device_use(struct gdevice *d)
 {
     cu_result r = CU_SUCCESS;
 
+    assert_loop(d->g);
+    assert(d->open);
     if (d->g->current != d)
         r = d->g->cu.ctx_set(d->ctx);
     if (!r)
@@ -214,6 +216,7 @@ static bool stream_turn(struct gstream *s)
     bool moved = false;
 
     while ((f = STAILQ_FIRST(&s->flying)) && seq_reached(passed, f->ticket)) {
+        assert(s->nflying && s->dev->g->nflying);
         STAILQ_REMOVE_HEAD(&s->flying, next);
         s->nflying--;
         s->dev->g->nflying--;
@@ -315,7 +318,10 @@ static void scratch_work(struct gjob *job)
 
 static void scratch_done(struct gjob *job)
 {
-    container_of(job, struct gstream, job)->growing = false;
+    struct gstream *s = container_of(job, struct gstream, job);
+
+    assert(s->growing && !s->nflying);
+    s->growing = false;
 }
 
 int stream_scratch(struct gstream *s, uint64_t bytes)

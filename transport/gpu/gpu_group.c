@@ -22,6 +22,7 @@
 
 void op_free(struct gop *op)
 {
+    assert(!op->streams && op->group->op != op);
     comm_take(op, NULL);
     user_uncount(op);
     for (unsigned i = 0; i < op->nof; i++)
@@ -31,6 +32,7 @@ void op_free(struct gop *op)
 
 static void op_tell(struct gop *op, int code, int rank, uint32_t pid, const char *text)
 {
+    assert(code && op->state <= OP_ORDER); /* later its streams store the done words */
     for (unsigned i = 0; i < op->nof; i++)
         slot_fail(op->of[i]->session, op->of[i]->n, code, rank, pid, text);
 }
@@ -47,6 +49,7 @@ void op_landed(struct gflight *f)
     struct gop *op = f->op;
     struct ggroup *gr = op->group;
 
+    assert(f->up && op->streams && op->state >= OP_PARTS);
     f->up = false;
     op->streams--;
     if (op->state != OP_FLYING)
@@ -56,6 +59,7 @@ void op_landed(struct gflight *f)
     for (unsigned i = 0; i < op->nof; i++)
         slot_finish(op->of[i]->session, op->of[i]->n);
     comm_landed(op);
+    assert(gr->flying);
     gr->flying--;
     op_free(op);
 }
@@ -249,6 +253,7 @@ void group_rest(struct ggroup *gr)
 {
     if (!gr->active)
         return;
+    assert(gr->user->nactive_groups);
     gr->active = false;
     TAILQ_REMOVE(&gr->user->active_groups, gr, active_link);
     gr->user->nactive_groups--;
@@ -257,6 +262,7 @@ void group_rest(struct ggroup *gr)
 
 static void pop(struct gmember *m)
 {
+    assert(m->group->arrived && m->group->arrived <= m->group->nmembers);
     STAILQ_REMOVE_HEAD(&m->announced, next);
     if (STAILQ_EMPTY(&m->announced))
         m->group->arrived--;
@@ -281,6 +287,7 @@ static void group_fail_announced(struct ggroup *gr)
 /* Its operation is launched, or has failed. */
 static void group_next(struct ggroup *gr)
 {
+    assert(gr->op);
     gr->op = NULL;
     gr->next++;
 }
@@ -319,6 +326,7 @@ static void group_gather(struct ggroup *gr)
 
 void op_launched(struct ggroup *gr)
 {
+    assert(gr->op->state == OP_FLYING);
     group_next(gr);
     group_gather(gr);
 }
@@ -327,6 +335,7 @@ void op_fail(struct gop *op, int code, int rank, uint32_t pid, const char *text)
 {
     struct ggroup *gr = op->group;
 
+    assert(gr->op == op && !gr->broken);
     op_tell(op, code, rank, pid, text);
     group_next(gr);
     op_free(op);
@@ -337,6 +346,7 @@ void group_drop_op(struct ggroup *gr)
 {
     struct gop *op = gr->op;
 
+    assert(gr->broken && op != gr->g->now);
     gpu_order_drop(&gr->g->order, &op->order);
     op_tell(op, gr->broken, gr->broken_rank, gr->broken_pid, gr->broken_text);
     group_next(gr);
@@ -347,6 +357,8 @@ void group_break(struct ggroup *gr, int code, int rank, uint32_t pid, const char
 {
     struct gop *op = gr->op;
 
+    assert_loop(gr->g);
+    assert(code);
     if (gr->broken)
         return;
     gr->broken = code;
@@ -367,6 +379,7 @@ void group_announced(struct gmember *m, struct gannounce *a)
 {
     struct ggroup *gr = m->group;
 
+    assert(gr->member[m->at] == m && a->session == m->session);
     if (gr->broken) {
         slot_fail(a->session, a->n, gr->broken, gr->broken_rank, gr->broken_pid, gr->broken_text);
         announce_free(a);

@@ -126,6 +126,9 @@ static void launch_ticket(struct gop *op, unsigned unit, struct gstream *s,
 {
     struct gflight *f = launch_flight(op, unit);
 
+    assert_loop(s->dev->g);
+    assert(!f->up && s->nflying < GPU_STREAM_DEPTH); /* a full stream would block us */
+    assert(op->state >= OP_PARTS && s->dev == op->group->here[unit].dev);
     write_word(&words[n], s->passed_dev, ++s->issued);
     atomic_thread_fence(memory_order_release); /* results before anything that the device writes */
     device_check(s->dev, s->dev->g->cu.stream_batch(s->s, n + 1, words, 0), "cuStreamBatchMemOp");
@@ -182,6 +185,7 @@ void launch_local(struct gop *op)
         for (unsigned phase = 0; phase < GPU_PHASES; phase++)
             if (phase != GPU_CALLS)
                 launch_phase(op, 0, s, round, phase);
+    assert(op->state == OP_INPUTS && op->group->nunits == 1);
     op->state = OP_FLYING;
     op->group->flying++;
     launch_end(op, 0, s);

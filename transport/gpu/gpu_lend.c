@@ -65,6 +65,8 @@ static void lend_done(struct gjob *job)
     struct session_msg m = {.type = SESSION_LEND, .id = mem->id};
     int fd = steal_fd(&mem->chunk->fd);
 
+    assert(mem->kind == SESSION_LENT && mem->chunks == 1);
+    assert(s->asking && s->jobs);
     s->jobs--;
     s->asking = false;
     m.memory.bytes = mem->bytes;

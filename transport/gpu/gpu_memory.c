@@ -157,6 +157,9 @@ void memory_free(struct gmemory *mem)
 {
     struct gsession *s = mem->session;
 
+    assert(s->nmemories && s->user->nmemories);
+    assert(s->user->mapped >= mem->bytes && s->dev->mapped >= mem->bytes);
+    assert(mem->state != MEMORY_MAPPED); /* operations may name it */
     for (unsigned i = 0; mem->chunk && i < mem->chunks; i++)
         if (mem->chunk[i].fd >= 0)
             closer_fd(s->g->closer, s->user->uid, mem->chunk[i].fd);
@@ -178,6 +181,8 @@ static void unmap_done(struct gjob *job)
     struct gsession *s = mem->session;
     char text[128];
 
+    assert_loop(s->g);
+    assert(mem->state == MEMORY_UNMAPPING && s->jobs);
     if (mem->failed) {
         cuda_text(&s->g->cu, mem->error, text, sizeof text);
         gpu_log_user(s->g, s->user->uid, LOG_WARN, "memory of pid %u could not be unmapped: %s: %s",
@@ -200,6 +205,7 @@ static void memory_job(struct gmemory *mem, enum gmemory_state state, void (*wor
 
 void memory_map(struct gmemory *mem, void (*work)(struct gjob *), void (*done)(struct gjob *))
 {
+    assert(!mem->session->asking && mem->session->state == SESSION_OPEN);
     mem->session->asking = true;
     memory_job(mem, MEMORY_MAPPING, work, done);
 }
@@ -209,6 +215,7 @@ void memory_turn(struct gsession *s)
     struct gmemory *mem;
 
     while ((mem = STAILQ_FIRST(&s->leaving)) && mem->leaves_at <= s->low) {
+        assert(mem->state == MEMORY_MAPPED);
         STAILQ_REMOVE_HEAD(&s->leaving, leaves);
         memory_job(mem, MEMORY_UNMAPPING, unmap_work, unmap_done);
     }
@@ -218,6 +225,7 @@ static void memory_leave(struct gmemory *mem)
 {
     struct gsession *s = mem->session;
 
+    assert(mem->state == MEMORY_MAPPED);
     LIST_REMOVE(mem, link);
     mem->leaves_at = s->next;
     STAILQ_INSERT_TAIL(&s->leaving, mem, leaves);
@@ -228,6 +236,7 @@ void memory_mapped(struct gmemory *mem)
 {
     struct gsession *s = mem->session;
 
+    assert(mem->state == MEMORY_MAPPING && !mem->failed);
     mem->state = MEMORY_MAPPED;
     LIST_INSERT_HEAD(&s->memories[session_bucket(s->g, mem->id)], mem, link);
     if (s->state == SESSION_CLOSED)
@@ -242,6 +251,8 @@ static void map_done(struct gjob *job)
     char text[128], why[SESSION_TEXT] = "";
     int code = 0;
 
+    assert_loop(s->g);
+    assert(s->asking && s->jobs);
     s->jobs--;
     s->asking = false;
     for (unsigned i = 0; i < mem->chunks && mem->kind == SESSION_VMM; i++)

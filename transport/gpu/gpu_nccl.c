@@ -185,9 +185,9 @@ static void comm_end(struct gpu *g, struct gcomm *c, uint64_t now)
         gpu_fatal(g, "NCCL does not end a communicator within %d ms%s%s", g->timeout_ms,
                   c->why[0] ? ": " : "", c->why);
     if (c->state == COMM_ABORTED && !c->users) {
+        assert(g->nending && !c->flying);
         g->nending--;
         LIST_REMOVE(c, link);
-        assert(!c->flying);
         free(c);
     }
 }
@@ -196,6 +196,7 @@ void comm_fail(struct gpu *g, struct gcomm *c, const char *format, ...)
 {
     va_list args;
 
+    assert_loop(g);
     if (!comm_lives(c->state))
         return;
     va_start(args, format);
@@ -260,6 +261,7 @@ void comm_peer_lost(struct ggroup *gr, const char *why)
     struct gop *now = gr->g->now;
     struct gflight *f;
 
+    assert(gr->broken); /* who comes next is told that, and takes no communicator */
     if (now && now->group == gr && now->comm)
         comm_fail(gr->g, now->comm, "%s", why);
     if (gr->op && gr->op->state == OP_PARTS &&
@@ -389,6 +391,7 @@ struct gcomm *comm_begin(struct gop *op)
     char why[SESSION_TEXT];
     nccl_result r;
 
+    assert(!op->comm && op == g->now && gr->nunits > 1);
     if (gr->nnodes == 1 && comm_new_id(g, &op->id, why))
         return NULL;
     c = comm_alloc(gr);

@@ -39,6 +39,8 @@ void session_send(struct gsession *s, const struct session_msg *m, const int *fd
     struct iovec iov = {(void *)m, sizeof *m};
     struct msghdr hdr = {.msg_iov = &iov, .msg_iovlen = 1};
 
+    assert_loop(s->g);
+    assert(nfds <= 2); /* as many as @control has room for */
     if (s->state == SESSION_CLOSED)
         return;
     if (nfds) {
@@ -130,6 +132,9 @@ static void hello_done(struct gjob *job)
     struct gsession *s = container_of(job, struct gsession, job);
     struct session_msg m = {.type = SESSION_WELCOME};
 
+    assert_loop(s->g);
+    assert(s->state == SESSION_OPENING || s->state == SESSION_CLOSED);
+    assert(s->asking && s->jobs);
     s->jobs--;
     s->asking = false;
     hello_opened(s);
@@ -171,6 +176,7 @@ static void session_hello(struct gsession *s, const struct session_msg *m)
 {
     char text[SESSION_TEXT], uuid[48];
 
+    assert(s->state == SESSION_NEW && !s->region);
     if (m->id != SESSION_VERSION) {
         snprintf(text, sizeof text, "commd-gpu speaks version %d of sessions, the client %u",
                  SESSION_VERSION, m->id);
@@ -342,6 +348,7 @@ void session_wake(struct gsession *s)
 {
     if (s->active || s->state != SESSION_OPEN)
         return;
+    assert(s->region);
     s->active = true;
     s->unheard_ms = 0;
     atomic_store_explicit(&s->region->asleep, 0, memory_order_relaxed);
@@ -354,6 +361,7 @@ void session_deactivate(struct gsession *s)
 {
     if (!s->active)
         return;
+    assert(s->user->nactive);
     s->active = false;
     TAILQ_REMOVE(&s->user->active, s, active_link);
     s->user->nactive--;
@@ -464,6 +472,7 @@ void session_close(struct gsession *s, const char *why)
         close_fdp(&s->bell);
     }
     group_leave_all(s, "has died or left");
+    assert(!s->nmembers && !s->active);
     memory_leave_all(s);
     s->first = NULL;
     while ((other = session_of(s, &n)))
@@ -511,12 +520,15 @@ static void region_done(struct gjob *job)
 {
     struct gsession *s = container_of(job, struct gsession, job);
 
+    assert(s->state == SESSION_CLOSED && s->jobs);
     s->jobs--;
     s->region = NULL;
 }
 
 static void gsession_free(struct gsession *s)
 {
+    assert(s->state == SESSION_CLOSED && s->sock < 0 && s->bell < 0);
+    assert(!s->nmembers && !s->lent && !s->aux_held);
     LIST_REMOVE(s, link);
     s->g->nsessions--;
     if (s->dev)
@@ -533,6 +545,7 @@ void sessions_sweep(struct gpu *g)
 
     for (s = LIST_FIRST(&g->closed); s; s = next) {
         next = LIST_NEXT(s, link);
+        assert(s->state == SESSION_CLOSED && s->low <= s->next);
         if (s->jobs || s->low != s->next || s->nmemories)
             continue;
         if (!s->region) {

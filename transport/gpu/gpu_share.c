@@ -20,6 +20,8 @@
  * its next one others would slip in. */
 #include "transport/gpu/gpu_share.h"
 
+#include <assert.h>
+
 enum { CLAIM_TURNS = 2 };
 #define COUNT_MOST (1ull << 40) /* far above any GPU's memory; times of fair.c hold that */
 
@@ -74,6 +76,7 @@ void gpu_share_wait(struct gpu_shared *g, struct gpu_share *s)
 
 void gpu_share_unwait(struct gpu_shared *g, struct gpu_share *s)
 {
+    assert(s->waits);
     s->waits--;
     s->waited = g->turn;
 }
@@ -103,6 +106,7 @@ void gpu_share_take(struct gpu_shared *g, struct gpu_share *s, uint64_t bytes)
 
 void gpu_share_give(struct gpu_shared *g, struct gpu_share *s, uint64_t bytes)
 {
+    assert(s->ops && s->ops <= g->ops && s->bytes >= bytes);
     g->ops--;
     s->ops--;
     s->bytes -= bytes;

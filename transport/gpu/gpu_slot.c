@@ -19,6 +19,8 @@ enum { ANNOUNCES = 8 }; /* of a session in one look */
 
 void slot_finish(struct gsession *s, uint64_t n)
 {
+    assert_loop(s->g);
+    assert(n >= s->low && n < s->next && !s->finished[n % SESSION_SLOTS]);
     s->finished[n % SESSION_SLOTS] = true;
     while (s->low < s->next && s->finished[s->low % SESSION_SLOTS])
         s->finished[s->low++ % SESSION_SLOTS] = false;
@@ -30,6 +32,7 @@ static void slot_result(struct gsession *s, uint64_t n, int code, int rank, uint
 {
     struct session_result *r = &s->region->results[n % SESSION_SLOTS];
 
+    assert(n >= s->low && n < s->next);
     r->code = code;
     r->rank = rank;
     r->pid = pid;
@@ -77,6 +80,7 @@ bool slot_ready(const struct gsession *s, uint64_t n)
 
 void announce_free(struct gannounce *a)
 {
+    assert(!a || a->session->aux_held >= a->aux_len);
     if (a)
         a->session->aux_held -= a->aux_len;
     free(a);
@@ -361,6 +365,7 @@ bool slot_turn(struct gsession *s)
             break;
         }
         s->next++;
+        assert(s->next - s->low <= SESSION_SLOTS && s->aux_held <= SESSION_AUX);
         l.member->next++;
         group_announced(l.member, l.a);
     }

@@ -44,6 +44,8 @@ void guser_put(struct gpu *g, struct guser *u)
     for (unsigned i = 0; i < g->ndevices; i++)
         for (unsigned k = 0; k < SHARES; k++)
             gpu_share_fini(&g->device[i].shared[k], &u->share[i][k]);
+    assert(!u->nactive && !u->nactive_groups && !u->busy);
+    assert(!u->nmemories && !u->mapped && !u->njoins && g->line[u->line]);
     g->line[u->line]--;
     LIST_REMOVE(u, link);
     free(u);
@@ -157,6 +159,7 @@ void user_charge(struct gop *op)
     uint64_t now = now_ms();
 
     user_wait_no_more(op);
+    assert(!op->waits && !op->counted);
     for (unsigned i = 0; i < op->group->nhere; i++) {
         const struct gunit *u = &op->group->here[i];
 
@@ -166,6 +169,7 @@ void user_charge(struct gop *op)
 
 void user_count(struct gop *op)
 {
+    assert(!op->counted);
     for (unsigned i = 0; i < op->group->nhere; i++) {
         const struct gunit *u = &op->group->here[i];
 

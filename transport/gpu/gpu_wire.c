@@ -349,6 +349,7 @@ static void event_joined(struct gwire *w, struct wire_event *ev)
 {
     char text[SESSION_TEXT];
 
+    assert(w->user->njoins && !w->shadow);
     w->user->njoins--;
     if (ev->code) {
         wire_change(w, WIRE_CLOSE);
@@ -399,6 +400,7 @@ static void event_exchanged(struct gwire *w, const struct wire_event *ev)
 
 static void wire_del(struct gwire *w)
 {
+    assert(w->state == WIRE_CLOSED && !w->pending && !w->gr && w->user->nnodes >= w->nnodes);
     LIST_REMOVE(w, link);
     w->user->nnodes -= w->nnodes;
     guser_put(w->g, w->user);
@@ -419,6 +421,7 @@ void wire_turn(struct gpu *g)
     while ((ev = STAILQ_FIRST(&events))) {
         struct gwire *w = ev->wire;
 
+        assert(w->pending && (ev->kind == EVENT_EXCHANGED || g->wires->threads));
         STAILQ_REMOVE_HEAD(&events, next);
         w->pending--;
         if (ev->kind != EVENT_EXCHANGED)
@@ -435,6 +438,7 @@ static void wire_end(struct gwire *w)
 {
     struct ggroup *gr = w->gr;
 
+    assert(w->fail_ms && w->fail_code);
     group_break(gr, w->fail_code, -1, 0, w->fail_text);
     if (w->peer_lost)
         comm_peer_lost(gr, w->fail_text);
