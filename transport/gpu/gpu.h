@@ -62,7 +62,7 @@ struct gwires;
 /* A thread that nobody joins, and that gets no signals. -errno: there can be none. */
 int thread_start(void *(*fn)(void *), void *arg, size_t stack);
 
-/* Part of what it is about, which stays until @done. */
+/* Part of the object that it works on, which stays until @done. */
 struct gjob {
     STAILQ_ENTRY(gjob) next;
     void (*work)(struct gjob *); /* on the thread */
@@ -100,7 +100,7 @@ struct gstream {
     bool growing;
     struct gjob job; /* a larger scratch */
     uint64_t asked, wanted;
-    uint64_t failed; /* so much could not be had: */
+    uint64_t failed; /* so many bytes could not be had; @why: */
     char why[128];
 };
 
@@ -144,7 +144,7 @@ struct guser {
     TAILQ_ENTRY(guser) busy_link; /* while it has active sessions or groups */
     uint32_t uid;                 /* of a payer */
     unsigned nsessions, nmemories, ngroups, njoins;
-    uint32_t nnodes; /* of its groups over several */
+    uint32_t nnodes; /* of its groups over several nodes, all together */
     unsigned line;   /* its stream for moves, on each GPU */
     uint64_t mapped;
     uint32_t weight; /* beside other users */
@@ -166,9 +166,9 @@ struct gwatch {
 enum gmemory_state { MEMORY_MAPPING, MEMORY_MAPPED, MEMORY_UNMAPPING };
 
 struct gmemory {
-    LIST_ENTRY(gmemory) link;     /* of the session, while it may be named */
-    STAILQ_ENTRY(gmemory) leaves; /* ... and when not any more */
-    LIST_ENTRY(gmemory) same;     /* IPC: of those whose handle has the same hash */
+    LIST_ENTRY(gmemory) link;     /* of the session's, while operations may name it */
+    STAILQ_ENTRY(gmemory) leaves; /* ... and when none may any more */
+    LIST_ENTRY(gmemory) same;     /* IPC: allocations whose handles have the same hash */
     struct gsession *session;     /* borrowed */
     uint32_t id;
     enum gmemory_state state;
@@ -184,7 +184,7 @@ struct gmemory {
     } *chunk;        /* owned; VMM */
     unsigned mapped; /* chunks */
     struct gjob job;
-    const char *failed; /* the call that has */
+    const char *failed; /* the call that has failed */
     cu_result error;
 };
 
@@ -196,8 +196,8 @@ struct gannounce {
     struct op_desc desc;
     struct gpu_rank rank;
     uint64_t reads;  /* bytes of its memory that the operation reads */
-    uint64_t counts; /* bytes that it reads or writes there, whichever is more */
-    const char *bad; /* why it cannot be done, whoever else takes part; NULL: it can */
+    uint64_t counts; /* bytes that the operation reads or writes there, whichever is more */
+    const char *bad; /* why the operation cannot be done, whoever else takes part; NULL: it can */
     int bad_code;
     uint32_t aux_len;
     uint64_t aux[]; /* counts and addresses that @rank points to */
@@ -210,15 +210,16 @@ struct gsession {
     LIST_ENTRY(gsession) link;
     TAILQ_ENTRY(gsession) active_link;
     struct gpu *g;
-    uint32_t uid;           /* who it is: which groups and memory are its own */
-    struct guser *user;     /* who is charged */
-    struct gsession *first; /* borrowed; it was asked for this one, and ends it. NULL: commd was */
+    uint32_t uid;       /* who it is: which groups and memory are its own */
+    struct guser *user; /* who is charged */
+    struct gsession
+        *first; /* borrowed: the session that asked for this one, and ends it; NULL: commd */
     uint32_t client, pid;
     enum gsession_state state;
     bool active;
-    bool asking;         /* a job answers its last question: it gets no further */
+    bool asking;         /* a job answers its last question: the next one is not read */
     uint64_t unheard_ms; /* since when an announcement waits whose bell was not heard; 0: none */
-    unsigned jobs;       /* that name it */
+    unsigned jobs;       /* that refer to the session */
     int sock, bell, region_fd;
     struct gwatch sock_watch, bell_watch;
     struct gdevice *dev;
@@ -227,7 +228,7 @@ struct gsession {
     bool registered;
     struct gjob job;
     int code;
-    char kernels[SESSION_TEXT]; /* if it opened its device: as of device_open() */
+    char kernels[SESSION_TEXT]; /* if it opened its device: what device_open() says */
     char why[SESSION_TEXT];
     /* slots: announced below @next, finished below @low */
     uint64_t next, low;
@@ -235,23 +236,23 @@ struct gsession {
     uint64_t aux_held;
     LIST_HEAD(, gmemory) memories[SESSION_BUCKETS];
     STAILQ_HEAD(, gmemory) leaving; /* in the order of leaves_at */
-    unsigned nmemories;             /* with those that leave */
-    uint64_t lent;                  /* bytes of ours among them */
-    bool told;                      /* people: that it needs them, or why */
+    unsigned nmemories;             /* those that leave among them */
+    uint64_t lent;                  /* bytes that commd-gpu lends, among them */
+    bool told;                      /* the log has said why its buffers are copied */
     LIST_HEAD(, gmember) members[SESSION_BUCKETS];
     unsigned nmembers;
 };
 
 /* ---- groups: gpu_attach.c, gpu_group.c, gpu_launch.c ----------------------------------------- */
 
-/* A rank of a group that a session is. */
+/* A session as a rank of a group. */
 struct gmember {
     LIST_ENTRY(gmember) link; /* of the session */
     struct gsession *session; /* borrowed */
     struct ggroup *group;     /* borrowed */
     uint32_t id;              /* the client's number for it */
     uint32_t rank, at;        /* at: place in group->member */
-    uint64_t next;            /* desc.seq of what it announces next */
+    uint64_t next;            /* desc.seq of the operation that it announces next */
     STAILQ_HEAD(, gannounce) announced;
 };
 
@@ -283,7 +284,7 @@ struct ggroup {
     struct gunit *here; /* owned: units of this node */
     uint64_t next;
     struct gop *op;  /* owned: operation `next`, all members of this node have announced it */
-    unsigned flying; /* operations that have been launched and name this group */
+    unsigned flying; /* operations of the group that have been launched */
     bool active;
     int broken; /* COMMD_E_..., 0: it is not */
     int broken_rank;
@@ -292,7 +293,7 @@ struct ggroup {
     struct gwire *wire; /* borrowed; over several nodes */
 };
 
-/* PARTS: some of it is on streams, or was, and the rest will be. */
+/* gpu_group.c says what they mean. */
 enum gop_state { OP_INPUTS, OP_ORDER, OP_PARTS, OP_FLYING };
 
 /* An operation that all members of this node have announced. */
@@ -302,17 +303,17 @@ struct gop {
     enum gop_state state;
     unsigned ready;         /* the inputs of members before this one are there */
     unsigned streams;       /* flights that are up */
-    struct gflight *flight; /* these behind it: GPU_PARTS times group->nhere entries */
+    struct gflight *flight; /* the three lie behind @of. GPU_PARTS times group->nhere entries */
     struct gpu_plan *plan;  /* nhere */
     struct gpu_rank *ranks; /* nlocal, unit by unit */
     bool planned;           /* launch_plan() */
     bool counted;           /* user_count() */
     uint64_t waits;         /* user_may(): bits, of units here */
-    bool failed;            /* its results say so, although it is, or will be, on streams */
-    /* only if it needs other GPUs: */
+    bool failed;            /* its results say so, although it is on streams, or will be */
+    /* only if the operation needs other GPUs: */
     struct gpu_order_op order;
-    struct gcomm *comm; /* held: comm_take(); NULL: there is none that all nodes have */
-    struct nccl_id id;  /* to make one with */
+    struct gcomm *comm; /* held: comm_take(); NULL: no communicator that all nodes have */
+    struct nccl_id id;  /* to make a communicator with */
     uint32_t round;
     unsigned nof;
     struct gannounce *of[]; /* owned; nlocal entries, by place */
@@ -324,9 +325,9 @@ struct gcomm {
     struct gpu *g;
     uint32_t uid; /* for whom it was made */
     uint32_t nunits, nhere;
-    uint64_t number; /* of its id: the same on all nodes */
+    uint64_t number; /* follows from its id: the same on all nodes */
     unsigned users;  /* operations that hold it */
-    unsigned flying; /* of them, that are on streams */
+    unsigned flying; /* operations that hold it and are on streams */
     enum comm_state state;
     uint64_t since_ms; /* in @state, or an abort has begun since for which its own may wait */
     uint64_t used_ms;
@@ -375,7 +376,7 @@ struct gpu {
     unsigned nsessions; /* of both */
     LIST_HEAD(, ggroup) groups[GROUP_BUCKETS];
     LIST_HEAD(, ggroup) dead;   /* nobody is in them any more */
-    LIST_HEAD(, ggroup) broken; /* by the loss of a commd-gpu: not found any more */
+    LIST_HEAD(, ggroup) broken; /* by the loss of a commd-gpu: nobody finds them any more */
     struct gwires *wires;
     unsigned ngroups;
     uint64_t looked_ms; /* at the streams, for errors */
@@ -386,7 +387,7 @@ struct gpu {
     uint64_t now_since_ms; /* it has been in @stage */
     uint64_t comms_ms;     /* communicators were looked at */
     LIST_HEAD(, gcomm) comms;
-    unsigned nending; /* of them: all that do not live */
+    unsigned nending; /* communicators that do not live */
 };
 
 /* Which thread a call is for: the loop's, or one that may wait. */
@@ -419,9 +420,9 @@ void users_turn(struct gpu *g);                     /* all have been looked at *
 /* May the operation have its turn, as far as users and their shares of its GPUs go? */
 bool user_may(struct gop *op);
 bool user_beside(const struct gop *op); /* other users were on its GPUs lately */
-/* It may, but waits for others on this GPU to end. */
+/* It may, but waits until others on this GPU have ended. */
 void user_waits(struct gop *op, unsigned unit);
-/* It has its turn, and waits no more: it is charged for. */
+/* The operation has its turn, and waits no more: its user is charged. */
 void user_charge(struct gop *op);
 /* Counted is what has its turn, and ends without a client's doing. */
 void user_count(struct gop *op);
@@ -458,7 +459,7 @@ void session_new(struct gpu *g, const struct msg_gpu_session *m, int *fd);
 void session_del(struct gpu *g, uint32_t client);
 void session_read(struct gsession *s);
 void session_wake(struct gsession *s); /* its doorbell has rung */
-/* It breaks the rules: nobody but itself loses by that. */
+/* The session breaks the rules: nobody else loses by that. */
 void session_break(struct gsession *s, const char *format, ...) _printf_(2, 3);
 void session_close(struct gsession *s, const char *why);
 void session_answer(struct gsession *s, uint32_t id, int code, int rank, const char *text);
@@ -499,7 +500,7 @@ bool slot_waits(const struct gsession *s); /* a look after the asleep flag: some
 void slot_finish(struct gsession *s, uint64_t n);
 void slot_succeed(struct gsession *s, uint64_t n); /* its stream stores done */
 void slot_retell(struct gsession *s, uint64_t n, int code, const char *text); /* likewise */
-/* Those that have not ended; nothing else is done any more. */
+/* All operations that have not ended fail; nothing else is done any more. */
 void slots_fail_all(struct gsession *s, int code, const char *text);
 void slot_fail(struct gsession *s, uint64_t n, int code, int rank, uint32_t pid, const char *text);
 bool slot_ready(const struct gsession *s, uint64_t n);
@@ -517,15 +518,14 @@ void group_announced(struct gmember *m, struct gannounce *a);
 bool group_turn(struct ggroup *gr);
 /* All that is pending fails, and all that is announced later. */
 void group_break(struct ggroup *gr, int code, int rank, uint32_t pid, const char *text);
-void group_activate(struct ggroup *gr);
 void group_rest(struct ggroup *gr);
 /* The operation fails for all members of this node; frees it. */
 void op_fail(struct gop *op, int code, int rank, uint32_t pid, const char *text);
-/* It has failed, but is on streams, or will be: what its members find when those have passed. */
+/* An operation has failed that is on streams, or will be: what its members find when the streams
+ * have passed it. */
 void op_retell(struct gop *op, int code, const char *text);
 void op_landed(struct gflight *f); /* its stream has passed it */
-void op_free(struct gop *op);
-/* The one that is pending, of a group that is broken. */
+/* The pending operation of a group that is broken ends. */
 void group_drop_op(struct ggroup *gr);
 bool op_same(const struct op_desc *a, const struct op_desc *b);
 void op_launched(struct ggroup *gr); /* its operation is on the streams: the next one comes */
@@ -543,7 +543,7 @@ bool op_counts_same(const struct gop *op);
 #define OP_COUNTS_DIFFER "the ranks give different counts; the group can still be used"
 
 /* gpu_comm.c */
-/* Its inputs here are there, and it needs other GPUs. False: ask again, scratch is on its way. */
+/* The operation's inputs here are there, and it needs other GPUs. False: ask again. */
 bool comm_ready(struct gop *op);
 bool comm_drop(struct gop *op);        /* false: too late, it is being launched */
 void comm_part_landed(struct gop *op); /* not the last one */
@@ -552,21 +552,21 @@ bool comm_turn(struct gpu *g);
 
 /* gpu_nccl.c */
 struct gcomm *comm_find(const struct ggroup *gr); /* NULL: none of its GPUs */
-/* The operation holds it, instead of what it held; NULL: none. */
+/* The operation holds @c, instead of what it held; NULL: none. */
 void comm_take(struct gop *op, struct gcomm *c);
 /* May another one be made for the group? What has to go before is retired, and has gone. */
 bool comm_room(const struct ggroup *gr);
 struct gcomm *comm_begin(struct gop *op); /* NULL: it cannot be */
-/* Has everything been enqueued, or made? False also if it has failed meanwhile. */
+/* Has NCCL enqueued everything, or made the communicator? False also if that has failed. */
 bool comm_settled(struct gpu *g, struct gcomm *c, const char *what);
-/* All that runs in it ends with that. */
+/* All that runs in the communicator ends with that error. */
 void comm_fail(struct gpu *g, struct gcomm *c, const char *format, ...) _printf_(3, 4);
 void comm_failed(struct gpu *g, struct gcomm *c, nccl_comm comm, nccl_result r, const char *what);
 void comm_peer_lost(struct ggroup *gr, const char *why);
 int comm_new_id(struct gpu *g, struct nccl_id *ret, char why[SESSION_TEXT]);
 unsigned comm_count(const struct gpu *g, const struct gdevice *d);
 void comms_turn(struct gpu *g);
-/* It moves on as the event says, which must be one of its state. */
+/* The communicator's state follows the event, which must be one of that state. */
 void comm_change(struct gcomm *c, enum comm_event event);
 /* Is one of them in @state? */
 bool comms_any(const struct gpu *g, enum comm_state state);
@@ -585,7 +585,8 @@ void wire_free(struct ggroup *gr);           /* and nothing is pending */
 bool wire_promised(const struct ggroup *gr); /* other nodes may launch its operation */
 void wire_turn(struct gpu *g);
 void wires_sweep(struct gpu *g);
-bool wires_wait(const struct gpu *g); /* something will have to be done without an event */
+bool wires_wait(
+    const struct gpu *g); /* a group is to be broken, at a time for which nobody rings */
 
 /* gpu_launch.c */
 /* Plans of all units here. NULL, or why it cannot be done. */

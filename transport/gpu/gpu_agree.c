@@ -27,7 +27,7 @@ void wire_ready(struct gop *op, uint32_t part, int code, int rank, const char *t
     mine->first = op->of[0]->rank.rank;
     mine->part = part;
     if (w->me == 0 && getrandom(&mine->tie, sizeof mine->tie, 0) < 0)
-        mine->tie = 0; /* if that of another operation is so, too, nodes may wait for --timeout */
+        mine->tie = 0; /* two operations with equal numbers may wait for --timeout */
     mine->desc = op->of[0]->desc;
     snprintf(mine->text, sizeof mine->text, "%s", text);
     if (!code && coll_table[mine->desc.coll].counted) {
@@ -37,7 +37,7 @@ void wire_ready(struct gop *op, uint32_t part, int code, int rank, const char *t
     wire_say(w, WIRE_SAY_READY);
 }
 
-/* What all nodes have said. 0: it can go on; else why it fails, for all ranks alike. */
+/* What all nodes have said. 0: the operation goes on; else why it fails, for all ranks alike. */
 static int agree_judge(const struct gwire *w, int *ret_rank, char text[SESSION_TEXT])
 {
     const struct wire_ready *first = &w->ready[0];
@@ -118,7 +118,7 @@ static bool tickets_fit(const struct gwire *w)
     return same || !sum;
 }
 
-/* All nodes find it alike, so none of them launches it. */
+/* All nodes find that the counts differ, so none of them launches the operation. */
 static void counts_differ(struct gwire *w)
 {
     static const struct op_balance several;

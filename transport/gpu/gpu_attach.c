@@ -1,13 +1,13 @@
 /* gpu_attach.c - how groups come about, and go.
  *
  * A group is what a user, a group's number and its epoch name: its members are the ranks on this
- * node, each of which attaches by its own session and says what the group is. The first one's words
- * are checked by themselves, the others' against the first one's: all must have said the same. That
- * they did not make it up is nobody's concern but their own, for all are processes of one user.
+ * node. Each member attaches by its own session and says what the group is. The first member's
+ * words are checked by themselves, the words of the others against them: all must have said the
+ * same. A lie that all members agree on harms nobody else, for all are processes of one user.
  *
- * A member that leaves or dies breaks the group for what has not been launched: the others' pending
- * and later operations end with who it was. The group is freed with its last member, when its last
- * operation has left the streams. */
+ * A member that leaves or dies breaks the group for what has not been launched: the pending and
+ * later operations of the other members end, and name it. The group is freed with its last member,
+ * when its last operation has left the streams. */
 #include "transport/gpu/gpu.h"
 
 #include <stdio.h>
@@ -43,7 +43,7 @@ static void ggroup_free(struct ggroup *gr)
     free(gr);
 }
 
-/* Nobody is in it any more. */
+/* Its last member has gone. */
 static void group_close(struct ggroup *gr)
 {
     group_rest(gr);
@@ -105,7 +105,7 @@ struct attach_claim {
     uint32_t nlocal, nhere;
 };
 
-/* NULL, or what contradicts itself. Fills in @c. */
+/* NULL, or what in the message contradicts itself. Fills in @c. */
 static const char *claim_wrong(const struct gsession *s, struct attach_claim *c, size_t len)
 {
     const struct session_msg *m = c->m;

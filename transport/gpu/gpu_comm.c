@@ -2,19 +2,19 @@
  * GPUs.
  *
  * They are launched one after the other on this node, in an order that is the same on all nodes
- * (gpu_order.c): NCCL's kernels wait for each other, and two that are launched in different orders
- * on two GPUs would wait for ever. One is being launched at a time (gpu->now); gpu_life.h has its
- * stages. A part of it is a round of its plan: moves before the calls, the calls in one NCCL group
- * over all GPUs of this node, which NCCL enqueues in the background, and moves after them.
- * Behind the last round it is on the streams. After each other one it goes back into the order, so
- * that others come in between, and has its next turn when no more than one of its rounds runs: who
- * has to wait for NCCL waits for two at most. What has begun so is seen to its end, as what was
- * agreed upon: whoever leaves, and what becomes of the group. Nothing is launched
- * whose inputs are not there on all nodes, so what runs does not wait for a client.
+ * (gpu_order.c): NCCL's kernels wait for each other, and two kernels that are launched in different
+ * orders on two GPUs would wait for ever. One operation is being launched at a time (gpu->now);
+ * gpu_life.h has its stages. A part of it is a round of its plan: moves before the calls; the
+ * calls, in one NCCL group over all GPUs of this node, which NCCL enqueues in the background; moves
+ * after them. After a round that is not the last one the operation goes back into the order, so
+ * that others come in between. Its next turn comes when one of its rounds runs at most: so others
+ * wait for two rounds at most. An operation of which a part is launched is seen to its end, and so
+ * is one that the nodes have agreed upon, whoever leaves, and whatever becomes of the group.
+ * Nothing is launched whose inputs are not there on all nodes, so what runs waits for no client.
  *
  * What if NCCL fails, or stands still for --timeout: gpu_nccl.c aborts the communicator, and the
- * group is broken. What of the operation is on the streams by then gets its end there all the same:
- * it passes when the abort has ended what it waits for. */
+ * group is broken. The part of the operation that is on the streams by then gets its end there all
+ * the same: the streams pass it when the abort has ended what hangs. */
 #include "transport/gpu/gpu.h"
 
 #include <stdio.h>
@@ -69,7 +69,7 @@ bool comm_ready(struct gop *op)
         ready_failed(op, COMMD_E_INVALID, why);
         return true;
     }
-    if (!user_may(op)) /* by what is agreed upon, which ends whatever we do here */
+    if (!user_may(op)) /* operations that nodes have agreed upon end without our doing */
         return false;
     for (unsigned u = 0; u < gr->nhere; u++) {
         struct gstream *s = &gr->here[u].dev->stream[STREAM_NCCL];
@@ -83,7 +83,7 @@ bool comm_ready(struct gop *op)
             return r < 0;
     }
     op->state = OP_ORDER;
-    part = launch_wish(op); /* by who was there before it */
+    part = launch_wish(op); /* before the operation itself is charged for */
     user_charge(op);
     group_rest(gr);
     comm_take(op, comm_find(gr));
@@ -118,7 +118,7 @@ struct calling {
     struct gpu *g;
     nccl_comm comm;
     cu_stream s;
-    nccl_result *r; /* of one that has failed: no more are made */
+    nccl_result *r; /* of the call that has failed: no other one is made */
 };
 
 static void call(void *arg, const struct gpu_call *k)
@@ -158,7 +158,7 @@ static void call(void *arg, const struct gpu_call *k)
         *to->r = r;
 }
 
-/* NCCL's stream of the GPU, whose context is the current one then. */
+/* NCCL's stream of the GPU; its context becomes the current one. */
 static struct gstream *unit_stream(const struct gop *op, unsigned unit)
 {
     struct gdevice *d = op->group->here[unit].dev;
@@ -202,7 +202,7 @@ static void launch_after(struct gop *op)
     op->round++;
 }
 
-/* It is on streams from here on. */
+/* The operation is on streams from here on. */
 static void launch_begun(struct gop *op)
 {
     if (op->comm)
@@ -216,7 +216,7 @@ static void launch_begun(struct gop *op)
         op->comm->flying++;
 }
 
-/* The entries that its next part takes are free when its last but one has ended. */
+/* The operation is held until the flights that its next part needs have landed. */
 static void hold(struct gop *op)
 {
     op->round++;
@@ -231,7 +231,7 @@ void comm_part_landed(struct gop *op)
     hold(op);
 }
 
-/* A part of it is, and others come; or @last: all of it. */
+/* A part of the operation is on the streams, and others come; or @last: all of it is. */
 static void launch_over(struct gpu *g, bool last)
 {
     struct gop *op = g->now;
@@ -250,16 +250,16 @@ static void launch_over(struct gpu *g, bool last)
     gpu_order_again(&g->order, &op->order);
 }
 
-/* Its communicator has failed after something was put on the streams: memory that it names stays
- * until that has ended, as for one that was launched. Parts that are missing are left out. */
+/* The communicator has failed after a part of the operation was put on the streams. The memory that
+ * it names stays until that part has ended. Parts that are missing are left out. */
 static void now_abandon(struct gpu *g)
 {
     struct gop *op = g->now;
 
     assert(g->stage == LAUNCH_CALLS || op->state == OP_PARTS);
-    op->round++; /* of this part, as if it were complete */
+    op->round++; /* as if this part were complete */
     op_retell(op, COMMD_E_GPU_LOST, op->comm->why);
-    group_break(op->group, COMMD_E_GPU_LOST, -1, 0, op->comm->why); /* but for itself */
+    group_break(op->group, COMMD_E_GPU_LOST, -1, 0, op->comm->why); /* but for this operation */
     launch_over(g, true);
 }
 
@@ -282,14 +282,14 @@ static void now_lost(struct gpu *g)
         now_fail(g, g->now->comm->why);
 }
 
-/* Does it hold a communicator, which all nodes have? Begins to make one if not. False: not yet, or
- * it is no operation any more. */
+/* Does the operation hold a communicator that all nodes have? Begins to make one if not. False: not
+ * yet, or the operation has failed. */
 static bool find_comm(struct gpu *g)
 {
     struct gop *op = g->now;
     struct gcomm *c;
 
-    if (!op->comm && op->group->nnodes == 1) /* another operation may have made it meanwhile */
+    if (!op->comm && op->group->nnodes == 1) /* another operation may have made one meanwhile */
         comm_take(op, comm_find(op->group));
     if (op->comm)
         return true;
@@ -316,7 +316,7 @@ static bool room_on_streams(struct gpu *g)
     return true;
 }
 
-/* What it waits for in its stage has come: the next one. False: not yet. */
+/* Has what the operation waits for in its stage come? Then the next stage begins. */
 static bool now_turn(struct gpu *g)
 {
     struct gop *op = g->now;
@@ -332,7 +332,7 @@ static bool now_turn(struct gpu *g)
     }
     switch (g->stage) {
     case LAUNCH_ROOM:
-        if (!op->plan[0].rounds) { /* a barrier: that it is its turn says that all have come */
+        if (!op->plan[0].rounds) { /* a barrier: if it is its turn, all have come */
             launch_over(g, true);
             return true;
         }
@@ -350,7 +350,7 @@ static bool now_turn(struct gpu *g)
         return true;
     case LAUNCH_ROUND:
         if (op->group->nhere > 1 && !jobs_gate(g->jobs, GATE_LAUNCH)) {
-            if (comms_any(g, COMM_ABORTING)) /* which has its own limit */
+            if (comms_any(g, COMM_ABORTING)) /* it has a limit of its own */
                 g->now_since_ms = now_ms();
             return false;
         }
@@ -371,8 +371,8 @@ static bool now_turn(struct gpu *g)
     return false;
 }
 
-/* It waits for NCCL, or for the jobs' thread, and not for room on the streams, which gpu_device.c
- * sees to. */
+/* How long the operation may wait for NCCL, or for the jobs' thread. What it waits for in ROOM has
+ * limits of its own. */
 static void now_check(struct gpu *g)
 {
     struct gop *op = g->now;

@@ -1,5 +1,5 @@
-/* gpu_control.c - commd's socket: whose sessions there are, and what commd is told of the GPUs.
- * What comes from there is believed, as commd-engine believes it. */
+/* gpu_control.c - commd's socket: it says whose sessions there are, and is told of the GPUs. What
+ * commd says is believed, as in commd-engine. */
 #include "transport/gpu/gpu.h"
 
 #include <poll.h>
@@ -34,7 +34,7 @@ int control_hello(struct gpu *g)
     return control_send(g, &m);
 }
 
-/* Groups of which ranks are on the device. */
+/* How many groups have ranks on the device. */
 static unsigned device_groups(const struct gpu *g, const struct gdevice *d)
 {
     const struct ggroup *gr;

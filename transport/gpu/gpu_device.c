@@ -4,14 +4,14 @@
  * opens it: the primary context, streams that do not wait for the legacy one, and the kernels.
  * It stays open.
  *
- * Streams: some for moves on this GPU alone, which users share, so that a long one of one user does
- * not hold up another; one for operations in which NCCL takes part, which can wait for other GPUs.
- * What ends an operation's part on a stream is a number that the device writes into a page of ours,
- * in the same call as the done words of its members: a look at it costs nothing. Errors do not come
- * that way, so streams are asked for them now and then.
+ * Streams: some for moves on this GPU alone, which users share, so that a long move of one user
+ * does not hold up another user; one for operations in which NCCL takes part, which can wait for
+ * other GPUs. At the end of an operation's part on a stream the device writes a number into a page
+ * of ours, in the same call as the done words of the members: a look at that page costs nothing. It
+ * does not tell of errors, so streams are asked for them now and then.
  *
- * An error of a device is sticky: nothing that it did can be trusted, and only a new process gets a
- * new context. So it ends this one; clients see their sockets end. */
+ * An error of a device is sticky: nothing that the device did can be trusted, and only a new
+ * process gets a new context. So the error ends this process; clients see their sockets end. */
 #include "transport/gpu/gpu.h"
 
 #include <stdio.h>
@@ -228,7 +228,7 @@ static bool stream_turn(struct gstream *s)
     return moved;
 }
 
-/* Does it wait for another one, on another GPU here? */
+/* Does the flight wait for another operation, on another GPU of this node? */
 static bool flight_is_behind(const struct gflight *f)
 {
     const struct gop *op = f->op;
@@ -259,7 +259,7 @@ static void stream_check(struct gstream *s, uint64_t now)
         s->since_ms = now;
     if (now <= s->since_ms + (uint64_t)g->timeout_ms) /* since_ms may be a little later */
         return;
-    if (op->comm && op->comm->state == COMM_FAILED) /* it waits for its abort to begin */
+    if (op->comm && op->comm->state == COMM_FAILED) /* its abort waits for the gate */
         return;
     snprintf(text, sizeof text, "GPU %u stands still for %d ms in %s of group \"%s\"",
              s->dev->number, g->timeout_ms, coll_name(op->of[0]->desc.coll), op->group->name);
@@ -301,7 +301,7 @@ static void scratch_work(struct gjob *job)
     cu_result r = cu->ctx_set(s->dev->ctx);
 
     r = r ? r : cu->mem_alloc(&more, s->wanted);
-    if (r) { /* what there was stays: operations may count on it */
+    if (r) { /* the old scratch stays: operations may count on it */
         char text[128];
 
         s->failed = s->asked;
@@ -334,7 +334,7 @@ int stream_scratch(struct gstream *s, uint64_t bytes)
         s->failed = 0;
         return COMMD_E_NOMEM;
     }
-    if (s->nflying || s->dev->g->now) /* they use what is there */
+    if (s->nflying || s->dev->g->now) /* operations use the scratch that is there */
         return 0;
     s->failed = 0;
     s->asked = bytes;

@@ -1,16 +1,16 @@
 /* gpu_group.c - from what members announce to an operation.
  *
- * Each member has a line of announced operations. When all members of this node have one there, the
- * first of each are operation `next` of the group: they are taken off, compared, and become a gop.
- * States of it:
- *   INPUTS  the ready words of its members are polled
- *   ORDER   it needs other GPUs: it waits for its turn among all that do (gpu_comm.c), or parts of
- *           it are on the streams already
- *   FLYING  it is on the streams, and the group goes on with the next one
- * One that a member cannot take part in, and says so, fails for all, whatever they have announced
- * behind it. What fails before FLYING is told by the host: result, then the done word of each
- * member. If NCCL fails in FLYING, the results are changed, and the streams store the done words as
- * ever, once the communicator is aborted (gpu_nccl.c). If the device fails this process ends.
+ * Each member has a queue of announced operations. When all members of this node have announced
+ * one, the first ones of their queues are operation `next` of the group: they are taken off,
+ * compared, and become a gop. States of a gop: INPUTS  the ready words of its members are polled
+ *   ORDER   it needs other GPUs: it waits for its turn among all that do (gpu_comm.c)
+ *   PARTS   likewise, and parts of it are on the streams already
+ *   FLYING  all of it is on the streams, and the group goes on with the next operation
+ * An operation that a member says it cannot take part in fails for all members, whatever they have
+ * announced in its place. What fails before PARTS is told by the host: result, then the done word
+ * of each member. If NCCL fails in FLYING, the results are changed, and the streams store the done
+ * words as ever, once the communicator is aborted (gpu_nccl.c). If the device fails this process
+ * ends.
  *
  * A member that dies: gpu_attach.c breaks the group. What is FLYING goes on, in memory that stays
  * mapped until it has landed. */
@@ -20,7 +20,7 @@
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
-void op_free(struct gop *op)
+static void op_free(struct gop *op)
 {
     assert(!op->streams && op->group->op != op);
     comm_take(op, NULL);
@@ -32,7 +32,7 @@ void op_free(struct gop *op)
 
 static void op_tell(struct gop *op, int code, int rank, uint32_t pid, const char *text)
 {
-    assert(code && op->state <= OP_ORDER); /* later its streams store the done words */
+    assert(code && op->state <= OP_ORDER); /* later the streams store the done words */
     for (unsigned i = 0; i < op->nof; i++)
         slot_fail(op->of[i]->session, op->of[i]->n, code, rank, pid, text);
 }
@@ -111,8 +111,8 @@ void op_counts_text(const struct ggroup *gr, const struct op_balance *bal, char 
              "the counts that ranks gave do not fit: %s; the group can still be used", who);
 }
 
-/* How many elements it says that it sends to @other, or gets from it, if each pair of ranks has a
- * count of its own; else 0. */
+/* How many elements the rank says that it sends to @other, or gets from @other, if each pair of
+ * ranks has a count of its own; else 0. */
 static uint64_t says(const struct gannounce *a, bool sends, uint32_t other)
 {
     const uint64_t *counts = sends ? a->rank.send_counts : a->rank.recv_counts;
@@ -148,7 +148,7 @@ void op_balance_of(const struct gop *op, uint64_t key, struct op_balance *bal)
     }
 }
 
-/* The counts of which all ranks give the same; NULL: of others, or none. */
+/* The counts that all ranks must give alike; NULL: the operation has others, or none. */
 static const uint64_t *same_counts(const struct gannounce *a)
 {
     return a->desc.coll == COLL_ALL_GATHER_V       ? a->rank.recv_counts
@@ -174,7 +174,8 @@ bool op_counts_same(const struct gop *op)
     return same_counts(op->of[0]);
 }
 
-/* Of each pair of ranks here. A balance may be zero all the same, by counts made for that. */
+/* Do the counts of each pair of ranks here agree? Counts that do not can be made so that a balance
+ * is zero all the same. */
 static bool pairs_alike(const struct gop *op)
 {
     for (unsigned i = 0; i < op->nof; i++)
@@ -185,7 +186,8 @@ static bool pairs_alike(const struct gop *op)
     return true;
 }
 
-/* Of honest clients the description says so, by its digest; but NCCL would wait for ever. */
+/* Honest clients whose counts differ have descriptions that differ, by the digest. Other clients
+ * would have NCCL wait for ever. */
 static bool counts_alike(const struct gop *op, int *ret_rank, char text[SESSION_TEXT])
 {
     const uint64_t *first = same_counts(op->of[0]);
@@ -229,7 +231,7 @@ static bool op_agrees(const struct gop *op, int *ret_code, int *ret_rank, char t
         return false;
     *ret_rank = -1;
     if (!coll_table[first->coll].counted || op->nof < op->group->world)
-        return true; /* with ranks of other nodes: gpu_wire.c */
+        return true; /* with the ranks of other nodes: gpu_agree.c */
     if (pairs_alike(op))
         return true;
     op_balance_of(op, OP_BALANCE_KEY, &bal);
@@ -239,7 +241,7 @@ static bool op_agrees(const struct gop *op, int *ret_code, int *ret_rank, char t
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
-void group_activate(struct ggroup *gr)
+static void group_activate(struct ggroup *gr)
 {
     if (gr->active)
         return;
@@ -268,7 +270,7 @@ static void pop(struct gmember *m)
         m->group->arrived--;
 }
 
-/* All that members have announced and that is no operation yet fails. */
+/* What members have announced fails, if it is no operation yet. */
 static void group_fail_announced(struct ggroup *gr)
 {
     for (uint32_t i = 0; i < gr->nlocal; i++) {
@@ -284,7 +286,7 @@ static void group_fail_announced(struct ggroup *gr)
     }
 }
 
-/* Its operation is launched, or has failed. */
+/* The group's operation is launched, or has failed. */
 static void group_next(struct ggroup *gr)
 {
     assert(gr->op);
@@ -292,7 +294,7 @@ static void group_next(struct ggroup *gr)
     gr->next++;
 }
 
-/* Makes an operation of what all have announced; those that are wrong end here. */
+/* Makes an operation of what all have announced; operations that are wrong end here. */
 static void group_gather(struct ggroup *gr)
 {
     char text[SESSION_TEXT];
@@ -365,7 +367,7 @@ void group_break(struct ggroup *gr, int code, int rank, uint32_t pid, const char
     gr->broken_rank = rank;
     gr->broken_pid = pid;
     snprintf(gr->broken_text, sizeof gr->broken_text, "%s", text);
-    if (code == COMMD_E_GPU_LOST) { /* who comes now begins anew */
+    if (code == COMMD_E_GPU_LOST) { /* a member that attaches from here on begins anew */
         LIST_REMOVE(gr, link);
         LIST_INSERT_HEAD(&gr->g->broken, gr, link);
     }
@@ -393,7 +395,8 @@ void group_announced(struct gmember *m, struct gannounce *a)
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
-/* On one GPU: launches, unless the stream or its user is full, or scratch is on its way. */
+/* Launches an operation on one GPU, unless the stream or the user is full, or scratch is on its
+ * way. */
 static bool op_try(struct gop *op)
 {
     struct gstream *s = launch_stream(op);

@@ -1,10 +1,10 @@
 /* gpu_jobs.c - a thread for calls of the driver that may take long: to make a context takes half a
  * second, to map a large allocation has taken seconds, and what is unmapped waits for the GPU.
- * While they last the loop goes on to serve everybody else.
+ * Meanwhile the loop serves everybody else.
  *
- * Users take turns: a user's jobs are done in their order, one by one, and after each it is the
+ * Users take turns: a user's jobs are done in their order, one by one, and after each job it is the
  * turn of the next user. `done` is called on the loop. Nothing that a job works on may be freed
- * before: whoever adds one counts it.
+ * before: whoever adds a job counts it.
  *
  * The gate says when a job may begin, and whoever else makes calls that wait for GPUs asks it
  * through jobs_gate(). gpu_life.c has its rules. */

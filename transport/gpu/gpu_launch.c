@@ -1,8 +1,8 @@
 /* gpu_launch.c - an operation becomes work on streams.
  *
- * What the plan (gpu_plan.c) calls a phase becomes as few launches as move.c can make of it. What
- * ends an operation on a stream is one call that writes the done words of all members on that GPU,
- * and our own number behind them. The results are written before: a done word that was seen says
+ * A phase of the plan (gpu_plan.c) becomes as few launches as move.c can make of it. An operation
+ * ends on a stream with one call, which writes the done words of all members on that GPU, and our
+ * own number behind them. The results are written before: a done word that was seen says
  * that the operation has succeeded, for a device that fails writes none. */
 #include "transport/gpu/gpu.h"
 
@@ -119,7 +119,7 @@ struct gflight *launch_flight(const struct gop *op, unsigned unit)
     return &op->flight[op->round % GPU_PARTS * op->group->nhere + unit];
 }
 
-/* What is on the stream up to here is the operation's, or a part of it. @words: @n, and one more.
+/* What was put on the stream is the operation, or a part of it. @words: @n, and room for one more.
  */
 static void launch_ticket(struct gop *op, unsigned unit, struct gstream *s,
                           union cu_batch_op *words, unsigned n)

@@ -1,13 +1,14 @@
-/* gpu_lend.c - memory of our own that a client asks for, because a buffer of its cannot be given to
- * another process: it copies the buffer there and back, on the GPU, on its own stream.
+/* gpu_lend.c - memory of our own that a client asks for, because a buffer of the client cannot be
+ * given to another process: the client copies the buffer to lent memory and back, on the GPU, on
+ * its own stream.
  *
- * To operations it is an allocation as any other of the session (gpu_memory.c), with the same life:
- * nobody else can name it, and it goes with the session. It is filled with zeros before its client
- * gets it, for the driver may hand out what another client's had in it.
+ * To operations lent memory is an allocation as any other of the session (gpu_memory.c), with the
+ * same life: nobody else can name it, and it goes with the session. It is filled with zeros before
+ * the client gets it, for the driver may hand out memory with another client's data in it.
  *
- * All of it together is at most a part of a GPU's memory, of which one user gets half of what the
- * others leave. What a client still has mapped when it has given it back or was closed is its own
- * affair: as with an allocation that it has made itself, it is freed when it ends. */
+ * All lent memory together is at most a part of a GPU's, of which one user gets half of what the
+ * others leave. A client may still have memory mapped that it has given back: that memory is freed
+ * when the client ends, like an allocation of its own. */
 #include "transport/gpu/gpu.h"
 
 #include <stdio.h>
@@ -108,7 +109,7 @@ static uint64_t lent_of(struct gsession *s, uint64_t *ret_others)
     return own;
 }
 
-/* NULL, or why it gets no more: short, as its client adds to it. */
+/* NULL, or why the session gets no more: short, as its client adds to the text. */
 static const char *lend_full(struct gsession *s, uint64_t bytes, char text[SESSION_TEXT])
 {
     const char *full = memory_full(s, bytes);

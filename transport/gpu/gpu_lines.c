@@ -13,8 +13,8 @@ static bool bucket_pass(struct gpu_bucket *bucket, uint64_t now_ms, unsigned bur
     return bucket->spent_ms + every_ms <= burst * every_ms;
 }
 
-/* For who has no place the user who has been silent longest gives way, if it has its whole share
- * again; else all such users share one place. */
+/* A user without a place gets that of the user who has been silent longest, if that user has its
+ * whole share again; else all users without a place share one. */
 static struct gpu_bucket *user_bucket(struct gpu_lines *lines, uint32_t uid, uint64_t now_ms)
 {
     struct gpu_lines_user *oldest = &lines->users[0];

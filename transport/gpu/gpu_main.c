@@ -3,11 +3,11 @@
  *
  * The turn: sessions announce, groups look whether their inputs are there, streams whether
  * something has ended. Users share a turn as in the engine (transport/engine/engine.c): where
- * several have something, each gets a slice of time and the next turn goes on behind it. What is on
- * the GPUs is not taken back: gpu_share.c says who may have how much there, and up to four users
- * have streams of their own for moves. After SPIN_NS without anything the loop sleeps: in naps
- * while an input or a stream is waited for, which nobody rings for; else until a doorbell or a
- * socket is heard.
+ * several have something, each gets a slice of time, and the next turn begins with the user behind.
+ * What is on the GPUs is not taken back: gpu_share.c says who may have how much there, and up to
+ * four users have streams of their own for moves. After SPIN_NS without anything the loop sleeps:
+ * in naps while it waits for an input or a stream, for which nobody rings; else until a doorbell or
+ * a socket is heard.
  *
  * The end: commd closes its socket or is gone: exit at once. A GPU that fails: gpu_fatal(). Clients
  * see the end of their sockets and end what they wait for themselves. What commd-gpu knows dies
@@ -232,8 +232,8 @@ static void look_around(struct gpu *g, int64_t ns)
         take_event(g, &ev[i]);
 }
 
-/* Somebody whose doorbell was not heard, and who has not just announced: who is preempted between
- * the two rings later. There must be none: tests demand it. */
+/* A session whose doorbell was not heard. One that has just announced may have been preempted
+ * before it rings, and has UNHEARD_MS. There must be no other: tests demand it. */
 static void rescue(struct gpu *g)
 {
     uint64_t now = now_ms();
@@ -418,8 +418,8 @@ static void set_nccl_env(const struct gpu_options *o)
         setenv("NCCL_HOSTID", o->host_id, 0);
 }
 
-/* Without it we serve all the same. The driver that tests have takes memory out of other processes,
- * which a confined one may not. */
+/* A process that cannot be confined serves all the same. The driver that tests have takes memory
+ * out of other processes, which a confined process may not. */
 static void give_up_files(const struct gpu *g, const struct gpu_options *o)
 {
     int r;
@@ -435,8 +435,8 @@ static void give_up_files(const struct gpu *g, const struct gpu_options *o)
     }
 }
 
-/* Libraries first, for those lie anywhere; then the process gives up the file system but for what a
- * driver needs; then the driver begins, with threads that inherit that. */
+/* Libraries come first, for they lie anywhere. Then the process gives up the file system but for
+ * what a driver needs. The driver begins last: its threads are confined, too. */
 static void load(struct gpu *g, const struct gpu_options *o)
 {
     char why[256];
@@ -495,8 +495,8 @@ int main(int argc, char **argv)
     if (o.socket) /* for libcommd; a group that waits for another node's ranks is no news */
         setenv("COMMD_SOCKET", o.socket, 1);
     setenv("COMMD_WARN_AFTER", "0", 1);
-    /* One queue, as jobs set it for themselves and a commd that they start inherits it, would have
-     * every user wait for the one whose NCCL waits for a network. */
+    /* Jobs set one queue for themselves, and a commd that they start inherits that. With one queue
+     * every user would wait for the user whose NCCL waits for a network. */
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
     set_nccl_env(&o);
     g.timeout_ms = o.timeout_ms;

@@ -1,15 +1,16 @@
 /* gpu_memory.c - allocations of clients, mapped here once and used by all their operations.
  *
- * Numbers of allocations are those of one session: no client can name what another one has told of.
+ * Numbers of allocations are those of one session: no client can name another client's allocation.
  * What a client says is checked by what the driver says: that the allocation is as long as told,
- * and lies on the GPU of the session. Chunks come as descriptors, and who has one may use it. A
- * legacy handle is 64 bytes that may be copied or guessed: what one user has told of is refused
- * from another one.
+ * and lies on the GPU of the session. Chunks come as descriptors, and who has a descriptor may use
+ * it. A legacy handle is 64 bytes that may be copied or guessed: a handle that one user has told of
+ * is refused from another user.
  *
- * States: MAPPING (a job; the session asks nothing else meanwhile), MAPPED, UNMAPPING (a job). What
- * the client has freed cannot be named any more, and is unmapped once all operations have ended
- * that it announced before. When the client is gone all of it is. An import holds the memory: a
- * client that dies while a kernel works in it does not pull it away. */
+ * States: MAPPING (a job; the session asks nothing else meanwhile), MAPPED, UNMAPPING (a job). An
+ * allocation that the client has freed cannot be named any more. It is unmapped once all operations
+ * have ended that the client announced before. When the client is gone all its allocations go so.
+ * An import holds the memory: a client that dies while a kernel works in it does not pull it away.
+ */
 #include "transport/gpu/gpu.h"
 
 #include <fcntl.h>
@@ -82,7 +83,7 @@ static bool map_chunks(struct gmemory *mem)
     return memory_tried(mem, "cuMemSetAccess", cu->vmm_access(mem->at, mem->bytes, &access, 1));
 }
 
-/* Memory of this GPU, from @at on as long as the client says? */
+/* Is it memory of this GPU, and as long from @at on as the client says? */
 static bool memory_in_range(struct gmemory *mem, cu_ptr at, uint64_t bytes, bool whole)
 {
     const struct cuda *cu = &mem->session->g->cu;
@@ -302,8 +303,8 @@ void memory_leave_all(struct gsession *s)
 
 /* ---- what a client says ---------------------------------------------------------------------- */
 
-/* Of the kinds that a driver gives out. Others could make a call wait: a file of FUSE for its
- * daemon. These two questions ask no daemon. */
+/* Is the descriptor of a kind that a driver gives out? With others a call could wait: with a file
+ * of FUSE for its daemon. The two questions here ask no daemon. */
 static bool may_be_chunk(int fd)
 {
     struct statx st;
@@ -314,7 +315,7 @@ static bool may_be_chunk(int fd)
            S_ISCHR(st.stx_mode);
 }
 
-/* NULL, or why it is no allocation that a client may tell of. */
+/* NULL, or why a client may not tell of such an allocation. */
 static const char *memory_wrong(struct gsession *s, const struct session_msg *m, unsigned nfds)
 {
     uint64_t sum = 0;
@@ -348,7 +349,7 @@ const char *memory_full(struct gsession *s, uint64_t bytes)
     return NULL;
 }
 
-/* NULL, or why this one is not mapped: an answer, and the session goes on. */
+/* NULL, or why the allocation is not mapped: the client is told, and the session goes on. */
 static const char *memory_refused(struct gsession *s, const struct session_msg *m, const int *fds,
                                   int *ret_code)
 {

@@ -1,9 +1,9 @@
 /* gpu_nccl.c - communicators of NCCL: made, found, given up.
  *
- * They belong to the GPUs that they connect, not to a group or a user: the second group over the
- * same GPUs finds one. They never block (`blocking` 0): their state is polled. Operations that
- * count on one hold it (comm_take()) from when they say so to the other nodes, so that none is
- * evicted between that and the launch.
+ * A communicator belongs to the GPUs that it connects, not to a group or a user: the second group
+ * over the same GPUs finds it. It never blocks (`blocking` 0): its state is polled. An operation
+ * that counts on a communicator holds it (comm_take()) from the moment when it says so to the other
+ * nodes, so that the communicator is not retired before the launch.
  *
  * gpu_life.h has their states, and gpu_life.c what may follow what, and when an abort may begin. A
  * communicator ends because it has failed, or is retired: for another one of the same GPUs, for
@@ -27,15 +27,15 @@
 
 enum {
     COMMS_MOST = 32,
-    COMMS_USER = 16, /* who has made so many gives up one of its own for the next */
+    COMMS_USER = 16, /* a user that has made so many gives up one of them for the next */
     COMMS_CHECK_MS = 50,
     ABORT_STACK = 512 << 10,
 };
 
 /* ---- which there are ------------------------------------------------------------------------- */
 
-/* Ranks of a communicator are the group's units, in their order. Nodes that share a GPU have the
- * same units: so this node must be the same ones among them. */
+/* The ranks of a communicator are the group's units, in their order. Nodes that share a GPU have
+ * equal units: so those of this node must have the same numbers, too. */
 static bool comm_fits(const struct gcomm *c, const struct ggroup *gr)
 {
     if (!comm_lives(c->state) || c->nunits != gr->nunits || c->nhere != gr->nhere)
@@ -108,7 +108,7 @@ static void *abort_thread(void *arg)
     return NULL;
 }
 
-/* What hangs in others on these GPUs keeps its time. */
+/* Streams that wait for the communicator have their full time again; others keep theirs. */
 static void streams_renew(const struct gcomm *c, uint64_t now)
 {
     for (unsigned i = 0; i < c->nhere; i++) {
@@ -146,7 +146,7 @@ static void abort_begin(struct gpu *g, struct gcomm *c)
     for (unsigned i = 0; i < threads; i++) {
         int r = thread_start(abort_thread, c, ABORT_STACK);
 
-        if (r) /* ours would wait for the others, and everybody for us */
+        if (r) /* the other ranks' aborts would wait for this one, and everybody for them */
             gpu_fatal(g, "commd-gpu cannot start a thread that ends a communicator of NCCL: %s%s%s",
                       strerror(-r), c->why[0] ? ": " : "", c->why);
     }
@@ -162,7 +162,7 @@ static bool comm_idle(const struct gcomm *c, unsigned n)
     return c->g->stage <= LAUNCH_ROOM;
 }
 
-/* Its abort begins if it may. */
+/* Its abort begins, if the gate lets it. */
 static void comm_try_abort(struct gpu *g, struct gcomm *c, uint64_t now)
 {
     bool late = now > c->since_ms + (uint64_t)g->timeout_ms / 4;
@@ -172,7 +172,7 @@ static void comm_try_abort(struct gpu *g, struct gcomm *c, uint64_t now)
         abort_begin(g, c);
 }
 
-/* One that ends goes on, as far as it may: perhaps it is freed. */
+/* Does what can be done for a communicator that ends; in the end it is freed. */
 static void comm_end(struct gpu *g, struct gcomm *c, uint64_t now)
 {
     if (c->state == COMM_RETIRED || c->state == COMM_FAILED)
@@ -221,7 +221,7 @@ void comm_fail(struct gpu *g, struct gcomm *c, const char *format, ...)
                    c->since_ms); /* behind the results: after the abort the streams say done */
 }
 
-/* One of the operations in it, for people. */
+/* One of the operations in it, for a message. */
 static const struct gop *comm_op(const struct gpu *g, const struct gcomm *c)
 {
     const struct gflight *f;
@@ -261,11 +261,11 @@ void comm_peer_lost(struct ggroup *gr, const char *why)
     struct gop *now = gr->g->now;
     struct gflight *f;
 
-    assert(gr->broken); /* who comes next is told that, and takes no communicator */
+    assert(gr->broken); /* no other operation comes */
     if (now && now->group == gr && now->comm)
         comm_fail(gr->g, now->comm, "%s", why);
     if (gr->op && gr->op->state == OP_PARTS &&
-        gr->op->comm) /* some of it has ended, and its rest will come */
+        gr->op->comm) /* parts of it have ended, and others will come */
         comm_fail(gr->g, gr->op->comm, "%s", why);
     STAILQ_FOREACH(f, &s->flying, next)
         if (f->op->group == gr && f->op->comm)
@@ -276,7 +276,7 @@ bool comm_settled(struct gpu *g, struct gcomm *c, const char *what)
 {
     bool settled = comm_lives(c->state);
 
-    /* All: while one goes on another may have failed. */
+    /* All ranks are asked: while one goes on another may have failed. */
     for (unsigned i = 0; i < c->nhere && comm_lives(c->state); i++) {
         nccl_result state = NCCL_SUCCESS, r = g->nccl.async_error(c->here[i].comm, &state);
 
@@ -314,7 +314,7 @@ static struct gcomm *comm_oldest(const struct gpu *g, uint32_t uid)
 
 bool comm_room(const struct ggroup *gr)
 {
-    struct gcomm *c = comm_find(gr); /* another node does not have it any more */
+    struct gcomm *c = comm_find(gr); /* one that another node does not have any more */
 
     if (!c || c->users)
         c = comm_oldest(gr->g, gr->user->uid);
@@ -382,7 +382,7 @@ static nccl_result comm_init(struct gpu *g, struct gcomm *c, const struct nccl_i
     return nccl_failed(r) ? r : end;
 }
 
-/* Begins to make it: the ranks of all nodes meet in the background. */
+/* Begins to make one: the ranks of all nodes meet in the background. */
 struct gcomm *comm_begin(struct gop *op)
 {
     struct ggroup *gr = op->group;
@@ -408,9 +408,9 @@ struct gcomm *comm_begin(struct gop *op)
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
-/* Each takes some hundred MB of its GPUs: one that no group is for goes after a while, in which
- * another group of the same ranks mostly comes, and when it is in nobody's way. Other nodes find
- * that this one has none. */
+/* A communicator takes some hundred MB of its GPUs. One that no group is for goes after a while, in
+ * which another group of the same ranks mostly comes, as soon as its GPUs are idle. Other nodes
+ * find out that this node does not have it. */
 static void comm_rest(struct gpu *g, struct gcomm *c, uint64_t now)
 {
     const struct ggroup *gr;

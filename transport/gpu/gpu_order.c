@@ -7,20 +7,21 @@
  * Birman and Joseph, "Reliable communication in the presence of failures" (1987).
  *
  * Phase 1: a node says that all its inputs of an operation are there. Phase 2, once all nodes have
- * said so: each proposes a ticket, larger than all that it has proposed or seen; the largest
- * proposal is the operation's. A node launches the operation with the smallest ticket, once it is
- * known, and none of those whose ticket is not known could get a smaller one: an operation's ticket
- * is not below what this node proposed for it. What the node has not proposed for yet gets a larger
- * one, as its clock has passed all tickets that it has seen.
+ * said so: each node proposes a ticket, larger than all that it has proposed or seen; the largest
+ * proposal is the operation's ticket. A node launches the operation with the smallest ticket, once
+ * that ticket is known, and no operation whose ticket is not known could get a smaller one: an
+ * operation's ticket is not below what this node proposed for it. An operation that the node has
+ * not proposed for yet gets a larger ticket, as the node's clock has passed all tickets it has
+ * seen.
  *
  * Why two phases: an operation that waits for a ticket holds up all behind it. Proposals are made
  * only when all nodes are ready, so a ticket comes after one exchange of messages, which waits for
  * no program. If a node proposed as soon as its own inputs are there, another group's operation
  * could wait behind one whose inputs elsewhere come only after that.
  *
- * What no other node takes part in gets the next ticket at once: it comes behind what is agreed
- * upon by then, and before what is agreed upon later, so neither starves the other. It does not
- * wait for proposals, since nobody waits for it.
+ * An operation in which no other node takes part gets the next ticket at once: it comes behind what
+ * is agreed upon by then, and before what is agreed upon later, so neither kind starves the other.
+ * It does not wait for proposals, since no other node waits for it.
  *
  * Equal tickets: a number decides (tie) that one node draws for each operation, and all know before
  * they propose. A group's own number will not do: clients say it, and if two were equal each node
@@ -29,22 +30,23 @@
  *
  * A long operation is launched in parts, and each is a step of the order. All are agreed upon with
  * the first one: the k-th has its ticket and k times GPU_ORDER_APART, on all nodes, so no message
- * is needed. What is proposed meanwhile comes between them, as a proposal is above what this node
- * has launched, not above what it will. A node may hold a part back until earlier ones have ended,
- * which keeps its clock down for others; if other nodes take part in it, nothing that they take
- * part in goes before it then. Nobody waits for ever by that: the part with the least ticket of all
- * that have not ended is held back by earlier ones only, which have.
+ * is needed. What is proposed meanwhile comes between the parts, as a proposal is above what this
+ * node has launched, not above what it will launch. A node may hold a part back until earlier parts
+ * have ended, which keeps its clock down for others; if other nodes take part in the operation,
+ * nothing in which other nodes take part goes before that part then. Nobody waits for ever by that:
+ * of all parts that have not ended the one with the least ticket is held back by earlier parts
+ * only, and those have ended.
  *
  * A group's operations come in the order of their numbers, in each phase; the exchanges of one
  * phase must not be mistaken for those of the other: two groups for the two, or one operation at a
- * time. What a node that is lost had agreed to is dropped with its group: by everyone who hears of
- * it. */
+ * time. What a lost node had agreed to is dropped with its group, by every node that hears of the
+ * loss. */
 #include "transport/gpu/gpu_order.h"
 
 #include <assert.h>
 
-/* Launch order; of what is not agreed yet, the earliest that it can be. Before its proposal an
- * operation holds up nobody. */
+/* Launch order. An operation that is not agreed upon yet stands at the earliest place that it can
+ * get. Before its proposal it holds up nobody. */
 static bool order_before(const struct gpu_order_op *a, const struct gpu_order_op *b)
 {
     if (a->ticket != b->ticket)
@@ -110,7 +112,7 @@ struct gpu_order_op *gpu_order_next(struct gpu_order *o)
 {
     struct gpu_order_op *op = o->head;
 
-    while (op && op->alone && op->held) /* nobody else waits for it, nor it for others */
+    while (op && op->alone && op->held) /* no other node waits for it */
         op = op->next;
     if (op && (op->state != GPU_ORDER_AGREED || op->held))
         while (op && (!op->alone || op->held))
@@ -118,7 +120,7 @@ struct gpu_order_op *gpu_order_next(struct gpu_order *o)
     if (!op)
         return NULL;
     order_remove(o, op);
-    o->clock = MAX(o->clock, op->ticket); /* of a later part it was not seen yet */
+    o->clock = MAX(o->clock, op->ticket); /* the ticket of a later part was not seen yet */
     op->state = GPU_ORDER_IDLE;
     return op;
 }

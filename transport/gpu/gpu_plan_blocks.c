@@ -16,7 +16,7 @@
  * one call, which would put the parts of the blocks one behind the other. An all_to_all in place
  * has its cells copied part by part, for others use the scratch in between: each part goes where
  * one of the same size comes from. (With counts of its own it is not done in place: libcommd
- * refuses it. Who asks for it all the same gets anything, but of its own.) */
+ * refuses that. A client that asks for it all the same gets wrong data, all of them its own.) */
 #include "transport/gpu/gpu_plan_priv.h"
 
 /* --- cells ---------------------------------------------------------------------------------- */

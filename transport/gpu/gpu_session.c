@@ -1,16 +1,16 @@
 /* gpu_session.c - the socket of a client: what comes seldom.
  *
  * States: NEW until it has said hello; OPENING while a job opens its GPU and registers its region;
- * OPEN; CLOSED, and there until nothing refers to it any more: operations on streams, jobs.
- * A question that a job answers is the only one meanwhile (`asking`): the next is not even read. So
- * nobody can have more than one job in line for each of its sessions, but for what it frees.
+ * OPEN; CLOSED, until no operation on a stream and no job refers to it any more. While a job
+ * answers a question (`asking`) the next question is not even read. So a client has one job in line
+ * for each of its sessions, and those of what it frees.
  *
- * Doorbell and asleep flag are as those of boards (transport/engine/engine_bells.c): before the
+ * Doorbell and asleep flag are like those of boards (transport/engine/engine_bells.c): before the
  * loop sleeps it sets the flag of all active sessions, and after a full fence looks at their slots
  * once more. The doorbell is never read, for its counter is the client's affair.
  *
- * Who breaks the rules is closed with one line in the log, and its pending operations end for the
- * other ranks as if it had died. */
+ * A session that breaks the rules is closed with one line in the log. Its pending operations end
+ * for the other ranks as if its process had died. */
 #include "transport/gpu/gpu.h"
 
 #include <fcntl.h>
@@ -70,7 +70,7 @@ void session_answer(struct gsession *s, uint32_t id, int code, int rank, const c
     session_listen(s);
 }
 
-/* What it asks next is only read when nothing is being answered. */
+/* Does the socket say that there is a question? Not while another one is being answered. */
 void session_listen(struct gsession *s)
 {
     struct epoll_event ev = {.events = s->asking ? 0 : EPOLLIN, .data.ptr = &s->sock_watch};
@@ -325,7 +325,7 @@ static bool session_receive(struct gsession *s)
     } else if ((size_t)n < offsetof(struct session_msg, hello)) {
         session_break(s, "a message is too short");
     } else {
-        if ((size_t)n < sizeof in.m) /* what it left out is zero, and not of the last message */
+        if ((size_t)n < sizeof in.m) /* the rest is zero, and not the last message's */
             memset(in.bytes + n, 0, sizeof in.m - (size_t)n);
         session_take(s, &in.m, (size_t)n, fds, nfds);
     }
@@ -404,7 +404,7 @@ static struct gsession *gsession_new(struct gpu *g, struct gsession *first,
     return s;
 }
 
-/* Its user's weight is that of the latest session: commd may have been told another one since. */
+/* The user's weight is that of the latest session: commd's setting may have changed. */
 void session_new(struct gpu *g, const struct msg_gpu_session *m, int *fd)
 {
     struct gsession *s = gsession_new(g, NULL, m, fd);
@@ -413,7 +413,7 @@ void session_new(struct gpu *g, const struct msg_gpu_session *m, int *fd)
         guser_weigh(s->user, m->weight);
 }
 
-/* Of those that @s was asked for; NULL: there is none. */
+/* One of the sessions that @s was asked for, and how many there are; NULL: none. */
 static struct gsession *session_of(const struct gsession *s, unsigned *ret_n)
 {
     struct gsession *other, *one = NULL;

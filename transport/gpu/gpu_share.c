@@ -3,18 +3,19 @@
  *
  * Model. What is on a GPU cannot be taken back, and what runs there at a time the hardware shares
  * as it likes. So no user has much there: SHARE_DEPTH operations and SHARE_BYTES, less beside
- * others. Who has that and more is full: it waits for its own operations alone, and only it has a
- * claim. Another user's operation goes unless one who is full is behind it in what it has had, by
- * bytes and weight. So where all want more than they get, they get it by weight; and nobody who has
- * little there is held up by more than others' claims, each of which ends with an operation that
+ * others. A user that has so much and wants more is full: it waits for its own operations alone,
+ * and only full users have a claim. Another user's operation goes unless a full user has had less,
+ * by bytes and weight. So where all want more than they get, they get it by weight; and a user that
+ * has little there is held up by others' claims only, each of which ends with an operation that
  * runs.
  *
- * Nothing is held back for one who is not full: the GPU has as much as is kept there of somebody
- * whenever an operation is held back. Nobody waits for ever: while it waits its own time stands,
- * and those of the full ones go on.
+ * Nothing is held back for a user that is not full: whenever an operation is held back, some user
+ * has as much on the GPU as it may. Nobody waits for ever: while a user waits its own time stands
+ * still, and the times of the full users go on.
  *
- * An operation on several GPUs goes when all of them let it. On each only who is full *there* has a
- * claim, so each wait is for something that runs: no circle of users can wait for each other.
+ * An operation on several GPUs goes when all of them let it. On each GPU only a user that is full
+ * *there* has a claim, so each wait is for something that runs: no circle of users can wait for
+ * each other.
  *
  * A user that was full keeps its claim for two turns: between the end of one of its operations and
  * its next one others would slip in. */

@@ -6,9 +6,9 @@
  * buffers lie, fails the operation alone (gannounce.bad), and so does what the client says itself
  * that it cannot do (SESSION_DECLINED).
  *
- * A slot is free again when its operation has ended here, which can be a little later than its
- * client sees it: what is announced meanwhile stays where it is. So of each session at most
- * SESSION_SLOTS operations are kept, and of their counts as much as fits into its region. */
+ * A slot is free again when its operation has ended here, which can be a little later than the
+ * client sees the end: what is announced meanwhile stays where it is. So SESSION_SLOTS operations
+ * of a session are kept at most, and as many counts as fit into its region. */
 #include "transport/gpu/gpu.h"
 
 #include "shm/gpu/able.h"
@@ -208,7 +208,7 @@ static bool look_buffers(struct look *l)
     return ok;
 }
 
-/* Which words an operation must have, and may have. */
+/* Which words beside the slot an operation must have, and may have. */
 static void look_needs(const struct look *l, uint32_t *ret_must, uint32_t *ret_may)
 {
     *ret_must = 0;
@@ -236,7 +236,7 @@ static void look_needs(const struct look *l, uint32_t *ret_must, uint32_t *ret_m
         *ret_may |= SESSION_RECV_BLOCKS;
 }
 
-/* The description alone. */
+/* Checks the description. */
 static bool look_desc(struct look *l)
 {
     const struct op_desc *d = &l->slot->desc;
@@ -297,7 +297,7 @@ static bool look_declined(struct look *l)
     return true;
 }
 
-/* How long the words are that come with it. */
+/* Checks which words come with the slot, and where they lie. */
 static bool look_aux_len(struct look *l)
 {
     const struct session_slot *slot = l->slot;

@@ -39,7 +39,8 @@ void guser_weigh(struct guser *u, uint32_t weight)
 
 void guser_put(struct gpu *g, struct guser *u)
 {
-    if (u->nsessions || u->ngroups || u->nnodes) /* nodes: of groups that are not left yet */
+    if (u->nsessions || u->ngroups ||
+        u->nnodes) /* nnodes: of groups whose wires are not left yet */
         return;
     for (unsigned i = 0; i < g->ndevices; i++)
         for (unsigned k = 0; k < SHARES; k++)
@@ -82,8 +83,8 @@ static uint64_t unit_bytes(const struct gop *op, const struct gunit *unit)
     return sum;
 }
 
-/* The two kinds of operations run side by side on a GPU: who waits for NCCL, and so for other GPUs
- * and nodes, holds nobody up who does not. */
+/* The two kinds of operations run side by side on a GPU: a user that waits for NCCL, and so for
+ * other GPUs and nodes, does not hold up a user that does not. */
 static unsigned kind(const struct gop *op)
 {
     return op->group->nunits == 1 ? SHARE_MOVES : SHARE_NCCL;

@@ -1,15 +1,15 @@
 /* gpu_wire.c - groups over several nodes: what the commd-gpus of the nodes tell each other.
  *
- * For each such group they form a group of their own, its shadow, with a rank for each node. To
- * their commds they are clients like any others: libcommd carries it. What they agree on there is
- * in gpu_agree.c; gpu_life.h has the states of such a wire. What threads have to say comes back to
- * the loop as events.
+ * For each such group the commd-gpus form a group of their own, its shadow, with a rank for each
+ * node. To their commds they are clients like any others: libcommd carries the shadow. gpu_agree.c
+ * has what they agree on there, gpu_life.h the states of a wire, which is one node's end of a
+ * shadow. What threads have to say comes back to the loop as events.
  *
  * What if another node's commd-gpu dies now, or gives its group up: the exchange fails. The ranks
- * here hear why from their own commd, mostly, and tell us; so we wait for GRACE_MS before we say
- * ourselves that the group is broken; then what it has in NCCL is aborted. What if we give the
- * group up: once TICKET is under way the other nodes may launch, and would wait for us in NCCL; so
- * we see it to its end, and launch, too. */
+ * here hear the reason from their own commd, mostly, and tell us; so we wait for GRACE_MS before we
+ * say ourselves that the group is broken. Then what the group has in NCCL is aborted. What if we
+ * give the group up: once TICKET is under way the other nodes may launch, and would wait for us in
+ * NCCL; so we see the operation to its end, and launch it, too. */
 #include "transport/gpu/gpu_wire.h"
 
 #include <pthread.h>
@@ -30,7 +30,7 @@ enum {
 
 enum wire_event_kind { EVENT_JOINED, EVENT_EXCHANGED, EVENT_LEFT };
 
-/* What a thread does, and has to say. */
+/* What a thread or an exchange has to say. */
 struct wire_event {
     STAILQ_ENTRY(wire_event) next;
     enum wire_event_kind kind;
@@ -39,7 +39,7 @@ struct wire_event {
     char name[96];
     int rank, size;
     int code;  /* 0: it has succeeded */
-    bool left; /* RANK_LOST: another node's has left, and not died */
+    bool left; /* COMMD_E_RANK_LOST: another node's commd-gpu has left, and not died */
     char text[SESSION_TEXT];
 };
 
@@ -51,7 +51,7 @@ struct gwires {
     unsigned threads;
     LIST_HEAD(, gwire) wires;
     uint64_t swept_ms;
-    bool wait; /* some of them end, or are to fail */
+    bool wait; /* a wire is to fail, at a time for which nobody rings */
 };
 
 /* ---- threads --------------------------------------------------------------------------------- */
@@ -67,7 +67,7 @@ static void wire_post(struct wire_event *ev)
         return; /* it is readable already */
 }
 
-/* The one connection, made by whoever comes first. */
+/* The one connection; the thread that comes first makes it. */
 static int wire_connect(struct gwires *ws, struct commd_context **ret)
 {
     int r = 0;
@@ -144,7 +144,7 @@ static bool wire_leaves(const struct gwire *w)
     return !w->gr || w->gr->broken;
 }
 
-/* Leaves if it is to, unless the other nodes may count on what is under way. */
+/* Leaves if the group is given up, unless the other nodes may count on what is under way. */
 static void wire_try_leave(struct gwire *w)
 {
     struct wire_event *ev;
@@ -159,7 +159,7 @@ static void wire_try_leave(struct gwire *w)
     ev->shadow = steal_ptr(w->shadow);
     w->g->wires->threads++;
     if (thread_start(wire_thread, ev, WIRE_STACK)) {
-        commd_group_leave(ev->shadow); /* it takes a moment; better than never */
+        commd_group_leave(ev->shadow); /* on the loop, for want of a thread */
         wire_post(ev);
     }
 }
@@ -242,7 +242,7 @@ static struct gwire *wire_new(struct ggroup *gr)
     return w;
 }
 
-/* NULL, or why there can be no more of this user. */
+/* NULL, or why this user can have no other wire. */
 static const char *wire_refused(const struct ggroup *gr)
 {
     if (gr->user->njoins >= GPU_USER_JOINS)
@@ -307,7 +307,7 @@ static void wire_exchanged(void *arg, const struct commd_error *e)
     wire_post(ev);
 }
 
-/* What @w->state is about. */
+/* Begins the exchange that @w->state is about. */
 static void wire_exchange(struct gwire *w)
 {
     bool ready = w->state == WIRE_READY;
@@ -378,7 +378,7 @@ static void exchange_failed(struct gwire *w, const struct wire_event *ev)
         w->peer_lost = ev->code == COMMD_E_RANK_LOST || ev->code == COMMD_E_NODE_LOST;
         wire_fail(w, COMMD_E_GPU_LOST, text, GRACE_MS);
     }
-    if (gr && gr->broken && gr->op) /* it was to be seen to its end, which this is */
+    if (gr && gr->broken && gr->op) /* it was to be seen to its end: this is the end */
         group_drop_op(gr);
 }
 
