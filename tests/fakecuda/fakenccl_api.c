@@ -363,19 +363,6 @@ const char *ncclGetErrorString(nccl_result r)
     return r >= 0 && (size_t)r < sizeof texts / sizeof texts[0] ? texts[r] : "unknown result code";
 }
 
-nccl_result ncclCommRegister(nccl_comm comm, void *p, size_t bytes, void **handle)
-{
-    if (!comm || !handle)
-        return NCCL_E_ARGUMENT;
-    *handle = p;
-    return NCCL_SUCCESS;
-}
-
-nccl_result ncclCommDeregister(nccl_comm comm, void *handle)
-{
-    return comm ? NCCL_SUCCESS : NCCL_E_ARGUMENT;
-}
-
 /* ---- operations ------------------------------------------------------------------------------ */
 
 nccl_result ncclAllReduce(const void *send, void *recv, size_t n, int type, int op, nccl_comm comm,

@@ -366,10 +366,9 @@ struct gpu {
     struct gjobs *jobs;
     struct closer *closer;
     struct glane lane; /* of devices */
-    int control, epoll, reserve;
+    int control, epoll;
     struct gwatch control_watch, jobs_watch, wire_watch;
     bool running;
-    int status;
     LIST_HEAD(, guser) users;
     TAILQ_HEAD(, guser) busy;
     LIST_HEAD(, gsession) sessions, closed;

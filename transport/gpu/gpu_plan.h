@@ -97,9 +97,4 @@ void gpu_plan_slice(struct gpu_plan *p, uint64_t bytes, uint64_t cell);
 void gpu_plan_phase(const struct gpu_plan *p, uint32_t round, enum gpu_phase phase,
                     const struct gpu_sink *sink);
 
-/* A number for all that unit @from, by the counts that its ranks gave, sends to unit @to (@sends),
- * or what @to expects from @from: if they differ NCCL would wait for ever. @p is the plan of @from
- * (@sends) or of @to. Only gather_v, scatter_v and all_to_all_v: else 0. */
-uint64_t gpu_plan_digest(const struct gpu_plan *p, uint32_t from, uint32_t to, bool sends);
-
 #endif

@@ -264,29 +264,6 @@ void plan_cells(const struct gpu_plan *p, uint32_t round, enum gpu_phase phase,
         cells_calls(p, lo, sink);
 }
 
-uint64_t gpu_plan_digest(const struct gpu_plan *p, uint32_t from, uint32_t to, bool sends)
-{
-    const struct coll_info *info = &coll_table[p->desc.coll];
-    uint64_t h = 0xcbf29ce484222325;
-
-    if (!info->counted || info->window != WINDOW_CELLS)
-        return 0;
-    for (uint32_t r = 0; r < p->world; r++) {
-        if (p->unit_of_rank[r] != (sends ? to : from))
-            continue;
-        for (unsigned k = 0; k < p->nranks; k++) {
-            uint64_t n = sends ? cell_sent(p, k, r) : cell_got(p, k, r);
-            uint64_t pair =
-                sends ? (uint64_t)p->ranks[k].rank << 32 | r : (uint64_t)r << 32 | p->ranks[k].rank;
-
-            /* a sum: both sides go through the pairs in an order of their own */
-            if (n)
-                h += (pair * 0x9e3779b97f4a7c15 ^ n) * 0xff51afd7ed558ccd >> 7;
-        }
-    }
-    return h;
-}
-
 /* --- all_gather ------------------------------------------------------------------------------ */
 
 static void gather_native(const struct gpu_plan *p, enum gpu_phase phase,

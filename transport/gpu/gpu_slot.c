@@ -211,24 +211,20 @@ static bool look_buffers(struct look *l)
 /* Which words beside the slot an operation must have, and may have. */
 static void look_needs(const struct look *l, uint32_t *ret_must, uint32_t *ret_may)
 {
-    *ret_must = 0;
-    switch (l->slot->desc.coll) {
-    case COLL_ALL_GATHER_V:
-        *ret_must = SESSION_RECV_COUNTS;
-        break;
-    case COLL_REDUCE_SCATTER_V:
-        *ret_must = SESSION_SEND_COUNTS;
-        break;
-    case COLL_GATHER_V:
-        *ret_must = SESSION_SEND_COUNTS | (l->root ? SESSION_RECV_COUNTS : 0);
-        break;
-    case COLL_SCATTER_V:
-        *ret_must = SESSION_RECV_COUNTS | (l->root ? SESSION_SEND_COUNTS : 0);
-        break;
-    case COLL_ALL_TO_ALL_V:
-        *ret_must = SESSION_SEND_COUNTS | SESSION_RECV_COUNTS;
-        break;
-    }
+    static const uint32_t all[COLL_COUNT] = {
+        [COLL_ALL_GATHER_V] = SESSION_RECV_COUNTS,
+        [COLL_REDUCE_SCATTER_V] = SESSION_SEND_COUNTS,
+        [COLL_GATHER_V] = SESSION_SEND_COUNTS,
+        [COLL_SCATTER_V] = SESSION_RECV_COUNTS,
+        [COLL_ALL_TO_ALL_V] = SESSION_SEND_COUNTS | SESSION_RECV_COUNTS,
+    };
+    static const uint32_t root[COLL_COUNT] = {
+        [COLL_GATHER_V] = SESSION_RECV_COUNTS,
+        [COLL_SCATTER_V] = SESSION_SEND_COUNTS,
+    };
+    unsigned coll = l->slot->desc.coll;
+
+    *ret_must = all[coll] | (l->root ? root[coll] : 0);
     *ret_may = *ret_must;
     if (coll_blocks(l->info->send) && coll_at(l->info->send, l->root))
         *ret_may |= SESSION_SEND_BLOCKS;

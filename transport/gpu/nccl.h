@@ -101,11 +101,7 @@ enum { NCCL_OLDEST = 21800, NCCL_ABORTS_AT_ONCE = 21901 };
       (const void *send, size_t n, int type, int peer, nccl_comm comm, cu_stream s))               \
     F(recv, ncclRecv, nccl_result,                                                                 \
       (void *recv, size_t n, int type, int peer, nccl_comm comm, cu_stream s))
-#define NCCL_OPTIONAL(F)                                                                           \
-    F(last_error, ncclGetLastError, const char *, (nccl_comm comm))                                \
-    F(register_buffer, ncclCommRegister, nccl_result,                                              \
-      (nccl_comm comm, void *p, size_t bytes, void **handle))                                      \
-    F(deregister_buffer, ncclCommDeregister, nccl_result, (nccl_comm comm, void *handle))
+#define NCCL_OPTIONAL(F) F(last_error, ncclGetLastError, const char *, (nccl_comm comm))
 
 struct nccl {
     void *library;
