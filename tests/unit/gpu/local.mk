@@ -1,11 +1,14 @@
 # tests/unit/gpu/: what commd-gpu decides, and its kernels as C, and as nvcc compiles them.
 if HAVE_CMOCKA
-unit_gpu = tests/unit/gpu/test_gpu_life tests/unit/gpu/test_gpu_order tests/unit/gpu/test_gpu_plan \
+unit_gpu = tests/unit/gpu/test_gpu_comms tests/unit/gpu/test_gpu_life tests/unit/gpu/test_gpu_order tests/unit/gpu/test_gpu_plan \
 	tests/unit/gpu/test_gpu_share tests/unit/gpu/test_image \
 	tests/unit/gpu/test_move tests/unit/gpu/test_move_ptx \
 	tests/unit/gpu/test_nccl
 check_PROGRAMS += $(unit_gpu)
 TESTS += $(unit_gpu)
+
+tests_unit_gpu_test_gpu_comms_SOURCES = tests/unit/gpu/test_gpu_comms.c transport/gpu/gpu_nccl.c
+tests_unit_gpu_test_gpu_comms_LDADD = libcommd-gpu-plan.la libcommd-shm.la $(CMOCKA_LIBS) -ldl
 
 tests_unit_gpu_test_gpu_life_SOURCES = tests/unit/gpu/test_gpu_life.c
 tests_unit_gpu_test_gpu_life_LDADD = libcommd-gpu-plan.la $(CMOCKA_LIBS)
