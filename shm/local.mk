@@ -9,7 +9,7 @@ libcommd_shm_la_SOURCES = shm/board/board.c shm/board/board.h shm/board/recorder
 	shm/util/wait.c shm/util/wait.h shm/util/weight.h shm/util/link_quality.h shm/util/base.h \
 	shm/model/dtype.c shm/model/dtype.h \
 	shm/model/coll.c shm/model/coll.h shm/model/team.c shm/model/team.h shm/model/tune.c \
-	shm/model/tune.h \
+	shm/model/tune.h shm/model/sched.h \
 	shm/util/topology.c shm/util/topology.h shm/util/copy.c shm/util/copy.h shm/util/socket_path.c \
 	shm/util/socket_path.h shm/util/limits.c shm/util/limits.h shm/util/ranks.c \
 	shm/util/ranks.h shm/util/closer.c shm/util/closer.h

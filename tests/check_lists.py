@@ -65,7 +65,7 @@ TENSORS = "client/python/commd/csrc/tensors.cpp"
 CORE_OP = "client/python/commd/_core_op.c"
 ENUMS = "client/lib/api/enums.c"
 STEPS = "client/lib/coll/coll_steps.c"
-ENGINE = "transport/engine/engine_op.c"
+PLAN = "shm/model/plan.c"
 COLL_C = "shm/model/coll.c"
 PERF_1 = "client/perf/commd-perf.1"
 PERF_DATA = "client/perf/commd_perf_data.c"
@@ -110,7 +110,7 @@ LISTS = {
         ("client/lib/api/api.c", r"", r"\Z", r"\.coll = COMMD_(\w+)", P2P),
         ("client/lib/libcommd.map", r"set_timeout;", r"commd_run;", r"commd_(\w+);", ()),
         (STEPS, r"coll_steps\[COLL_COUNT\] = \{", r"\n\};", r"\[COLL_(\w+)\]", (), IN_ORDER),
-        (ENGINE, r"schedules\[COLL_COUNT\] = \{", r"\n\};", r"\[COLL_(\w+)\]", (), IN_ORDER),
+        (PLAN, r"schedules\[COLL_COUNT\] = \{", r"\n\};", r"\[COLL_(\w+)\]", (), IN_ORDER),
         (COLL_C, r"coll_table\[COLL_COUNT\] = \{", r"\n\};", QUOTED, (), IN_ORDER),
         (CORE_OP, r"struct row rows\[\] = \{", r"\n\};", QUOTED, P2P, IN_ORDER),
         (GROUP, r"\nclass Operations", r"\nclass ", r"^    def (\w+)\(", P2P),

@@ -42,7 +42,7 @@ MAY = {
     "daemon": SHM
     | {"daemon/core", "daemon/conf", "daemon/process"}
     | {"daemon/link", "daemon/memory", "daemon/admin", "daemon/http"},
-    "transport/schedule": {"shm/util"},
+    "transport/schedule": {"shm/util", "shm/model"},
     "transport/fabric": {"shm/util", "shm/model"},
     "transport/fabric/tcp": {"shm/util", "transport/fabric"},
     "transport/fabric/ucx": {"shm/util", "shm/model", "transport/fabric"},

@@ -357,7 +357,7 @@ static inline bool board_engine_here(const struct board *b)
     return core && atomic_load_explicit(&b->hdr->engine_core, memory_order_relaxed) == core;
 }
 
-/* What the other one of two nodes has for @step, see plan.swap. */
+/* What the other one of two nodes has for @step, see plan_swaps(). */
 static inline uint8_t *board_theirs(const struct board *b, uint32_t step, size_t len)
 {
     return board_result(b, step, len) + (size_t)b->depth * b->chunk;

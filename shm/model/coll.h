@@ -1,6 +1,6 @@
 /* coll.h - what each collective is, for all who must know: one row in coll_table[] says whose
  * buffers hold what, and how the data lie on the board. The steps that members take are in
- * client/lib/coll/coll_*.c, the schedules between nodes in transport/engine/engine_op.c. */
+ * client/lib/coll/coll_*.c, the schedules between nodes in schedules[] of plan.c. */
 #ifndef COMMD_COLL_H
 #define COMMD_COLL_H
 

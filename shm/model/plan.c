@@ -5,6 +5,30 @@
  * they fit in. Cells lie at fixed distances: there nobody but sender and receiver knows a count. */
 #include "shm/model/plan.h"
 
+/* How nodes carry out each collective: a small one together with the consistency check, for which
+ * any schedule by recursive doubling will do; larger data step by step, up to plan_halving_net() in
+ * few messages. 0: not in few messages. */
+static const struct {
+    uint8_t small, data, few_messages;
+} schedules[COLL_COUNT] = {
+    [COLL_BARRIER] = {SCHED_RD_ALL_REDUCE, SCHED_RING_ALL_REDUCE},
+    [COLL_ALL_REDUCE] = {SCHED_RD_ALL_REDUCE, SCHED_RING_ALL_REDUCE, SCHED_HALVING_ALL_REDUCE},
+    [COLL_BROADCAST] = {SCHED_RD_BROADCAST, SCHED_CHAIN_BROADCAST},
+    [COLL_ALL_GATHER] = {SCHED_RD_ALL_GATHER, SCHED_RING_ALL_GATHER, SCHED_RD_ALL_GATHER},
+    [COLL_REDUCE_SCATTER] = {SCHED_RD_ALL_REDUCE, SCHED_RING_REDUCE_SCATTER,
+                             SCHED_HALVING_REDUCE_SCATTER},
+    [COLL_REDUCE] = {SCHED_RD_REDUCE, SCHED_CHAIN_REDUCE},
+    [COLL_GATHER] = {SCHED_RD_ALL_REDUCE, SCHED_TO_ROOT},
+    [COLL_SCATTER] = {SCHED_RD_ALL_REDUCE, SCHED_FROM_ROOT},
+    [COLL_ALL_TO_ALL] = {SCHED_RD_ALL_REDUCE, SCHED_EXCHANGE},
+    [COLL_ALL_GATHER_V] = {SCHED_RD_ALL_GATHER, SCHED_RING_ALL_GATHER, SCHED_RD_ALL_GATHER},
+    [COLL_REDUCE_SCATTER_V] = {SCHED_RD_ALL_REDUCE, SCHED_RING_REDUCE_SCATTER,
+                               SCHED_HALVING_REDUCE_SCATTER},
+    [COLL_GATHER_V] = {SCHED_RD_ALL_REDUCE, SCHED_TO_ROOT},
+    [COLL_SCATTER_V] = {SCHED_RD_ALL_REDUCE, SCHED_FROM_ROOT},
+    [COLL_ALL_TO_ALL_V] = {SCHED_RD_ALL_REDUCE, SCHED_EXCHANGE},
+};
+
 static bool desc_valid(const struct op_desc *d, const struct plan_geom *g)
 {
     const struct coll_info *info;
@@ -222,30 +246,44 @@ static void choose_path(struct plan *p, const struct plan_geom *g, uint64_t byte
                      : p->coll == COLL_ALL_REDUCE ? plan_small_net(&g->net, g->nnodes)
                                                   : PLAN_SMALL_NET;
 
-    p->registered =
-        bytes >= plan_registered(g, p->coll) && !(info->reduces && p->redop == REDOP_PREMUL_SUM);
     switch ((enum coll_window)info->window) {
     case WINDOW_NONE:
-        p->small = true;
+        p->path = PATH_SMALL;
         break;
     case WINDOW_VECTOR:
-        p->small = bytes <= small && (net || info->reduces);
-        p->reduces =
-            info->reduces && !root_reduces(g, p->coll) &&
-            (!p->small || (net && most_local(g) > 1 && bytes * most_local(g) > PLAN_SMALL_ALONE));
-        p->swap = g->nnodes == 2 && p->coll == COLL_ALL_REDUCE && !p->small;
-        p->few_messages = net && p->coll == COLL_ALL_REDUCE && !p->small &&
-                          bytes <= plan_halving_net(&g->net, g->nnodes, p->coll);
+        p->path = bytes <= small && (net || info->reduces) ? PATH_SMALL : PATH_STEPS;
+        p->reduces = info->reduces && !root_reduces(g, p->coll) &&
+                     (p->path == PATH_STEPS ||
+                      (net && most_local(g) > 1 && bytes * most_local(g) > PLAN_SMALL_ALONE));
         break;
     case WINDOW_BLOCKS:
+        p->path = net && !info->reduces && bytes <= small ? PATH_SMALL : PATH_STEPS;
         p->reduces = net && info->reduces;
-        p->small = net && !info->reduces && bytes <= small;
-        p->few_messages =
-            net && bytes && !p->small && bytes <= plan_halving_net(&g->net, g->nnodes, p->coll);
         break;
     case WINDOW_CELLS:
+        p->path = info->counted ? PATH_OPEN : PATH_STEPS;
         break;
     }
+}
+
+static void choose_schedule(struct plan *p, const struct plan_geom *g, uint64_t bytes)
+{
+    if (p->path == PATH_SMALL)
+        p->schedule = schedules[p->coll].small;
+    else if (g->nnodes == 2 && p->coll == COLL_ALL_REDUCE)
+        p->schedule = SCHED_EXCHANGE;
+    else if (schedules[p->coll].few_messages && bytes &&
+             bytes <= plan_halving_net(&g->net, g->nnodes, p->coll))
+        p->schedule = schedules[p->coll].few_messages;
+    else
+        p->schedule = schedules[p->coll].data;
+}
+
+/* May members of one node work in each other's registered memory? */
+static bool by_registered(const struct plan *p, const struct plan_geom *g, uint64_t bytes)
+{
+    return bytes >= plan_registered(g, p->coll) &&
+           !(coll_table[p->coll].reduces && p->redop == REDOP_PREMUL_SUM);
 }
 
 /* Do results go past the caches? Where all ranks get all blocks, so that memory is what they wait
@@ -294,22 +332,23 @@ static uint64_t choose_unit(const struct plan *p, const struct plan_geom *g, uin
     const struct coll_info *info = &coll_table[p->coll];
     size_t chunk = plan_chunk(g);
     /* all of a step is one message */
-    bool whole = p->swap || (info->rooted && info->window == WINDOW_VECTOR);
+    bool whole = plan_swaps(p) || (info->rooted && info->window == WINDOW_VECTOR);
+    bool few = p->path != PATH_SMALL && p->schedule == schedules[p->coll].few_messages;
     uint64_t room, unit;
 
-    if (g->nnodes == 1 && !p->open)
+    if (g->nnodes == 1 && p->path != PATH_OPEN)
         chunk = chunk_alone(g, bytes);
     if (g->nnodes > 1)
-        chunk = MIN(chunk, p->few_messages ? (size_t)PLAN_CHUNK_HALVING
-                                           : (size_t)PLAN_MESSAGE * (whole ? 1 : g->nnodes));
+        chunk = MIN(chunk, few ? (size_t)PLAN_CHUNK_HALVING
+                               : (size_t)PLAN_MESSAGE * (whole ? 1 : g->nnodes));
     if (g->nnodes == 2 && whole && bytes <= PLAN_ONE_STEP)
         chunk = PLAN_ONE_STEP;
-    else if (g->nnodes > 1 && !p->open)
+    else if (g->nnodes > 1 && p->path != PATH_OPEN)
         chunk = MAX((size_t)PLAN_CHUNK_MIN, MIN(chunk, bytes / PLAN_DEPTH_NET));
     room = chunk / p->esize;
     _Static_assert(PLAN_SMALL_MOST <= PLAN_CHUNK_NET && PLAN_SMALL_NET <= PLAN_CHUNK_MIN,
                    "what is small is one step");
-    if (p->small && info->window == WINDOW_VECTOR)
+    if (p->path == PATH_SMALL && info->window == WINDOW_VECTOR)
         return MAX(bytes / p->esize, (uint64_t)1);
     if (p->counts)
         unit = unit_of(p->counts, g->world, room);
@@ -332,6 +371,14 @@ static bool by_teams(const struct plan *p, const struct plan_geom *g)
            (p->coll == COLL_BARRIER || (p->coll == COLL_ALL_REDUCE && !dtype_is_half(p->dtype)));
 }
 
+/* Is it over within a microsecond or so once all are there? */
+static bool is_brief(const struct plan *p, const struct plan_geom *g)
+{
+    return g->nnodes == 1 && (p->steps == 1 || p->path == PATH_TEAM) && !p->reduces &&
+           p->path != PATH_OPEN && p->path != PATH_REGISTERED &&
+           p->unit * p->esize <= PLAN_BRIEF / g->world;
+}
+
 bool plan_make(const struct op_desc *d, const struct plan_geom *g, const uint64_t *counts,
                struct plan *ret_plan)
 {
@@ -350,30 +397,35 @@ bool plan_make(const struct op_desc *d, const struct plan_geom *g, const uint64_
             return false;
         p.counts = counts;
     }
-    p.open = info->counted && info->window == WINDOW_CELLS;
     bytes = d->count * p.esize * (info->window == WINDOW_VECTOR ? 1 : g->world);
     if (p.counts)
         bytes = sum_of_parts(counts, g->world, d->count) * p.esize;
     choose_path(&p, g, bytes);
+    if (g->nnodes > 1)
+        choose_schedule(&p, g, bytes);
     p.unit = choose_unit(&p, g, bytes);
     if (p.unit == 0) /* so many ranks that a window has no room for an element of each */
         return false;
-    if (!p.open)
+    if (p.path != PATH_OPEN)
         p.unit = MIN(p.unit, MAX(d->count, (uint64_t)1));
-    if (!set_steps(&p, p.open ? 0 : d->count))
+    if (!set_steps(&p, p.path == PATH_OPEN ? 0 : d->count))
         return false;
     p.around = goes_around(&p, g, bytes);
-    if (p.small && by_teams(&p, g)) {
+    if (by_registered(&p, g, bytes)) {
+        p.path = PATH_REGISTERED;
+    } else if (p.path == PATH_SMALL && by_teams(&p, g)) {
+        p.path = PATH_TEAM;
         p.team = (uint16_t)g->team;
         p.steps = PLAN_TEAM_STEPS;
     }
+    p.brief = is_brief(&p, g);
     *ret_plan = p;
     return true;
 }
 
 bool plan_close(struct plan *p, uint64_t most)
 {
-    p->open = false;
+    p->path = PATH_STEPS;
     return set_steps(p, most);
 }
 
@@ -471,7 +523,8 @@ void plan_segment(const struct plan *p, const struct plan_geom *g, uint32_t c, u
     case WINDOW_VECTOR:
         if (nseg == 0)
             return;
-        if (p->small || p->swap || coll_table[p->coll].rooted) { /* whole vectors are moved */
+        if (p->path == PATH_SMALL || plan_swaps(p) ||
+            coll_table[p->coll].rooted) { /* whole vectors are moved */
             *ret_hi = n * p->esize;
             return;
         }

@@ -2,15 +2,18 @@
  * group's geometry, computed alike by every member and engine of the group.
  *
  * In each step a member announces its contribution; members reduce (large reductions), the
- * engine exchanges with the other nodes (groups on several nodes), members take the result. By
- * which schedule the engine exchanges is in schedules[] in transport/engine/engine_op.c. Within a
- * step the result window is divided by node, or by rank in node order, see plan_segment(); windows
- * of cells by pair of ranks, see plan_cell_out(). */
+ * engine exchanges with the other nodes (groups on several nodes), members take the result. Within
+ * a step the result window is divided by node, or by rank in node order, see plan_segment();
+ * windows of cells by pair of ranks, see plan_cell_out().
+ *
+ * A plan decides what nobody decides again: on which path members and engine carry the operation
+ * out, and by which schedule engines exchange. */
 #ifndef COMMD_PLAN_H
 #define COMMD_PLAN_H
 
 #include "shm/model/coll.h"
 #include "shm/model/dtype.h"
+#include "shm/model/sched.h"
 
 enum {
     /* Bytes of a window or result slot: on one node at most, see tune.h; across nodes what a step
@@ -62,6 +65,7 @@ enum {
     PLAN_ROOT_ALONE = 4,
     /* So much that members reduce it together rather than leave it to the engine. */
     PLAN_SMALL_ALONE = 32 << 10,
+    PLAN_BRIEF = 8 << 10, /* what a member reads in an operation that is over in a microsecond */
 /* What processes map is made of pages, which are not larger than this. */
 #if defined(__x86_64__)
     PLAN_PAGE = 4 << 10,
@@ -89,26 +93,31 @@ struct op_desc {
 };
 _Static_assert(sizeof(struct op_desc) == 32, "op_desc is part of the board's layout");
 
-struct plan {
-    uint8_t coll, dtype, redop;
+enum plan_path {
     /* Always one step. One node: each member reduces all contributions itself, so that one
      * synchronisation is enough; several nodes: one hop, see PLAN_SMALL_NET. */
-    bool small;
-    bool reduces; /* members reduce their slice of each step cooperatively */
-    /* Two nodes send each other all of theirs, and members reduce the two: as many bytes as a ring
-     * of two, but one hop, and the engine reduces nothing. */
-    bool swap;
-    /* Over more nodes than two: by halving or doubling, not around a ring; plan_halving_net(). The
-     * engine takes the schedule from schedules[] in transport/engine/engine_op.c accordingly. */
-    bool few_messages;
-    /* May be done in registered memory, if all members offer it: client/lib/coll/registered.c. */
-    bool registered;
-    /* In two levels, by teams of so many ranks (team.h); 0: not. Then of three steps: what each
-     * has, what each team has together, what all have. */
-    uint16_t team;
+    PATH_SMALL,
+    /* A small one in two levels, by teams of ranks (team.h), in three steps: what each rank has,
+     * what each team has together, what all have. */
+    PATH_TEAM,
+    PATH_STEPS,
+    /* In registered memory, if all members offer theirs; else in steps, as the rest of the plan
+     * says: client/lib/coll/registered.c. */
+    PATH_REGISTERED,
+    /* In steps, whose number depends on counts that are not all known yet: plan_close(). */
+    PATH_OPEN,
+    PATH_COUNT
+};
+
+struct plan {
+    uint8_t coll, dtype, redop;
+    uint8_t path;     /* enum plan_path */
+    uint8_t schedule; /* enum sched_kind: between nodes, if there are several */
+    bool reduces;     /* members reduce their slice of each step cooperatively */
     /* What a rank gets is more than the caches hold: it is written past them, but in place. */
     bool around;
-    bool open; /* the number of steps depends on counts that are not all known yet: plan_close() */
+    bool brief;    /* on one node, and little: soon over if all are there */
+    uint16_t team; /* PATH_TEAM: ranks of one */
     uint32_t root;
     uint32_t steps;
     size_t esize;
@@ -158,6 +167,13 @@ uint64_t plan_small_net(const struct plan_net *net, uint32_t nnodes);
 /* Bytes up to which a larger one, an all_gather or a reduce_scatter goes by halving, and then
  * around a ring; 0: never by halving, as over two nodes; UINT64_MAX: never around. */
 uint64_t plan_halving_net(const struct plan_net *net, uint32_t nnodes, unsigned coll);
+
+/* Two nodes send each other all of theirs, and members reduce the two: as many bytes as a ring of
+ * two, but one hop, and the engine reduces nothing. */
+static inline bool plan_swaps(const struct plan *p)
+{
+    return p->schedule == SCHED_EXCHANGE && p->coll == COLL_ALL_REDUCE;
+}
 
 /* Elements of step @c of a block with @count elements. */
 static inline uint64_t plan_part(const struct plan *p, uint64_t count, uint32_t c)

@@ -128,7 +128,7 @@ static void check_range(const struct eboard *eb, unsigned lo, unsigned n, size_t
                         size_t *ret_hi)
 {
     *ret_lo = *ret_hi = 0;
-    if (eb->plan.small)
+    if (op_is_small(eb))
         plan_segment(&eb->plan, &eb->geom, 0, lo, n, ret_lo, ret_hi);
 }
 
@@ -265,7 +265,7 @@ static void check_end(struct eboard *eb)
 {
     if (eb->bad || !op_balanced(&eb->balance)) {
         op_refuse(eb);
-    } else if (eb->plan.small) {
+    } else if (op_is_small(eb)) {
         if (check_result_len(eb) && !eb->in_place) /* acc is only made when something is gathered */
             memcpy(result_at(eb, 0), eb->acc, check_result_len(eb));
         op_publish(eb, eb->base + 1);
@@ -283,8 +283,8 @@ bool check_poll(struct eboard *eb)
         size_t lo, hi;
 
         if (!eb->cposted) {
-            eb->cmv =
-                sched_move(eb->ckind, eb->geom.nnodes, eb->geom.me, op_root_node(eb), eb->cmove);
+            eb->cmv = sched_move(eb->check_schedule, eb->geom.nnodes, eb->geom.me, op_root_node(eb),
+                                 eb->cmove);
             eb->cposted = true;
             moved = true;
             check_range(eb, eb->cmv.send_lo, eb->cmv.send_n, &lo, &hi);

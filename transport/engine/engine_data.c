@@ -1,9 +1,9 @@
 /* engine_data.c - the steps of an operation that is too large to go with the consistency check.
  *
- * Each step is a schedule of its own (dkind: halving, ring, chain, direct exchange) over its slot
- * of the windows; in an all_reduce two nodes swap (plan.swap). Up to `depth` steps are under way at
- * the same time, and are published in order. The first sends of a step do not wait for the
- * consistency check: data_start_ahead().
+ * Each step is a schedule of its own (of the plan: halving, ring, chain, direct exchange) over its
+ * slot of the windows; in an all_reduce two nodes swap (plan_swaps()). Up to `depth` steps are
+ * under way at the same time, and are published in order. The first sends of a step do not wait for
+ * the consistency check: data_start_ahead().
  *
  * A step is active from step_start() until it is published. move counts the moves whose message has
  * come, sent those whose sends are out; receiving: a body is on its way. Who wakes me: members
@@ -109,11 +109,11 @@ static void step_next(struct estep *s)
 static bool step_send(struct estep *s)
 {
     struct eboard *eb = s->eb;
-    bool all = sched_independent(eb->dkind);
+    bool all = sched_independent(eb->plan.schedule);
 
     while (s->sent < s->moves && (all || s->sent <= s->move)) {
         struct sched_move mv =
-            sched_move(eb->dkind, eb->geom.nnodes, eb->geom.me, op_root_node(eb), s->sent);
+            sched_move(eb->plan.schedule, eb->geom.nnodes, eb->geom.me, op_root_node(eb), s->sent);
         unsigned move = s->sent++;
 
         if (mv.to >= 0 && !send_data(eb, s, &mv, move))
@@ -260,7 +260,8 @@ static bool step_poll(struct estep *s)
 
     while (s->move < s->moves) {
         if (!s->posted) {
-            s->mv = sched_move(eb->dkind, eb->geom.nnodes, eb->geom.me, op_root_node(eb), s->move);
+            s->mv = sched_move(eb->plan.schedule, eb->geom.nnodes, eb->geom.me, op_root_node(eb),
+                               s->move);
             s->posted = true;
             moved = true;
             if (!step_send(s))
@@ -295,7 +296,8 @@ static bool step_start(struct eboard *eb)
     s->active = true;
     s->done = s->posted = s->receiving = false;
     s->move = s->sent = 0;
-    s->moves = (uint16_t)sched_len(eb->dkind, eb->geom.nnodes, eb->geom.me, op_root_node(eb));
+    s->moves =
+        (uint16_t)sched_len(eb->plan.schedule, eb->geom.nnodes, eb->geom.me, op_root_node(eb));
     eb->next_start++;
     return true;
 }

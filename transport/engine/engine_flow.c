@@ -23,12 +23,12 @@ static bool has_part(const struct eboard *eb, uint32_t c, unsigned node, bool se
 
 static unsigned flow_moves(const struct eboard *eb)
 {
-    return sched_len(eb->dkind, eb->geom.nnodes, eb->geom.me, op_root_node(eb));
+    return sched_len(eb->plan.schedule, eb->geom.nnodes, eb->geom.me, op_root_node(eb));
 }
 
 static struct sched_move flow_move(const struct eboard *eb, unsigned i)
 {
-    return sched_move(eb->dkind, eb->geom.nnodes, eb->geom.me, op_root_node(eb), i);
+    return sched_move(eb->plan.schedule, eb->geom.nnodes, eb->geom.me, op_root_node(eb), i);
 }
 
 bool step_may_go(const struct eboard *eb, uint32_t c)

@@ -170,7 +170,7 @@ struct eboard {
     uint64_t *rows; /* owned; [local member][2][world]: copies of board_counts() */
 
     /* the consistency check, with a small payload */
-    enum sched_kind ckind;
+    enum sched_kind check_schedule;
     unsigned cmove, cmoves;
     bool learned, cposted, creceiving;
     struct sched_move cmv;
@@ -185,7 +185,6 @@ struct eboard {
     struct op_desc bad_a, bad_b;
 
     /* data */
-    enum sched_kind dkind;
     bool one_way;             /* nodes may get ahead of each other: engine_flow.c */
     uint32_t *passed;         /* owned; by node: steps that it has said it is through with */
     uint32_t next_start;      /* step in the operation to start next */

@@ -10,9 +10,8 @@
  * What if a peer dies now: no move completes; commd breaks the group. What if a member dies now:
  * the same, or the operation completes without it when its part is done.
  *
- * Which way an operation goes is decided twice: plan_make() (shm/model/plan.c) decides, from
- * numbers that all nodes have, whether it is small, and whether larger data go in few messages, by
- * a swap of two nodes, or around a ring; `schedules` below says which schedule that is.
+ * Whether an operation is small, and by which schedule nodes exchange its data, the plan says
+ * (shm/model/plan.c), from numbers that all nodes have.
  *
  * Everything that members can write is copied (descriptions), compared with private numbers
  * (counters), or a value (payload). */
@@ -20,30 +19,6 @@
 
 #include <stdio.h>
 #include <string.h>
-
-/* How nodes carry out each collective: a small one together with the consistency check, for which
- * any schedule by recursive doubling will do; larger data step by step, in few messages if the plan
- * says so. */
-static const struct {
-    enum sched_kind small, data, few_messages;
-} schedules[COLL_COUNT] = {
-    [COLL_BARRIER] = {SCHED_RD_ALL_REDUCE, SCHED_RING_ALL_REDUCE},
-    [COLL_ALL_REDUCE] = {SCHED_RD_ALL_REDUCE, SCHED_RING_ALL_REDUCE, SCHED_HALVING_ALL_REDUCE},
-    [COLL_BROADCAST] = {SCHED_RD_BROADCAST, SCHED_CHAIN_BROADCAST},
-    [COLL_ALL_GATHER] = {SCHED_RD_ALL_GATHER, SCHED_RING_ALL_GATHER, SCHED_RD_ALL_GATHER},
-    [COLL_REDUCE_SCATTER] = {SCHED_RD_ALL_REDUCE, SCHED_RING_REDUCE_SCATTER,
-                             SCHED_HALVING_REDUCE_SCATTER},
-    [COLL_REDUCE] = {SCHED_RD_REDUCE, SCHED_CHAIN_REDUCE},
-    [COLL_GATHER] = {SCHED_RD_ALL_REDUCE, SCHED_TO_ROOT},
-    [COLL_SCATTER] = {SCHED_RD_ALL_REDUCE, SCHED_FROM_ROOT},
-    [COLL_ALL_TO_ALL] = {SCHED_RD_ALL_REDUCE, SCHED_EXCHANGE},
-    [COLL_ALL_GATHER_V] = {SCHED_RD_ALL_GATHER, SCHED_RING_ALL_GATHER, SCHED_RD_ALL_GATHER},
-    [COLL_REDUCE_SCATTER_V] = {SCHED_RD_ALL_REDUCE, SCHED_RING_REDUCE_SCATTER,
-                               SCHED_HALVING_REDUCE_SCATTER},
-    [COLL_GATHER_V] = {SCHED_RD_ALL_REDUCE, SCHED_TO_ROOT},
-    [COLL_SCATTER_V] = {SCHED_RD_ALL_REDUCE, SCHED_FROM_ROOT},
-    [COLL_ALL_TO_ALL_V] = {SCHED_RD_ALL_REDUCE, SCHED_EXCHANGE},
-};
 
 /* ---- what the operation is ------------------------------------------------------------------- */
 
@@ -93,7 +68,7 @@ static bool learn_plan(struct eboard *eb)
             counts = NULL;
     }
     if ((counts || !eb->desc.digest) && plan_make(&eb->desc, &eb->geom, counts, &eb->plan) &&
-        (!eb->plan.open || eb->bad || close_plan(eb)))
+        (eb->plan.path != PATH_OPEN || eb->bad || close_plan(eb)))
         return true;
     eboard_fail(eb, CAUSE_PROTOCOL, -1, "rank %u announced an operation that cannot be",
                 eb->local_rank[0]);
@@ -106,7 +81,7 @@ static bool op_learn(struct eboard *eb)
     if (!members_announced(eb, eb->base))
         return false;
     learn_desc(eb);
-    if (!learn_plan(eb) || (eb->plan.small && !check_room(eb, check_result_len(eb))))
+    if (!learn_plan(eb) || (op_is_small(eb) && !check_room(eb, check_result_len(eb))))
         return false;
     eb->learned = true;
     return true;
@@ -115,9 +90,8 @@ static bool op_learn(struct eboard *eb)
 /* All nodes begin with all of their credit. */
 static void op_begin_flow(struct eboard *eb)
 {
-    eb->one_way =
-        !eb->plan.small && (sched_one_way(eb->dkind) ||
-                            (eb->dkind == SCHED_EXCHANGE && coll_table[eb->plan.coll].counted));
+    eb->one_way = sched_one_way(eb->plan.schedule) ||
+                  (eb->plan.schedule == SCHED_EXCHANGE && coll_table[eb->plan.coll].counted);
     if (eb->one_way)
         memset(eb->passed, 0, eb->geom.nnodes * sizeof *eb->passed);
 }
@@ -126,19 +100,16 @@ static bool op_begin(struct eboard *eb)
 {
     if (!eb->learned && !op_learn(eb))
         return false;
-    if (!eb->bad && eb->plan.small) {
+    if (!eb->bad && op_is_small(eb)) {
         if (eb->plan.reduces && !members_reduced(eb, eb->base))
             return false;
         check_gather(eb);
     }
-    eb->ckind = eb->plan.small ? schedules[eb->plan.coll].small : SCHED_RD_ALL_REDUCE;
+    eb->check_schedule = op_is_small(eb) ? eb->plan.schedule : SCHED_RD_ALL_REDUCE;
     eb->cmove = 0;
-    eb->cmoves = sched_len(eb->ckind, eb->geom.nnodes, eb->geom.me, op_root_node(eb));
+    eb->cmoves = sched_len(eb->check_schedule, eb->geom.nnodes, eb->geom.me, op_root_node(eb));
     eb->cposted = false;
     eb->in_place = false;
-    eb->dkind = eb->plan.swap           ? SCHED_EXCHANGE
-                : eb->plan.few_messages ? schedules[eb->plan.coll].few_messages
-                                        : schedules[eb->plan.coll].data;
     eb->next_start = 0;
     op_begin_flow(eb);
     eb->learned = false;

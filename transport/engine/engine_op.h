@@ -59,6 +59,12 @@ static inline bool members_reduced(const struct eboard *eb, uint32_t step)
     return true;
 }
 
+/* Does all of the current operation go with the consistency check? */
+static inline bool op_is_small(const struct eboard *eb)
+{
+    return eb->plan.path == PATH_SMALL;
+}
+
 /* ---- where an operation's bytes are ---------------------------------------------------------- */
 
 /* The result window of step @c of the current operation. */
@@ -72,7 +78,7 @@ static inline uint8_t *receive_at(const struct eboard *eb, uint32_t c)
 {
     size_t len = plan_result(&eb->plan, &eb->geom, c);
 
-    return eb->plan.swap ? board_theirs(&eb->b, eb->base + c, len) : result_at(eb, c);
+    return plan_swaps(&eb->plan) ? board_theirs(&eb->b, eb->base + c, len) : result_at(eb, c);
 }
 
 static inline unsigned op_root_node(const struct eboard *eb)
@@ -95,7 +101,7 @@ bool check_poll(struct eboard *eb);         /* true if something moved */
 /* engine_data.c: the steps of a larger operation */
 static inline bool data_starts_ahead(const struct eboard *eb)
 {
-    return !eb->bad && !eb->plan.small && eb->op > 0;
+    return !eb->bad && !op_is_small(eb) && eb->op > 0;
 }
 void data_start_ahead(struct eboard *eb);
 bool data_poll(struct eboard *eb); /* true if something moved */

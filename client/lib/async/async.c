@@ -38,7 +38,7 @@ static int run_inline(struct commd_group *g, const struct commd_op *op)
         free(r.lists);
     } else {
         run_limit(&r, g, op);
-        if (!r.brief)
+        if (!r.plan.brief)
             run_clock(&r);
         st = unlikely(run_hopeless(&r)) ? RUN_FAILED : run_finish(&r);
         run_end(&r, st);

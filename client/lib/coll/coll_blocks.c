@@ -36,7 +36,7 @@ void all_gather_put(struct run *r, uint32_t c)
     struct commd_group *g = r->group;
     uint8_t *to;
 
-    if (one_node(r) || r->plan.small)
+    if (one_node(r) || r->plan.path == PATH_SMALL)
         to = my_payload(r, c);
     else
         to = result_of(r, c) + plan_block_at(&r->plan, &g->geom, c, g->pos_of[g->rank]);

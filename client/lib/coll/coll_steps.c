@@ -145,7 +145,7 @@ static void all_reduce_get(struct run *r, uint32_t c)
     uint8_t *out = r->recv + step_offset(r, c), *res = result_of(r, c);
     size_t len = step_bytes(r, c), lo, hi;
 
-    if (p->swap) {
+    if (plan_swaps(p)) {
         swap_get(r, c, out, res, len);
     } else if (!one_node(r)) {
         copy_result(r, out, res, len);
@@ -174,7 +174,7 @@ static void broadcast_put(struct run *r, uint32_t c)
     if (!is_root(r))
         return;
     /* the network sends from the result window; a small payload is picked up by the engine */
-    to = one_node(r) || r->plan.small ? my_payload(r, c) : result_of(r, c);
+    to = one_node(r) || r->plan.path == PATH_SMALL ? my_payload(r, c) : result_of(r, c);
     copy_to_window(r, to, r->recv + step_offset(r, c), step_bytes(r, c));
 }
 

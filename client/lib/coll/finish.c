@@ -23,7 +23,7 @@ static bool only_engine_is_missing(struct run *r)
 {
     uint32_t next = r->base + r->got;
 
-    if (r->plan.open || r->got == r->put)
+    if (r->plan.path == PATH_OPEN || r->got == r->put)
         return false;
     return r->plan.reduces ? run_step_reduced(r, next + 1) : run_step_arrived(r, next);
 }
@@ -41,7 +41,7 @@ enum wait_for run_waits_for(struct run *r)
         return WAIT_FOR_ENGINE;
     if (!only_engine_is_missing(r))
         return WAIT_FOR_BOTH;
-    return r->plan.small ? WAIT_FOR_ANSWER : WAIT_FOR_ENGINE;
+    return r->plan.path == PATH_SMALL ? WAIT_FOR_ANSWER : WAIT_FOR_ENGINE;
 }
 
 enum { WAIT_LOOKS = 20 };
@@ -74,7 +74,7 @@ static enum run_state run_nap(struct run *r)
 static bool comes_soon(struct run *r)
 {
     for (unsigned i = 0; i < WAIT_LOOKS; i++) {
-        if (r->plan.team ? teams_move(r) : run_step_arrived(r, r->seen_step))
+        if (r->plan.path == PATH_TEAM ? teams_move(r) : run_step_arrived(r, r->seen_step))
             return true;
         cpu_relax();
     }

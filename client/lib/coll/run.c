@@ -9,9 +9,6 @@
 #include "client/lib/coll/registered.h"
 #include "client/lib/coll/teams.h"
 
-/* Bytes that a member reads in an operation that is brief. */
-enum { BRIEF_MOST = 8 << 10 };
-
 void run_limit(struct run *r, const struct commd_group *g, const struct commd_op *op)
 {
     r->limit_ms = op->timeout_ms ? op->timeout_ms
@@ -90,15 +87,6 @@ static bool make_plan(struct run *r)
     return true;
 }
 
-/* Is it over within a microsecond or so once all are there? */
-static bool is_brief(const struct run *r)
-{
-    const struct plan *p = &r->plan;
-
-    return one_node(r) && (p->steps == 1 || p->team) && !p->reduces && !p->open && !p->registered &&
-           p->unit * p->esize <= BRIEF_MOST / r->group->board.world;
-}
-
 int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
 {
     const struct coll_info *info = &coll_table[op->coll];
@@ -130,12 +118,11 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     if (likely(last->steps && last->count == count && last->root == root && last->dtype == dtype &&
                last->redop == redop))
         r->plan = *last;
-    else if (unlikely(!make_plan(r) || (r->plan.open && !can_close(r))))
+    else if (unlikely(!make_plan(r) || (r->plan.path == PATH_OPEN && !can_close(r))))
         return error_set(&r->err, COMMD_E_INVALID, info->name,
                          "%s of %zu elements by %u ranks is more than an operation can be",
                          info->name, (size_t)MAX(r->desc.count, r->most), g->board.world);
     r->fingerprint = op_fingerprint(&r->desc);
-    r->brief = is_brief(r);
     r->untold = false;
     r->warned = false;
     r->gave_up = false;
@@ -156,7 +143,7 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     crowd_next(&g->crowd);
     atomic_store_explicit(&g->seq, r->desc.seq, memory_order_relaxed);
     atomic_store_explicit(&run_member(r)->started, (uint32_t)r->desc.seq, memory_order_relaxed);
-    if (unlikely(r->plan.registered))
+    if (unlikely(r->plan.path == PATH_REGISTERED))
         registered_begin(r);
     return 0;
 }
@@ -198,7 +185,7 @@ static enum run_state run_mismatched(struct run *r)
 /* Some member has offered registered memory, as this one has not. */
 static bool begin_again(struct run *r)
 {
-    if (likely(!r->plan.registered) || !registered_offered(r))
+    if (likely(r->plan.path != PATH_REGISTERED) || !registered_offered(r))
         return false;
     run_again(r, 1);
     return true;
@@ -233,7 +220,7 @@ static bool try_get(struct run *r)
 {
     uint32_t step = r->base + r->got;
 
-    if (r->got == (r->plan.reduces ? r->red : r->put) || unlikely(r->plan.open) ||
+    if (r->got == (r->plan.reduces ? r->red : r->put) || unlikely(r->plan.path == PATH_OPEN) ||
         !can_get(r, r->got))
         return false;
     if (!r->consistent) {
@@ -277,10 +264,10 @@ static bool try_put(struct run *r)
 
     if (r->put == r->plan.steps || r->put > r->got + ahead)
         return false;
-    if (unlikely(r->plan.open && r->put))
+    if (unlikely(r->plan.path == PATH_OPEN && r->put))
         return false;
     /* before it is known what the others offer the next step may be a vote */
-    if (unlikely(r->plan.registered && r->put && !r->consistent))
+    if (unlikely(r->plan.path == PATH_REGISTERED && r->put && !r->consistent))
         return false;
     if (unlikely(r->gate) && !is_filled(r, r->put))
         return false;
@@ -299,7 +286,7 @@ static bool try_close(struct run *r)
     const struct board *b = &r->group->board;
     uint64_t most = 0;
 
-    if (likely(!r->plan.open) || !r->put || !run_step_arrived(r, r->base))
+    if (likely(r->plan.path != PATH_OPEN) || !r->put || !run_step_arrived(r, r->base))
         return false;
     for (unsigned m = 0; m < b->nlocal; m++)
         most = MAX(most, board_slot(b, m, r->base)->most);
@@ -324,7 +311,7 @@ enum run_state run_advance(struct run *r)
         if (st != RUN_WAIT || r->registered)
             return st;
     }
-    if (unlikely(r->plan.team)) {
+    if (unlikely(r->plan.path == PATH_TEAM)) {
         enum run_state st = teams_advance(r);
 
         return st == RUN_FAILED && r->refused ? run_mismatched(r) : st;

@@ -36,7 +36,6 @@ struct run {
     bool consistent;               /* descriptions were compared */
     bool alike;                    /* those of this node, before anything is reduced */
     bool moved;                    /* the last poll made progress */
-    bool brief;                    /* one step of little on one node: soon over if all are there */
     bool warned;                   /* it has said that it waits for long, or left that to others */
     bool around;                   /* the result goes past the caches */
     bool refused;                  /* all refuse it, and the group goes on */

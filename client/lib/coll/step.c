@@ -41,7 +41,7 @@ void run_announce(struct run *r, unsigned kind)
     s->fingerprint = r->fingerprint;
     s->kind = kind;
     atomic_store_explicit(&s->seq, board_mark(step), memory_order_release);
-    if (r->brief)
+    if (r->plan.brief)
         r->untold = true;
     else if (r->plan.reduces)
         run_tell(r);
@@ -193,7 +193,7 @@ void run_again(struct run *r, uint32_t steps)
     r->seen = 0;
     r->seen_step = r->base;
     r->consistent = false;
-    r->plan.registered = false; /* nobody offers anything again */
+    r->plan.path = PATH_STEPS; /* nobody offers anything again */
     atomic_store_explicit(&run_member(r)->consumed, r->base, memory_order_release);
     run_tell(r);
 }

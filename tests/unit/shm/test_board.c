@@ -505,7 +505,7 @@ static void check_plan(const struct op_desc *d, const struct plan_geom *g)
     uint64_t sum = 0;
 
     assert_true(plan_make(d, g, NULL, &p));
-    assert_true(p.small ? p.steps == 1 : p.steps >= 1);
+    assert_true(p.path == PATH_SMALL ? p.steps == 1 : p.steps >= 1);
     for (uint32_t c = 0; c < MIN(p.steps, 100000u); c++) {
         uint64_t n = plan_step_count(&p, c), parts = 0;
         size_t last = 0;
@@ -523,10 +523,10 @@ static void check_plan(const struct op_desc *d, const struct plan_geom *g)
             size_t lo, hi;
             plan_segment(&p, g, c, s, 1, &lo, &hi);
             assert_true(lo <= hi && hi <= plan_chunk(g));
-            if (p.swap)
+            if (plan_swaps(&p))
                 assert_true(lo == 0 && hi == n * p.esize);
             else if (coll_table[p.coll].window == WINDOW_BLOCKS ||
-                     (p.coll == COLL_ALL_REDUCE && !p.small)) {
+                     (p.coll == COLL_ALL_REDUCE && p.path != PATH_SMALL)) {
                 assert_true(s == 0 ? lo == 0 : lo == last);
                 last = hi;
             }
@@ -535,6 +535,13 @@ static void check_plan(const struct op_desc *d, const struct plan_geom *g)
             return;
     }
     assert_int_equal(sum, p.count);
+}
+
+static bool in_few_messages(struct plan p)
+{
+    return p.path == PATH_STEPS &&
+           (p.schedule == SCHED_HALVING_ALL_REDUCE || p.schedule == SCHED_HALVING_REDUCE_SCATTER ||
+            p.schedule == SCHED_RD_ALL_GATHER);
 }
 
 /* Of @members with so many @cores on one node. */
@@ -583,11 +590,11 @@ static void small_is_larger_where_cores_are_shared(void **state)
         struct plan p;
 
         p = plan_alone(members, cores, COLL_ALL_REDUCE, DTYPE_U8, small);
-        assert_true(p.small && p.steps == 1);
-        assert_false(plan_alone(members, cores, COLL_ALL_REDUCE, DTYPE_U8, small + 1).small);
+        assert_true(!p.reduces && p.steps == 1);
+        assert_true(plan_alone(members, cores, COLL_ALL_REDUCE, DTYPE_U8, small + 1).reduces);
         p = plan_alone(members, cores, COLL_ALL_REDUCE, DTYPE_BF16, half);
-        assert_true(p.small && p.steps == 1);
-        assert_false(plan_alone(members, cores, COLL_ALL_REDUCE, DTYPE_BF16, half + 1).small);
+        assert_true(!p.reduces && p.steps == 1);
+        assert_true(plan_alone(members, cores, COLL_ALL_REDUCE, DTYPE_BF16, half + 1).reduces);
     }
 }
 
@@ -605,7 +612,7 @@ static void root_reduces_alone(void **state)
         struct plan p = plan_alone(members, cores, COLL_REDUCE, DTYPE_U8, 16 << 20);
 
         assert_int_equal(p.reduces, !rows[i].alone);
-        assert_true(!p.small && p.steps > 1);
+        assert_true(p.path == PATH_STEPS && p.steps > 1);
         assert_true(plan_alone(members, cores, COLL_ALL_REDUCE, DTYPE_U8, 16 << 20).reduces);
     }
 }
@@ -649,7 +656,7 @@ static void many_ranks_exchange(void **state)
                                 .count = coll_table[colls[i]].counted ? 0 : count};
 
             assert_true(plan_make(&d, &g, NULL, &p));
-            assert_true(!p.open || plan_close(&p, count));
+            assert_true(p.path != PATH_OPEN || plan_close(&p, count));
             assert_true(p.unit >= 1 && p.unit * 8 * 362 * 181 <= PLAN_CHUNK_NET);
         }
 }
@@ -743,17 +750,18 @@ static void an_all_reduce_is_cut_as_the_model_says(void **state)
         g.net = i ? (struct plan_net){3, 1024} : (struct plan_net){0, 0};
         d.count = plan_small_net(&g.net, 4);
         assert_true(plan_make(&d, &g, NULL, &p));
-        assert_true(p.small);
+        assert_int_equal(p.path, PATH_SMALL);
         d.count++;
         assert_true(plan_make(&d, &g, NULL, &p));
-        assert_false(p.small);
-        assert_int_equal(p.few_messages, d.count <= plan_halving_net(&g.net, 4, COLL_ALL_REDUCE));
+        assert_int_equal(p.path, PATH_STEPS);
+        assert_int_equal(in_few_messages(p),
+                         d.count <= plan_halving_net(&g.net, 4, COLL_ALL_REDUCE));
         d.count = plan_halving_net(&g.net, 4, COLL_ALL_REDUCE);
         assert_true(plan_make(&d, &g, NULL, &p));
-        assert_true(p.small || p.few_messages);
+        assert_true(p.path == PATH_SMALL || in_few_messages(p));
         d.count++;
         assert_true(plan_make(&d, &g, NULL, &p));
-        assert_false(p.few_messages);
+        assert_false(in_few_messages(p));
     }
 }
 
@@ -784,6 +792,59 @@ static struct plan plan_over(unsigned n, unsigned coll, uint64_t bytes)
     return p;
 }
 
+/* Members and engine read both from the plan, and decide nothing again. */
+static void each_operation_has_a_path_and_a_schedule(void **state)
+{
+    static const struct {
+        unsigned nodes, coll;
+        uint64_t bytes;
+        unsigned path, schedule;
+    } rows[] = {
+        {2, COLL_BARRIER, 0, PATH_SMALL, SCHED_RD_ALL_REDUCE},
+        {2, COLL_ALL_REDUCE, 8, PATH_SMALL, SCHED_RD_ALL_REDUCE},
+        {2, COLL_ALL_REDUCE, 1 << 20, PATH_STEPS, SCHED_EXCHANGE},
+        {8, COLL_ALL_REDUCE, 1 << 20, PATH_STEPS, SCHED_HALVING_ALL_REDUCE},
+        {8, COLL_ALL_REDUCE, 64 << 20, PATH_STEPS, SCHED_RING_ALL_REDUCE},
+        {8, COLL_BROADCAST, 8, PATH_SMALL, SCHED_RD_BROADCAST},
+        {8, COLL_BROADCAST, 1 << 20, PATH_STEPS, SCHED_CHAIN_BROADCAST},
+        {8, COLL_REDUCE, 8, PATH_SMALL, SCHED_RD_REDUCE},
+        {8, COLL_REDUCE, 1 << 20, PATH_STEPS, SCHED_CHAIN_REDUCE},
+        {8, COLL_ALL_GATHER, 64, PATH_SMALL, SCHED_RD_ALL_GATHER},
+        {8, COLL_ALL_GATHER, 128 << 10, PATH_STEPS, SCHED_RD_ALL_GATHER},
+        {2, COLL_ALL_GATHER, 64 << 20, PATH_STEPS, SCHED_RING_ALL_GATHER},
+        {8, COLL_REDUCE_SCATTER, 64, PATH_STEPS, SCHED_HALVING_REDUCE_SCATTER},
+        {2, COLL_REDUCE_SCATTER, 64, PATH_STEPS, SCHED_RING_REDUCE_SCATTER},
+        {8, COLL_REDUCE_SCATTER_V, 0, PATH_STEPS, SCHED_RING_REDUCE_SCATTER},
+        {8, COLL_GATHER, 64, PATH_STEPS, SCHED_TO_ROOT},
+        {8, COLL_SCATTER, 64, PATH_STEPS, SCHED_FROM_ROOT},
+        {2, COLL_ALL_TO_ALL, 64, PATH_STEPS, SCHED_EXCHANGE},
+    };
+    static const struct {
+        unsigned coll;
+        uint64_t bytes;
+        unsigned path;
+    } alone[] = {
+        {COLL_BARRIER, 0, PATH_SMALL},
+        {COLL_ALL_REDUCE, 8, PATH_SMALL},
+        {COLL_ALL_REDUCE, 32 << 10, PATH_STEPS},
+        {COLL_ALL_REDUCE, 1 << 20, PATH_REGISTERED},
+        {COLL_ALL_TO_ALL, 1 << 20, PATH_STEPS},
+        {COLL_BROADCAST, PLAN_REGISTERED_READ - 1, PATH_STEPS},
+        {COLL_BROADCAST, PLAN_REGISTERED_READ, PATH_REGISTERED},
+    };
+
+    for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
+        struct plan p = plan_over(rows[i].nodes, rows[i].coll, rows[i].bytes);
+
+        if (p.path != rows[i].path || p.schedule != rows[i].schedule)
+            fail_msg("row %u: path %u, schedule %u", i, p.path, p.schedule);
+        assert_int_equal(plan_swaps(&p), i == 2);
+    }
+    for (unsigned i = 0; i < ARRAY_LEN(alone); i++)
+        assert_int_equal(plan_alone(4, 4, alone[i].coll, DTYPE_U8, alone[i].bytes).path,
+                         alone[i].path);
+}
+
 static void who_halves_and_in_which_steps(void **state)
 {
     static const unsigned colls[] = {COLL_ALL_REDUCE, COLL_ALL_GATHER, COLL_REDUCE_SCATTER,
@@ -797,18 +858,18 @@ static void who_halves_and_in_which_steps(void **state)
             if (most >= 192 << 10) {
                 struct plan p = plan_over(n, colls[c], most);
 
-                assert_true(p.few_messages);
+                assert_true(in_few_messages(p));
                 assert_true(p.unit * (coll_table[colls[c]].window == WINDOW_BLOCKS ? n : 1) <=
                             PLAN_CHUNK_HALVING);
             }
-            assert_false(plan_over(n, colls[c], most + n).few_messages);
-            assert_false(plan_over(n, colls[c], 64 << 20).few_messages);
-            assert_false(plan_over(n, colls[c], 0).few_messages);
+            assert_false(in_few_messages(plan_over(n, colls[c], most + n)));
+            assert_false(in_few_messages(plan_over(n, colls[c], 64 << 20)));
+            assert_false(in_few_messages(plan_over(n, colls[c], 0)));
         }
-    assert_true(plan_over(8, COLL_REDUCE_SCATTER, 64).few_messages);
-    assert_true(plan_over(16, COLL_ALL_REDUCE, 7 << 20).few_messages);
-    assert_false(plan_over(8, COLL_BROADCAST, 1 << 20).few_messages);
-    assert_false(plan_over(8, COLL_ALL_TO_ALL, 64).few_messages);
+    assert_true(in_few_messages(plan_over(8, COLL_REDUCE_SCATTER, 64)));
+    assert_true(in_few_messages(plan_over(16, COLL_ALL_REDUCE, 7 << 20)));
+    assert_false(in_few_messages(plan_over(8, COLL_BROADCAST, 1 << 20)));
+    assert_false(in_few_messages(plan_over(8, COLL_ALL_TO_ALL, 64)));
 }
 
 static void hostile_descriptions_have_no_plan(void **state)
@@ -855,7 +916,7 @@ static void no_count_wraps(void **state)
                     g.node_start = (const uint32_t[]){0, 4}, g.nlocal = 4;
                 d.count =
                     coll_table[coll].counted && coll_table[coll].window == WINDOW_CELLS ? 0 : n;
-                if (!plan_make(&d, &g, counts, &p) || (p.open && !plan_close(&p, n)))
+                if (!plan_make(&d, &g, counts, &p) || (p.path == PATH_OPEN && !plan_close(&p, n)))
                     continue;
                 assert_in_range(p.steps, 1, INT32_MAX / 2);
                 assert_true(p.unit >= 1);
@@ -938,6 +999,7 @@ int main(void)
         cmocka_unit_test(small_between_nodes_follows_the_model),
         cmocka_unit_test(halving_follows_the_model),
         cmocka_unit_test(an_all_reduce_is_cut_as_the_model_says),
+        cmocka_unit_test(each_operation_has_a_path_and_a_schedule),
         cmocka_unit_test(who_halves_and_in_which_steps),
         cmocka_unit_test(no_wake_up_is_lost),
     };
