@@ -4,7 +4,7 @@
  * Who wakes me: the bell. It is rung by every member that announces, reduces or consumes, by the
  * engine when it publishes, and by commd when somebody is gone. The reasons to give up are looked
  * at every HOPE_CHECK_EVERY looks, and before each sleep. */
-#include "client/lib/coll/teams.h"
+#include "client/lib/coll/run.h"
 
 enum run_state run_last_look(struct run *r)
 {
@@ -74,7 +74,7 @@ static enum run_state run_nap(struct run *r)
 static bool comes_soon(struct run *r)
 {
     for (unsigned i = 0; i < WAIT_LOOKS; i++) {
-        if (r->plan.path == PATH_TEAM ? teams_move(r) : run_step_arrived(r, r->seen_step))
+        if (paths[r->plan.path].comes(r))
             return true;
         cpu_relax();
     }

@@ -102,9 +102,21 @@ static unsigned count_kind(const struct run *r, uint32_t step, unsigned kind)
     return n;
 }
 
-bool registered_offered(const struct run *r)
+/* This member has nothing to offer, so all do the operation in steps: behind the offers, if there
+ * are any. What it has put until that is known is only a first step: the next may be a vote. */
+static enum run_state without_offer(struct run *r)
 {
-    return count_kind(r, r->base, BOARD_OFFER) > 0;
+    r->moved = r->put == 0 && run_put(r);
+    if (!r->put || !run_step_arrived(r, r->base))
+        return RUN_WAIT;
+    r->consistent = run_consistent(r);
+    if (!r->consistent)
+        return RUN_FAILED;
+    if (count_kind(r, r->base, BOARD_OFFER))
+        run_again(r, 1);
+    r->plan.path = PATH_STEPS;
+    r->moved = true;
+    return RUN_WAIT;
 }
 
 static bool take_offers(struct run *r)
@@ -338,22 +350,23 @@ static bool prepare(struct run *r)
     return false;
 }
 
-enum run_state registered_poll(struct run *r)
+enum run_state registered_advance(struct run *r)
 {
-    r->err.code = 0;
-    while (r->registered && r->registered->stage < DIRECT_WORK) {
+    if (!r->registered)
+        return without_offer(r);
+    while (r->registered->stage < DIRECT_WORK) {
         if (!prepare(r))
             return r->err.code ? RUN_FAILED : RUN_WAIT;
         r->moved = true;
+        if (!r->registered)
+            return RUN_WAIT;
     }
-    if (!r->registered)
-        return RUN_WAIT;
     if (r->registered->stage == DIRECT_WORK)
         return registered_step(r);
     if (r->registered->stage == DIRECT_STALLED || !all_finished(r))
         return RUN_WAIT;
-    r->group->next_step = r->base + 2;
-    atomic_store_explicit(&member(r, r->group->local)->consumed, r->group->next_step,
+    r->plan.steps = r->put; /* the offer and the vote */
+    atomic_store_explicit(&member(r, r->group->local)->consumed, r->base + r->plan.steps,
                           memory_order_release);
     run_tell(r);
     return RUN_DONE;

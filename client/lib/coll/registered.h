@@ -37,15 +37,10 @@ struct registered {
     struct registered_place places[]; /* send and recv of each member, as it offered them */
 };
 
-/* An operation whose plan is direct begins: r->registered is set if this member can offer its
- * buffers.
- */
+/* The functions of its path. registered_begin() sets r->registered if this member can offer its
+ * buffers; where a member cannot, the path becomes that of steps. */
 void registered_begin(struct run *r);
-/* With all first announcements there and in agreement: has any member offered its buffers? */
-bool registered_offered(const struct run *r);
-/* As run_poll(). When it has cleared r->registered and does not say RUN_DONE, the operation goes on
- * as any other. */
-enum run_state registered_poll(struct run *r);
+enum run_state registered_advance(struct run *r);
 /* The operation is over, one way or another: afterwards nobody writes into its buffers. */
 void registered_end(struct run *r, bool done);
 bool registered_asks(const struct run *r);

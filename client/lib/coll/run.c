@@ -5,6 +5,9 @@
  * Who wakes me: see finish.c. What if a peer dies now: commd marks it; run_hopeless() sees it. What
  * if I am stopped now: the others wait; their limits and commd's view name me.
  *
+ * How an operation goes on depends on the path that its plan names: one row of `paths` each. Paths
+ * end in the same place, with the same counters, so that the next operation may take another.
+ *
  * For the counters and the order of checks see shm/board/board.c. */
 #include "client/lib/coll/registered.h"
 #include "client/lib/coll/teams.h"
@@ -143,8 +146,8 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     crowd_next(&g->crowd);
     atomic_store_explicit(&g->seq, r->desc.seq, memory_order_relaxed);
     atomic_store_explicit(&run_member(r)->started, (uint32_t)r->desc.seq, memory_order_relaxed);
-    if (unlikely(r->plan.path == PATH_REGISTERED))
-        registered_begin(r);
+    if (unlikely(paths[r->plan.path].begin))
+        paths[r->plan.path].begin(r);
     return 0;
 }
 
@@ -156,19 +159,16 @@ void run_decline(struct run *r, int code)
     r->warned = true; /* nobody waits for it here */
 }
 
-/* What step @c's result depends on. */
-static bool can_get(struct run *r, uint32_t c)
-{
-    const struct board *b = &r->group->board;
-    uint32_t step = r->base + c;
-
-    if (!one_node(r))
-        return seq_reached(atomic_load_explicit(&b->hdr->published, memory_order_acquire),
-                           step + 1);
-    if (c == 0 && !r->plan.reduces && !run_step_arrived(r, step))
-        return false; /* descriptions are compared first */
-    return coll_steps[r->plan.coll].ready(r, c);
-}
+const struct path paths[PATH_COUNT] = {
+    [PATH_SMALL] = {.advance = steps_advance, .comes = steps_come},
+    [PATH_TEAM] = {.advance = teams_advance, .comes = teams_move},
+    [PATH_STEPS] = {.advance = steps_advance, .comes = steps_come},
+    [PATH_REGISTERED] = {.begin = registered_begin,
+                         .advance = registered_advance,
+                         .comes = steps_come,
+                         .end = registered_end},
+    [PATH_OPEN] = {.advance = open_advance, .comes = steps_come},
+};
 
 static enum run_state run_mismatched(struct run *r)
 {
@@ -182,159 +182,18 @@ static enum run_state run_mismatched(struct run *r)
     return RUN_FAILED;
 }
 
-/* Some member has offered registered memory, as this one has not. */
-static bool begin_again(struct run *r)
-{
-    if (likely(r->plan.path != PATH_REGISTERED) || !registered_offered(r))
-        return false;
-    run_again(r, 1);
-    return true;
-}
-
-static bool try_reduce(struct run *r)
-{
-    uint32_t step = r->base + r->red;
-
-    if (!r->plan.reduces || r->red == r->put || !run_step_arrived(r, step))
-        return false;
-    if (one_node(r) && !r->consistent) {
-        r->consistent = run_consistent(r);
-        if (!r->consistent)
-            return false;
-        if (begin_again(r))
-            return true;
-    }
-    /* several nodes: the engine compares, and refuses. Until it has, members here that mean
-     * different operations would reduce different slices, over each other. */
-    if (r->red == 0)
-        r->alike = one_node(r) || run_members_agree(r);
-    if (likely(r->alike))
-        coll_steps[r->desc.coll].reduce(r, r->red);
-    r->red++;
-    atomic_store_explicit(&run_member(r)->reduced, step + 1, memory_order_release);
-    run_tell_engine(r);
-    return true;
-}
-
-static bool try_get(struct run *r)
-{
-    uint32_t step = r->base + r->got;
-
-    if (r->got == (r->plan.reduces ? r->red : r->put) || unlikely(r->plan.path == PATH_OPEN) ||
-        !can_get(r, r->got))
-        return false;
-    if (!r->consistent) {
-        r->consistent = one_node(r) ? run_consistent(r) : run_engine_consistent(r);
-        if (!r->consistent)
-            return false;
-        if (begin_again(r))
-            return true;
-    }
-    coll_steps[r->desc.coll].get(r, r->got);
-    r->got++;
-    atomic_store_explicit(&run_member(r)->consumed, step + 1, memory_order_release);
-    if (r->got == r->plan.steps)
-        r->untold = true;
-    else
-        run_tell(r);
-    return true;
-}
-
-/* One node, a core for each member: copying chunk c+1 in before waiting for chunk c is all the
- * overlap there is. Across nodes the wire wants as many chunks as the window holds; and members who
- * take turns on a core do as much as they can in each. */
-static bool alternates(const struct run *r)
-{
-    const struct plan_geom *g = &r->group->geom;
-
-    return one_node(r) && g->nlocal <= g->cores;
-}
-
-/* Is step @c of the input there? */
-static bool is_filled(const struct run *r, uint32_t c)
-{
-    return gate_has(r->gate,
-                    ((size_t)c * r->plan.unit + plan_step_count(&r->plan, c)) * r->plan.esize);
-}
-
-static bool try_put(struct run *r)
-{
-    uint32_t ahead = alternates(r) ? 1 : r->group->board.depth - 1;
-    size_t len;
-
-    if (r->put == r->plan.steps || r->put > r->got + ahead)
-        return false;
-    if (unlikely(r->plan.path == PATH_OPEN && r->put))
-        return false;
-    /* before it is known what the others offer the next step may be a vote */
-    if (unlikely(r->plan.path == PATH_REGISTERED && r->put && !r->consistent))
-        return false;
-    if (unlikely(r->gate) && !is_filled(r, r->put))
-        return false;
-    len = plan_payload(&r->plan, &r->group->geom, r->put);
-    if (!run_can_put(r, r->put, len))
-        return false;
-    coll_steps[r->desc.coll].put(r, r->put);
-    run_announce(r, BOARD_PAYLOAD);
-    coll_steps[r->desc.coll].own(r, r->put - 1);
-    return true;
-}
-
-/* The number of steps of a counted operation follows from what all members of the node gave. */
-static bool try_close(struct run *r)
-{
-    const struct board *b = &r->group->board;
-    uint64_t most = 0;
-
-    if (likely(r->plan.path != PATH_OPEN) || !r->put || !run_step_arrived(r, r->base))
-        return false;
-    for (unsigned m = 0; m < b->nlocal; m++)
-        most = MAX(most, board_slot(b, m, r->base)->most);
-    if (plan_close(&r->plan, most))
-        return true;
-    error_set(&r->err, COMMD_E_INVALID, coll_name(r->desc.coll),
-              "operation %llu (%s) of group \"%s\": %llu elements for one rank are more than an "
-              "operation can have",
-              (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name,
-              (unsigned long long)most);
-    return false;
-}
-
 enum run_state run_advance(struct run *r)
 {
+    enum run_state st;
+
     r->moved = false;
-    if (unlikely(r->registered)) {
-        enum run_state st = registered_poll(r);
-
-        if (st == RUN_FAILED && r->refused)
-            return run_mismatched(r);
-        if (st != RUN_WAIT || r->registered)
-            return st;
-    }
-    if (unlikely(r->plan.path == PATH_TEAM)) {
-        enum run_state st = teams_advance(r);
-
-        return st == RUN_FAILED && r->refused ? run_mismatched(r) : st;
-    }
-    for (;;) {
-        bool moved = try_put(r);
-
-        r->err.code = 0;
-        moved |= try_close(r);
-        if (!r->err.code)
-            moved |= try_reduce(r);
-        if (!r->err.code)
-            moved |= try_get(r);
-        if (unlikely(r->err.code))
-            return run_mismatched(r);
-        if (r->got == r->plan.steps) {
-            r->group->next_step = r->base + r->plan.steps;
-            return RUN_DONE;
-        }
-        if (!moved)
-            return RUN_WAIT;
-        r->moved = true;
-    }
+    r->err.code = 0; /* a reason to give up, perhaps: this is the last look before that */
+    st = paths[r->plan.path].advance(r);
+    if (unlikely(st == RUN_FAILED))
+        return run_mismatched(r);
+    if (st == RUN_DONE)
+        r->group->next_step = r->base + r->plan.steps;
+    return st;
 }
 
 enum run_state run_poll(struct run *r)
@@ -344,6 +203,12 @@ enum run_state run_poll(struct run *r)
     if (r->untold)
         run_tell(r);
     return st;
+}
+
+static void path_end(struct run *r, bool done)
+{
+    if (unlikely(paths[r->plan.path].end))
+        paths[r->plan.path].end(r, done);
 }
 
 void run_end(struct run *r, enum run_state st)
@@ -359,11 +224,10 @@ void run_end(struct run *r, enum run_state st)
     if (st == RUN_FAILED && !refused) {
         /* the others may have to hear of it before they stop */
         (r->gave_up ? group_give_up_for_gpu : group_fail)(r->group, &r->err);
-        registered_end(r, false);
+        path_end(r, false);
         return;
     }
-    if (unlikely(r->registered))
-        registered_end(r, true);
+    path_end(r, true);
     if (likely(st == RUN_DONE))
         recorder_count(&recs[r->group->local], r->desc.coll, r->bytes);
     if (unlikely(r->recorded))
@@ -386,7 +250,7 @@ void run_end(struct run *r, enum run_state st)
 void run_abandon(struct run *r)
 {
     absent_free(&r->question);
-    registered_end(r, false);
+    path_end(r, false);
 }
 
 void run_tell_gate(const struct run *r)

@@ -53,6 +53,17 @@ struct run {
     struct commd_error err;        /* RUN_FAILED */
 };
 
+/* How a member carries out an operation on one path of plans. */
+struct path {
+    void (*begin)(struct run *r); /* or NULL */
+    /* Does all that can be done without waiting, or a part of it: r->moved. RUN_FAILED: r->err. */
+    enum run_state (*advance)(struct run *r);
+    /* Looks at nothing but what most likely comes next: has it come? */
+    bool (*comes)(struct run *r);
+    void (*end)(struct run *r, bool done); /* or NULL */
+};
+extern const struct path paths[PATH_COUNT];
+
 /* What a member does in each step of a collective. */
 struct coll_steps {
     /* One node: is what get() of step @c reads in place? */
@@ -135,6 +146,11 @@ bool run_broken(struct run *r);
 
 /* ---- step.c ---------------------------------------------------------------------------------- */
 
+enum run_state steps_advance(struct run *r);
+enum run_state open_advance(struct run *r);
+bool steps_come(struct run *r);
+/* Puts and announces the next step if its input is there and a slot is free. */
+bool run_put(struct run *r);
 void run_announce(struct run *r, unsigned kind);
 /* Do the descriptions of the first step agree, as the members of one node compare them, or as the
  * engine did? If not r->err is set. */

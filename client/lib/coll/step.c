@@ -1,10 +1,13 @@
-/* step.c - what a member says and checks in a step of an operation: the announcement, whether all
- * mean the same operation, and going on with it elsewhere.
+/* step.c - an operation in steps: the announcement, whether all mean the same operation, what a
+ * member can do next, and going on with it elsewhere.
  *
  * One node: members compare the first announcements, each for itself, and all must come to the same
  * pair of ranks. Several nodes: the engines compare (transport/engine/engine_check.c) and publish
  * what they found. A rank that cannot do the operation says so in its place: that is never the same
- * as what another says. For the counters and the order of checks see shm/board/board.c. */
+ * as what another says. For the counters and the order of checks see shm/board/board.c.
+ *
+ * An operation in steps has up to three counters: a member puts its part of step `put`, reduces its
+ * slice of step `red`, gets the result of step `got`. */
 #include "client/lib/coll/run.h"
 
 #include <stdio.h>
@@ -184,6 +187,147 @@ bool run_engine_consistent(struct run *r)
     mismatch(r, &m.a, MIN(m.rank_a, r->group->board.world - 1), &m.b,
              MIN(m.rank_b, r->group->board.world - 1));
     return false;
+}
+
+/* ---- in steps -------------------------------------------------------------------------------- */
+
+/* Is step @c of the input there? */
+static bool is_filled(const struct run *r, uint32_t c)
+{
+    return gate_has(r->gate,
+                    ((size_t)c * r->plan.unit + plan_step_count(&r->plan, c)) * r->plan.esize);
+}
+
+bool run_put(struct run *r)
+{
+    uint32_t c = r->put;
+
+    if ((unlikely(r->gate) && !is_filled(r, c)) ||
+        !run_can_put(r, c, plan_payload(&r->plan, &r->group->geom, c)))
+        return false;
+    coll_steps[r->desc.coll].put(r, c);
+    run_announce(r, BOARD_PAYLOAD);
+    coll_steps[r->desc.coll].own(r, c);
+    return true;
+}
+
+/* One node, a core for each member: copying chunk c+1 in before waiting for chunk c is all the
+ * overlap there is. Across nodes the wire wants as many chunks as the window holds; and members who
+ * take turns on a core do as much as they can in each. */
+static bool alternates(const struct run *r)
+{
+    const struct plan_geom *g = &r->group->geom;
+
+    return one_node(r) && g->nlocal <= g->cores;
+}
+
+static bool try_put(struct run *r)
+{
+    uint32_t ahead = alternates(r) ? 1 : r->group->board.depth - 1;
+
+    return r->put < r->plan.steps && r->put <= r->got + ahead && run_put(r);
+}
+
+static bool try_reduce(struct run *r)
+{
+    uint32_t step = r->base + r->red;
+
+    if (!r->plan.reduces || r->red == r->put || !run_step_arrived(r, step))
+        return false;
+    if (one_node(r) && !r->consistent) {
+        r->consistent = run_consistent(r);
+        if (!r->consistent)
+            return false;
+    }
+    /* several nodes: the engine compares, and refuses. Until it has, members here that mean
+     * different operations would reduce different slices, over each other. */
+    if (r->red == 0)
+        r->alike = one_node(r) || run_members_agree(r);
+    if (likely(r->alike))
+        coll_steps[r->desc.coll].reduce(r, r->red);
+    r->red++;
+    atomic_store_explicit(&run_member(r)->reduced, step + 1, memory_order_release);
+    run_tell_engine(r);
+    return true;
+}
+
+/* What step @c's result depends on. */
+static bool can_get(struct run *r, uint32_t c)
+{
+    const struct board *b = &r->group->board;
+    uint32_t step = r->base + c;
+
+    if (!one_node(r))
+        return seq_reached(atomic_load_explicit(&b->hdr->published, memory_order_acquire),
+                           step + 1);
+    if (c == 0 && !r->plan.reduces && !run_step_arrived(r, step))
+        return false; /* descriptions are compared first */
+    return coll_steps[r->plan.coll].ready(r, c);
+}
+
+static bool try_get(struct run *r)
+{
+    uint32_t step = r->base + r->got;
+
+    if (r->got == (r->plan.reduces ? r->red : r->put) || !can_get(r, r->got))
+        return false;
+    if (!r->consistent) {
+        r->consistent = one_node(r) ? run_consistent(r) : run_engine_consistent(r);
+        if (!r->consistent)
+            return false;
+    }
+    coll_steps[r->desc.coll].get(r, r->got);
+    r->got++;
+    atomic_store_explicit(&run_member(r)->consumed, step + 1, memory_order_release);
+    if (r->got == r->plan.steps)
+        r->untold = true;
+    else
+        run_tell(r);
+    return true;
+}
+
+enum run_state steps_advance(struct run *r)
+{
+    while (r->got < r->plan.steps) {
+        bool moved = try_put(r);
+
+        moved |= try_reduce(r);
+        if (likely(!r->err.code))
+            moved |= try_get(r);
+        if (unlikely(r->err.code))
+            return RUN_FAILED;
+        if (!moved)
+            return RUN_WAIT;
+        r->moved = true;
+    }
+    return RUN_DONE;
+}
+
+bool steps_come(struct run *r)
+{
+    return run_step_arrived(r, r->seen_step);
+}
+
+/* The number of steps of a counted operation follows from what all members of the node gave. */
+enum run_state open_advance(struct run *r)
+{
+    const struct board *b = &r->group->board;
+    uint64_t most = 0;
+
+    r->moved = r->put == 0 && run_put(r);
+    if (!r->put || !run_step_arrived(r, r->base))
+        return RUN_WAIT;
+    for (unsigned m = 0; m < b->nlocal; m++)
+        most = MAX(most, board_slot(b, m, r->base)->most);
+    r->moved = true;
+    if (plan_close(&r->plan, most))
+        return steps_advance(r);
+    error_set(&r->err, COMMD_E_INVALID, coll_name(r->desc.coll),
+              "operation %llu (%s) of group \"%s\": %llu elements for one rank are more than an "
+              "operation can have",
+              (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name,
+              (unsigned long long)most);
+    return RUN_FAILED;
 }
 
 void run_again(struct run *r, uint32_t steps)

@@ -202,14 +202,9 @@ bool teams_move(struct run *r)
 
 enum run_state teams_advance(struct run *r)
 {
-    r->moved = false;
-    r->err.code = 0; /* a reason to give up, perhaps: this is the last look before that */
     while (teams_move(r))
         r->moved = true;
     if (r->err.code)
         return RUN_FAILED;
-    if (r->got < r->plan.steps)
-        return RUN_WAIT;
-    r->group->next_step = r->base + r->plan.steps;
-    return RUN_DONE;
+    return r->got < r->plan.steps ? RUN_WAIT : RUN_DONE;
 }
