@@ -60,7 +60,7 @@ static inline void copy(void *dst, const void *src, size_t n)
 /* Likewise, a part of the result. */
 static inline void copy_result(const struct run *r, void *dst, const void *src, size_t n)
 {
-    if (unlikely(r->around) && dst != src)
+    if (unlikely(r->plan.around) && r->send != r->recv && dst != src)
         copy_around(dst, src, n);
     else
         copy(dst, src, n);

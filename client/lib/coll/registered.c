@@ -88,7 +88,7 @@ static bool registered_offer(struct run *r)
     registered_put(r);
     board_slot(b, r->group->local, r->base)->offer = d->mine;
     run_announce(r, BOARD_OFFER);
-    d->stage = DIRECT_OFFERS;
+    d->stage = REGISTERED_OFFERS;
     return true;
 }
 
@@ -109,8 +109,7 @@ static enum run_state without_offer(struct run *r)
     r->moved = r->put == 0 && run_put(r);
     if (!r->put || !run_step_arrived(r, r->base))
         return RUN_WAIT;
-    r->consistent = run_consistent(r);
-    if (!r->consistent)
+    if (!run_compare(r))
         return RUN_FAILED;
     if (count_kind(r, r->base, BOARD_OFFER))
         run_again(r, 1);
@@ -124,7 +123,7 @@ static bool take_offers(struct run *r)
     const struct board *b = &r->group->board;
     struct registered *d = r->registered;
 
-    if (!run_all_arrived(r, 0) || !run_consistent(r))
+    if (!run_all_arrived(r, 0) || !run_compare(r))
         return false;
     if (count_kind(r, r->base, BOARD_OFFER) < b->nlocal) {
         free(steal_ptr(r->registered));
@@ -137,7 +136,7 @@ static bool take_offers(struct run *r)
         d->places[2 * m] = (struct registered_place){o.send_arena, o.send_offset};
         d->places[2 * m + 1] = (struct registered_place){o.recv_arena, o.recv_offset};
     }
-    d->stage = DIRECT_MAP;
+    d->stage = REGISTERED_MAP;
     return true;
 }
 
@@ -241,7 +240,7 @@ static bool map_all(struct run *r)
         if (d->asking ? !answered(r) : !map_place(r))
             return false;
     }
-    d->stage = DIRECT_VOTE;
+    d->stage = REGISTERED_VOTE;
     return true;
 }
 
@@ -257,7 +256,7 @@ static bool vote(struct run *r)
     if (!run_can_put(r, 1, r->group->board.chunk))
         return false;
     run_announce(r, d->yes ? BOARD_VOTE_YES : BOARD_VOTE_NO);
-    d->stage = DIRECT_VOTES;
+    d->stage = REGISTERED_VOTES;
     return true;
 }
 
@@ -294,10 +293,10 @@ static bool take_votes(struct run *r)
     registered_share_out(r);
     atomic_store_explicit(&member(r, r->group->local)->entered, r->desc.seq, memory_order_release);
     atomic_thread_fence(memory_order_seq_cst); /* store before loads: pairs with registered_end() */
-    d->stage = DIRECT_WORK;
+    d->stage = REGISTERED_WORK;
     if (anyone_stopped(r)) {
         stop(r);
-        d->stage = DIRECT_STALLED; /* it breaks the group, which we wait to hear of */
+        d->stage = REGISTERED_STALLED; /* it breaks the group, which we wait to hear of */
     }
     return true;
 }
@@ -313,7 +312,7 @@ static enum run_state registered_step(struct run *r)
                               memory_order_release);
         stop(r);
         run_tell(r);
-        r->registered->stage = DIRECT_FINISH;
+        r->registered->stage = REGISTERED_FINISH;
     }
     r->moved = true;
     return RUN_WAIT;
@@ -332,19 +331,19 @@ static bool all_finished(const struct run *r)
 static bool prepare(struct run *r)
 {
     switch (r->registered->stage) {
-    case DIRECT_OFFER:
+    case REGISTERED_OFFER:
         return registered_offer(r);
-    case DIRECT_OFFERS:
+    case REGISTERED_OFFERS:
         return take_offers(r);
-    case DIRECT_MAP:
+    case REGISTERED_MAP:
         return map_all(r);
-    case DIRECT_VOTE:
+    case REGISTERED_VOTE:
         return vote(r);
-    case DIRECT_VOTES:
+    case REGISTERED_VOTES:
         return take_votes(r);
-    case DIRECT_WORK:
-    case DIRECT_FINISH:
-    case DIRECT_STALLED:
+    case REGISTERED_WORK:
+    case REGISTERED_FINISH:
+    case REGISTERED_STALLED:
         break;
     }
     return false;
@@ -354,16 +353,16 @@ enum run_state registered_advance(struct run *r)
 {
     if (!r->registered)
         return without_offer(r);
-    while (r->registered->stage < DIRECT_WORK) {
+    while (r->registered->stage < REGISTERED_WORK) {
         if (!prepare(r))
             return r->err.code ? RUN_FAILED : RUN_WAIT;
         r->moved = true;
         if (!r->registered)
             return RUN_WAIT;
     }
-    if (r->registered->stage == DIRECT_WORK)
+    if (r->registered->stage == REGISTERED_WORK)
         return registered_step(r);
-    if (r->registered->stage == DIRECT_STALLED || !all_finished(r))
+    if (r->registered->stage == REGISTERED_STALLED || !all_finished(r))
         return RUN_WAIT;
     r->plan.steps = r->put; /* the offer and the vote */
     atomic_store_explicit(&member(r, r->group->local)->consumed, r->base + r->plan.steps,
@@ -397,7 +396,7 @@ static bool all_out(const struct run *r)
 void registered_end(struct run *r, bool done)
 {
     struct registered *d = steal_ptr(r->registered);
-    bool offered = d && d->stage >= DIRECT_VOTES;
+    bool offered = d && d->stage >= REGISTERED_VOTES;
 
     if (!d)
         return;

@@ -1,21 +1,21 @@
 /* registered.h - an operation in registered memory. See registered.c for the protocol,
  * registered_work.c for what each collective does. */
-#ifndef COMMD_CLIENT_DIRECT_H
-#define COMMD_CLIENT_DIRECT_H
+#ifndef COMMD_CLIENT_REGISTERED_H
+#define COMMD_CLIENT_REGISTERED_H
 
 #include "client/lib/coll/run.h"
 
 /* As registered.c names them; OFFERS and VOTES: waiting for those of all. STALLED: a member had
  * given up before this one began. */
 enum registered_stage {
-    DIRECT_OFFER,
-    DIRECT_OFFERS,
-    DIRECT_MAP,
-    DIRECT_VOTE,
-    DIRECT_VOTES,
-    DIRECT_WORK,
-    DIRECT_FINISH,
-    DIRECT_STALLED
+    REGISTERED_OFFER,
+    REGISTERED_OFFERS,
+    REGISTERED_MAP,
+    REGISTERED_VOTE,
+    REGISTERED_VOTES,
+    REGISTERED_WORK,
+    REGISTERED_FINISH,
+    REGISTERED_STALLED
 };
 
 struct registered_place {

@@ -134,12 +134,11 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     r->send = op->send;
     r->recv = op->recv;
     r->scale = op->scale;
-    r->around = r->plan.around && r->send != r->recv;
     r->base = g->next_step;
     r->put = r->red = r->got = 0;
     r->seen = 0;
     r->seen_step = r->base;
-    r->consistent = false;
+    r->agreed = AGREED_UNKNOWN;
     r->moved = false;
     r->bytes = (unlikely(info->counted) ? counted_elements(r) : count) * r->plan.esize;
     decide_recording(r);

@@ -8,6 +8,15 @@
 #include "client/lib/context/group.h"
 
 enum run_state { RUN_WAIT, RUN_DONE, RUN_FAILED };
+
+/* What this member knows of the descriptions of the others: do all mean the same operation? */
+enum run_agreed {
+    AGREED_UNKNOWN,
+    AGREED_HERE, /* the members that are to know it before they reduce: of this node, of a team */
+    AGREED_NOT,  /* one of those means another operation */
+    AGREED_ALL,
+};
+
 enum { RUN_UNTIMED = -2 };
 
 /* What an operation gives per rank. One allocation. */
@@ -33,11 +42,9 @@ struct run {
     uint32_t slept_at;      /* what these were when it went to sleep last */
     unsigned seen;          /* members known to have announced the step looked at last */
     uint32_t seen_step;
-    bool consistent;               /* descriptions were compared */
-    bool alike;                    /* those of this node, before anything is reduced */
+    enum run_agreed agreed;
     bool moved;                    /* the last poll made progress */
     bool warned;                   /* it has said that it waits for long, or left that to others */
-    bool around;                   /* the result goes past the caches */
     bool refused;                  /* all refuse it, and the group goes on */
     bool gave_up;                  /* it waits for ranks that know of a failure on a GPU */
     bool untold;                   /* it changed what others may sleep for, and rang no bell */
@@ -153,9 +160,12 @@ bool steps_come(struct run *r);
 bool run_put(struct run *r);
 void run_announce(struct run *r, unsigned kind);
 /* Do the descriptions of the first step agree, as the members of one node compare them, or as the
- * engine did? If not r->err is set. */
-bool run_consistent(struct run *r);
-bool run_engine_consistent(struct run *r);
+ * engines have? If not r->err is set. run_agrees() compares once. */
+bool run_compare(struct run *r);
+static inline bool run_agrees(struct run *r)
+{
+    return likely(r->agreed == AGREED_ALL) || run_compare(r);
+}
 /* Everybody goes on with the operation as if it began @steps later. */
 void run_again(struct run *r, uint32_t steps);
 /* What a rank has @told that it cannot do, as an error: its code, and in words. */

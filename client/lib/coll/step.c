@@ -152,7 +152,7 @@ static bool counts_fit(struct run *r)
 }
 
 /* One node: members compare. */
-bool run_consistent(struct run *r)
+static bool members_consistent(struct run *r)
 {
     const struct commd_group *g = r->group;
     const struct board *b = &g->board;
@@ -172,7 +172,7 @@ bool run_consistent(struct run *r)
 }
 
 /* Several nodes: the engine published; it may have refused. */
-bool run_engine_consistent(struct run *r)
+static bool engine_consistent(struct run *r)
 {
     const struct board_hdr *h = r->group->board.hdr;
     struct board_mismatch m;
@@ -187,6 +187,14 @@ bool run_engine_consistent(struct run *r)
     mismatch(r, &m.a, MIN(m.rank_a, r->group->board.world - 1), &m.b,
              MIN(m.rank_b, r->group->board.world - 1));
     return false;
+}
+
+bool run_compare(struct run *r)
+{
+    if (!(one_node(r) ? members_consistent(r) : engine_consistent(r)))
+        return false;
+    r->agreed = AGREED_ALL;
+    return true;
 }
 
 /* ---- in steps -------------------------------------------------------------------------------- */
@@ -234,16 +242,13 @@ static bool try_reduce(struct run *r)
 
     if (!r->plan.reduces || r->red == r->put || !run_step_arrived(r, step))
         return false;
-    if (one_node(r) && !r->consistent) {
-        r->consistent = run_consistent(r);
-        if (!r->consistent)
-            return false;
-    }
+    if (one_node(r) && !run_agrees(r))
+        return false;
     /* several nodes: the engine compares, and refuses. Until it has, members here that mean
      * different operations would reduce different slices, over each other. */
-    if (r->red == 0)
-        r->alike = one_node(r) || run_members_agree(r);
-    if (likely(r->alike))
+    if (r->agreed == AGREED_UNKNOWN)
+        r->agreed = run_members_agree(r) ? AGREED_HERE : AGREED_NOT;
+    if (likely(r->agreed != AGREED_NOT))
         coll_steps[r->desc.coll].reduce(r, r->red);
     r->red++;
     atomic_store_explicit(&run_member(r)->reduced, step + 1, memory_order_release);
@@ -271,11 +276,8 @@ static bool try_get(struct run *r)
 
     if (r->got == (r->plan.reduces ? r->red : r->put) || !can_get(r, r->got))
         return false;
-    if (!r->consistent) {
-        r->consistent = one_node(r) ? run_consistent(r) : run_engine_consistent(r);
-        if (!r->consistent)
-            return false;
-    }
+    if (!run_agrees(r))
+        return false;
     coll_steps[r->desc.coll].get(r, r->got);
     r->got++;
     atomic_store_explicit(&run_member(r)->consumed, step + 1, memory_order_release);
@@ -336,7 +338,7 @@ void run_again(struct run *r, uint32_t steps)
     r->put = r->red = r->got = 0;
     r->seen = 0;
     r->seen_step = r->base;
-    r->consistent = false;
+    r->agreed = AGREED_UNKNOWN;
     r->plan.path = PATH_STEPS; /* nobody offers anything again */
     atomic_store_explicit(&run_member(r)->consumed, r->base, memory_order_release);
     run_tell(r);

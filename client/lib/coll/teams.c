@@ -28,8 +28,6 @@
 enum { OWN, PARTIAL, TOTAL };
 _Static_assert(TOTAL + 1 == PLAN_TEAM_STEPS, "one step for each");
 
-enum found { NOT_YET, ALIKE, DIFFERENT };
-
 static unsigned my_leader(const struct run *r)
 {
     return r->group->local - r->group->local % r->plan.team;
@@ -38,6 +36,12 @@ static unsigned my_leader(const struct run *r)
 static bool is_leader(const struct run *r)
 {
     return r->group->local == my_leader(r);
+}
+
+/* All that this member has heard mean the same as it. */
+static bool agreed(const struct run *r)
+{
+    return r->agreed == AGREED_HERE;
 }
 
 static size_t team_len(const struct run *r)
@@ -52,32 +56,32 @@ static uint8_t *team_payload(const struct run *r, unsigned m, uint32_t c)
 }
 
 /* What member @m says in step @c. */
-static enum found said_by(const struct run *r, unsigned m, uint32_t c)
+static enum run_agreed said_by(const struct run *r, unsigned m, uint32_t c)
 {
     const struct board *b = board_of(r);
     const struct board_slot *s = board_slot(b, m, r->base + c);
 
     if (board_arrived(b, m, r->base + c))
-        return s->fingerprint == r->fingerprint && (c == OWN || s->kind == BOARD_TEAM) ? ALIKE
-                                                                                       : DIFFERENT;
+        return s->fingerprint == r->fingerprint && (c == OWN || s->kind == BOARD_TEAM) ? AGREED_HERE
+                                                                                       : AGREED_NOT;
     /* it means something else? Then it may never say this */
     return c != OWN && board_arrived(b, m, r->base) &&
                    board_slot(b, m, r->base)->fingerprint != r->fingerprint
-               ? DIFFERENT
-               : NOT_YET;
+               ? AGREED_NOT
+               : AGREED_UNKNOWN;
 }
 
 /* Have all of members @first, @first + @stride, ... before @end said in step @c what they mean?
- * Clears r->alike if one means something else; then nobody else is waited for. */
+ * r->agreed becomes AGREED_NOT if one means something else; then nobody else is waited for. */
 static bool all_said(struct run *r, uint32_t c, unsigned first, unsigned stride, unsigned end)
 {
     for (; first + r->seen * stride < end; r->seen++) {
-        enum found f = said_by(r, first + r->seen * stride, c);
+        enum run_agreed f = said_by(r, first + r->seen * stride, c);
 
-        if (f == NOT_YET)
+        if (f == AGREED_UNKNOWN)
             return false;
-        if (f == DIFFERENT) {
-            r->alike = false;
+        if (f == AGREED_NOT) {
+            r->agreed = f;
             break;
         }
     }
@@ -96,7 +100,7 @@ static bool put_own(struct run *r)
         return false;
     if (team_len(r))
         contribute(r, team_payload(r, r->group->local, OWN), r->send, team_len(r));
-    r->alike = true;
+    r->agreed = AGREED_HERE;
     say(r, BOARD_PAYLOAD);
     return true;
 }
@@ -121,11 +125,11 @@ static bool put_partial(struct run *r)
 {
     unsigned me = r->group->local, end = MIN(me + r->plan.team, board_of(r)->nlocal);
 
-    if ((r->alike && !all_said(r, OWN, me, 1, end)) || !run_can_put(r, PARTIAL, team_len(r)))
+    if ((agreed(r) && !all_said(r, OWN, me, 1, end)) || !run_can_put(r, PARTIAL, team_len(r)))
         return false;
-    if (r->alike)
+    if (agreed(r))
         reduce_level(r, PARTIAL, me, 1, end);
-    say(r, r->alike ? BOARD_TEAM : BOARD_TEAM_BAD);
+    say(r, agreed(r) ? BOARD_TEAM : BOARD_TEAM_BAD);
     return true;
 }
 
@@ -142,17 +146,17 @@ static bool put_total(struct run *r)
 {
     unsigned end = board_of(r)->nlocal;
 
-    if ((r->alike && !all_said(r, PARTIAL, 0, r->plan.team, end)) ||
+    if ((agreed(r) && !all_said(r, PARTIAL, 0, r->plan.team, end)) ||
         !run_can_put(r, TOTAL, team_len(r)))
         return false;
-    if (r->alike) {
+    if (agreed(r)) {
         reduce_level(r, TOTAL, 0, r->plan.team, end);
         if (team_len(r))
             reduce_finish(r->plan.dtype, r->plan.redop, team_payload(r, r->group->local, TOTAL),
                           r->plan.count, board_of(r)->world);
     }
-    say(r, r->alike ? BOARD_TEAM : BOARD_TEAM_BAD);
-    if (r->alike)
+    say(r, agreed(r) ? BOARD_TEAM : BOARD_TEAM_BAD);
+    if (agreed(r))
         teams_finish(r, r->group->local);
     return true;
 }
@@ -162,13 +166,14 @@ static bool take_total(struct run *r)
     unsigned leader = my_leader(r);
 
     switch (said_by(r, leader, TOTAL)) {
-    case NOT_YET:
+    case AGREED_UNKNOWN:
         return false;
-    case ALIKE:
+    case AGREED_HERE:
+    case AGREED_ALL:
         teams_finish(r, leader);
         return true;
-    case DIFFERENT:
-        r->alike = false;
+    case AGREED_NOT:
+        r->agreed = AGREED_NOT;
         return true;
     }
     return false;
@@ -179,7 +184,7 @@ static bool find_difference(struct run *r)
 {
     if (!run_step_arrived(r, r->base))
         return false;
-    if (run_consistent(r))
+    if (run_compare(r))
         error_set(&r->err, COMMD_E_INTERNAL, coll_name(r->desc.coll),
                   "operation %llu (%s) of group \"%s\": a rank said that others mean something "
                   "else, and they do not",
@@ -197,7 +202,7 @@ bool teams_move(struct run *r)
         return put_partial(r);
     if (is_leader(r) && r->put == TOTAL)
         return put_total(r);
-    return r->alike ? take_total(r) : find_difference(r);
+    return agreed(r) ? take_total(r) : find_difference(r);
 }
 
 enum run_state teams_advance(struct run *r)
