@@ -7,6 +7,7 @@ libcommd_shm_la_SOURCES = shm/board/board.c shm/board/board.h shm/board/recorder
 	shm/model/eager.h shm/board/mail.c shm/board/mail.h shm/board/place.c \
 	shm/board/place.h shm/util/memfd.c shm/util/memfd.h \
 	shm/util/wait.c shm/util/wait.h shm/util/weight.h shm/util/link_quality.h shm/util/base.h \
+	shm/util/held.h \
 	shm/model/dtype.c shm/model/dtype.h \
 	shm/model/coll.c shm/model/coll.h shm/model/team.c shm/model/team.h shm/model/tune.c \
 	shm/model/tune.h shm/model/sched.h \

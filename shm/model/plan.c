@@ -419,12 +419,15 @@ bool plan_make(const struct op_desc *d, const struct plan_geom *g, const uint64_
         p.steps = PLAN_TEAM_STEPS;
     }
     p.brief = is_brief(&p, g);
+    assert(p.steps && p.unit && (p.path != PATH_SMALL || p.steps == 1));
+    assert(g->nnodes == 1 || (p.path != PATH_TEAM && p.path != PATH_REGISTERED));
     *ret_plan = p;
     return true;
 }
 
 bool plan_close(struct plan *p, uint64_t most)
 {
+    assert(p->path == PATH_OPEN);
     p->path = PATH_STEPS;
     return set_steps(p, most);
 }
@@ -433,6 +436,7 @@ size_t plan_block_at(const struct plan *p, const struct plan_geom *g, uint32_t c
 {
     uint64_t sum = 0;
 
+    invariant(pos <= g->world);
     if (!p->counts)
         return pos * plan_step_count(p, c) * p->esize;
     for (unsigned s = 0; s < pos; s++)
@@ -505,6 +509,7 @@ void plan_slice(uint64_t n, unsigned parts, unsigned i, size_t esize, uint64_t *
     uint64_t line = CACHELINE / esize;
     uint64_t per = ALIGN_UP((n + parts - 1) / parts, line);
 
+    invariant(i < parts);
     *ret_lo = MIN(per * i, n);
     *ret_hi = MIN(per * (i + 1), n);
 }
@@ -514,6 +519,7 @@ void plan_segment(const struct plan *p, const struct plan_geom *g, uint32_t c, u
 {
     uint64_t n = plan_step_count(p, c), lo, hi, unused;
 
+    assert(seg + nseg <= g->nnodes);
     *ret_lo = *ret_hi = 0;
     switch ((enum coll_window)coll_table[p->coll].window) {
     case WINDOW_BLOCKS:

@@ -3,6 +3,7 @@
 #ifndef COMMD_BASE_H
 #define COMMD_BASE_H
 
+#include <assert.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,6 +27,15 @@
 #else
 #define HAS_LEAK_CHECK 0
 #endif
+
+/* An assert that costs nothing to speak of is in every build. An invariant costs more, or stands
+ * where each nanosecond counts: only builds with a sanitizer look at it. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define CHECKED 1
+#else
+#define CHECKED 0
+#endif
+#define invariant(x)                    assert(!CHECKED || (x))
 
 #define container_of(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
 

@@ -26,6 +26,8 @@
  * so those of the process go to its loop as before. */
 #include "shm/util/closer.h"
 
+#include "shm/util/held.h"
+
 #include <pthread.h>
 #include <signal.h>
 #include <sys/queue.h>
@@ -83,7 +85,7 @@ static void no_op(int sig)
 {
 }
 
-/* ---- lanes: with the lock held ----------------------------------------------------------- */
+/* ---- lanes --------------------------------------------------------------------------------- */
 
 static struct lane *lane_find(struct closer *c, uint32_t uid)
 {
@@ -112,6 +114,7 @@ static struct lane *lane_get(struct closer *c, uint32_t uid)
 
 static void lane_ready(struct closer *c, struct lane *lane)
 {
+    assert_held(&c->lock);
     if (lane->waits || lane->busy || STAILQ_EMPTY(&lane->jobs))
         return;
     lane->waits = true;
@@ -123,6 +126,7 @@ static struct lane *lane_take(struct closer *c, struct job **ret_job)
 {
     struct lane *lane = STAILQ_FIRST(&c->ready);
 
+    assert_held(&c->lock);
     if (!lane)
         return NULL;
     STAILQ_REMOVE_HEAD(&c->ready, ready);
@@ -176,12 +180,13 @@ static void job_do(struct job *job)
     free(job);
 }
 
-/* With the lock held: false when this thread is one too many. */
+/* False when this thread is one too many. */
 static bool wait_for_work(struct closer *c, bool first)
 {
     struct timespec ts;
     int r = 0;
 
+    assert_held(&c->lock);
     clock_gettime(CLOCK_MONOTONIC, &ts);
     ts.tv_sec += CLOSER_IDLE_S;
     c->nidle++;
@@ -262,9 +267,10 @@ static int thread_new(struct closer *c, void *(*fn)(void *))
     return -r;
 }
 
-/* With the lock held, after a lane became ready. */
+/* After a lane became ready. */
 static void wake_or_start(struct closer *c)
 {
+    assert_held(&c->lock);
     if (c->nidle > c->wakes) {
         c->wakes++;
         pthread_cond_signal(&c->work);

@@ -98,6 +98,7 @@ static void op_begin_flow(struct eboard *eb)
 
 static bool op_begin(struct eboard *eb)
 {
+    assert(eb->state == EB_IDLE && eb->published == eb->base);
     if (!eb->learned && !op_learn(eb))
         return false;
     if (!eb->bad && op_is_small(eb)) {
@@ -121,6 +122,7 @@ static bool op_begin(struct eboard *eb)
 
 void op_done(struct eboard *eb, uint32_t steps)
 {
+    assert(eb->state != EB_IDLE && eb->published == eb->base + steps);
     eb->base += steps;
     eb->op++;
     eb->state = EB_IDLE;
@@ -130,6 +132,7 @@ void op_refuse(struct eboard *eb)
 {
     struct board_hdr *h = eb->b.hdr;
 
+    assert(eb->state == EB_CHECK && eb->published == eb->base);
     h->mismatch =
         (struct board_mismatch){.rank_a = eb->rank_a,
                                 .rank_b = eb->rank_b,

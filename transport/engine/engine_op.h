@@ -32,6 +32,7 @@ static inline bool op_follow_sent(struct eboard *eb)
 
 static inline void op_publish(struct eboard *eb, uint32_t upto)
 {
+    assert(seq_reached(upto, eb->published));
     eb->published = upto;
     eb->e->published = true;
     atomic_store_explicit(&eb->b.hdr->published, upto, memory_order_release);

@@ -13,6 +13,7 @@ static void turn_give(struct commd_group *g)
 {
     struct board_hdr *h = g->board.hdr;
 
+    invariant(atomic_load(&g->busy) == 1);
     atomic_store_explicit(&g->busy, 0, memory_order_release);
     atomic_thread_fence(memory_order_seq_cst); /* before the looks at pending and at sleepers */
     if (atomic_load_explicit(&g->pending, memory_order_relaxed))
@@ -55,6 +56,7 @@ static int run_inline(struct commd_group *g, const struct commd_op *op)
 /* @works: @n of them, chained by next. */
 static void queue_locked(struct commd_group *g, struct commd_work *works, unsigned n)
 {
+    assert_held(&g->ctx->plock);
     pthread_mutex_lock(&g->qlock);
     *g->tail = works;
     while (*g->tail)

@@ -49,6 +49,8 @@ void progress_finish(struct commd_group *g, enum run_state st)
 {
     struct commd_work *w = g->running;
 
+    assert_held(&g->ctx->plock);
+    assert(w && atomic_load(&g->busy) == 1);
     run_end(&w->run, st);
     g->running = NULL;
     atomic_store(&g->busy, 0);
@@ -83,6 +85,7 @@ static bool progress_next(struct commd_group *g)
     struct commd_work *w;
     bool shut;
 
+    assert_held(&g->ctx->plock);
     if (!atomic_load(&g->pending) || !turn_take(g))
         return false;
     w = works_next(g, &shut);
@@ -104,6 +107,7 @@ static bool progress_next(struct commd_group *g)
         work_finish(w, &w->run.err);
         return true;
     }
+    assert(!g->running);
     w->run.gate = w->gate;
     if (unlikely(w->declined))
         run_decline(&w->run, w->declined);
@@ -119,6 +123,7 @@ static bool messages_go(struct commd_group *g)
 {
     bool moved = false;
 
+    assert_held(&g->ctx->plock);
     for (struct commd_work **p = &g->held; *p;) {
         struct commd_work *w = *p, *before = g->held;
 
@@ -176,6 +181,7 @@ static bool progress_all(struct commd_context *ctx, bool slow)
 {
     bool moved = false;
 
+    assert_held(&ctx->plock);
     ctx->watches_gpu = false;
     if (unlikely(ctx->landing)) {
         moved = works_land(ctx);
@@ -227,7 +233,7 @@ static void bells_of(struct bells *b, struct commd_group *g)
         bells_add(b, &box->bell, &box->sleepers);
 }
 
-/* With plock held. Sleeps until a bell, the kick or the end of @waited (the caller stands in; NULL:
+/* Sleeps until a bell, the kick or the end of @waited (the caller stands in; NULL:
  * it is the thread); plock is dropped meanwhile, so groups may come and go: only words of boards
  * that stay mapped for the sleep are passed, see async_drop_group(), which kicks and waits for us.
  * True if something moved in the last look before it. */
@@ -238,6 +244,7 @@ static bool progress_sleep(struct commd_context *ctx, uint32_t kicked, struct co
     struct bells b = {.n = 0};
     bool moved, late, all;
 
+    assert_held(&ctx->plock);
     for (struct commd_group *g = ctx->active; g && b.n + 2 <= MAX_BELLS; g = g->active_next)
         bells_of(&b, g);
     all = b.n + 2 <= MAX_BELLS; /* those left out ring nothing that we hear */
@@ -317,14 +324,15 @@ static enum wait_for waits_for(const struct commd_context *ctx,
     return all;
 }
 
-/* Nothing moved, for the @idle-th time in a row. With plock held, which is dropped meanwhile.
- * False: it is time to sleep. */
+/* Nothing moved, for the @idle-th time in a row. plock is dropped meanwhile. False: it is time
+ * to sleep. */
 static bool progress_pause(struct commd_context *ctx, unsigned idle, bool stands_in)
 {
     unsigned crowded_ns;
     struct crowd crowd;
     enum wait_way way;
 
+    assert_held(&ctx->plock);
     if (!ctx->active && !ctx->landing)
         return false;
     if (idle == 1)
@@ -352,11 +360,12 @@ struct seen {
 };
 
 /* Does somebody stand in for the thread, and does so? One that does nothing for long is suspended,
- * or a signal's handler has its thread: then both do it, which only costs time. With plock held. */
+ * or a signal's handler has its thread: then both do it, which only costs time. */
 static bool is_stood_in(struct commd_context *ctx, struct seen *seen)
 {
     uint64_t now;
 
+    assert_held(&ctx->plock);
     if (!atomic_load(&ctx->stood_in)) {
         seen->since_ms = 0;
         return false;
@@ -367,11 +376,12 @@ static bool is_stood_in(struct commd_context *ctx, struct seen *seen)
     return now - seen->since_ms < STILL_MS;
 }
 
-/* With plock held, which is dropped meanwhile. */
+/* plock is dropped meanwhile. */
 static void keep_away(struct commd_context *ctx, uint32_t kicked)
 {
     _Atomic uint32_t *word = &ctx->kick;
 
+    assert_held(&ctx->plock);
     pthread_mutex_unlock(&ctx->plock);
     futex_wait_any(&word, &kicked, 1, WAIT_SLICE_MS * 1000);
     pthread_mutex_lock(&ctx->plock);
@@ -411,6 +421,7 @@ static void *progress_main(void *arg)
 
 int progress_start(struct commd_context *ctx)
 {
+    assert_held(&ctx->plock);
     sigset_t all, old;
     int r = 0;
 

@@ -51,6 +51,13 @@ static struct board_member *member(const struct run *r, unsigned m)
     return &r->group->board.members[m];
 }
 
+/* One follows the other; but who enters and sees that a member has given up does not work. */
+static void set_stage(struct registered *d, enum registered_stage to)
+{
+    assert(to == d->stage + 1 || (d->stage == REGISTERED_WORK && to == REGISTERED_STALLED));
+    d->stage = to;
+}
+
 static bool registered_find(const struct run *r, bool recv, uint64_t *ret_arena,
                             uint64_t *ret_offset)
 {
@@ -88,7 +95,7 @@ static bool registered_offer(struct run *r)
     registered_put(r);
     board_slot(b, r->group->local, r->base)->offer = d->mine;
     run_announce(r, BOARD_OFFER);
-    d->stage = REGISTERED_OFFERS;
+    set_stage(d, REGISTERED_OFFERS);
     return true;
 }
 
@@ -136,7 +143,7 @@ static bool take_offers(struct run *r)
         d->places[2 * m] = (struct registered_place){o.send_arena, o.send_offset};
         d->places[2 * m + 1] = (struct registered_place){o.recv_arena, o.recv_offset};
     }
-    d->stage = REGISTERED_MAP;
+    set_stage(d, REGISTERED_MAP);
     return true;
 }
 
@@ -240,7 +247,7 @@ static bool map_all(struct run *r)
         if (d->asking ? !answered(r) : !map_place(r))
             return false;
     }
-    d->stage = REGISTERED_VOTE;
+    set_stage(d, REGISTERED_VOTE);
     return true;
 }
 
@@ -256,7 +263,7 @@ static bool vote(struct run *r)
     if (!run_can_put(r, 1, r->group->board.chunk))
         return false;
     run_announce(r, d->yes ? BOARD_VOTE_YES : BOARD_VOTE_NO);
-    d->stage = REGISTERED_VOTES;
+    set_stage(d, REGISTERED_VOTES);
     return true;
 }
 
@@ -293,10 +300,10 @@ static bool take_votes(struct run *r)
     registered_share_out(r);
     atomic_store_explicit(&member(r, r->group->local)->entered, r->desc.seq, memory_order_release);
     atomic_thread_fence(memory_order_seq_cst); /* store before loads: pairs with registered_end() */
-    d->stage = REGISTERED_WORK;
+    set_stage(d, REGISTERED_WORK);
     if (anyone_stopped(r)) {
         stop(r);
-        d->stage = REGISTERED_STALLED; /* it breaks the group, which we wait to hear of */
+        set_stage(d, REGISTERED_STALLED); /* it breaks the group, which we wait to hear of */
     }
     return true;
 }
@@ -312,7 +319,7 @@ static enum run_state registered_step(struct run *r)
                               memory_order_release);
         stop(r);
         run_tell(r);
-        r->registered->stage = REGISTERED_FINISH;
+        set_stage(r->registered, REGISTERED_FINISH);
     }
     r->moved = true;
     return RUN_WAIT;

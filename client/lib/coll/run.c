@@ -181,15 +181,28 @@ static enum run_state run_mismatched(struct run *r)
     return RUN_FAILED;
 }
 
+/* A member reduces what it has put, and gets what it has reduced. */
+static bool is_in_order(const struct run *r)
+{
+    bool in_steps = r->plan.path == PATH_STEPS || r->plan.path == PATH_SMALL;
+
+    return r->plan.path < PATH_COUNT && (!r->registered || r->plan.path == PATH_REGISTERED) &&
+           (!in_steps ||
+            (r->put <= r->plan.steps && r->red <= r->put && r->got <= r->put &&
+             (!r->plan.reduces || r->got <= r->red) && (!r->got || r->agreed == AGREED_ALL)));
+}
+
 enum run_state run_advance(struct run *r)
 {
     enum run_state st;
 
+    invariant(is_in_order(r));
     r->moved = false;
     r->err.code = 0; /* a reason to give up, perhaps: this is the last look before that */
     st = paths[r->plan.path].advance(r);
     if (unlikely(st == RUN_FAILED))
         return run_mismatched(r);
+    invariant(is_in_order(r));
     if (st == RUN_DONE)
         r->group->next_step = r->base + r->plan.steps;
     return st;
@@ -216,6 +229,7 @@ void run_end(struct run *r, enum run_state st)
     struct board_recorder *recs = r->group->board.recorders;
     bool refused = st == RUN_FAILED && r->refused;
 
+    invariant(st != RUN_WAIT);
     if (unlikely(r->lists))
         free(steal_ptr(r->lists));
     if (unlikely(r->question))

@@ -6,6 +6,7 @@
 
 #include "client/lib/coll/gate.h"
 #include "client/lib/context/group.h"
+#include "shm/util/held.h"
 
 enum run_state { RUN_WAIT, RUN_DONE, RUN_FAILED };
 

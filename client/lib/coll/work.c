@@ -79,6 +79,7 @@ void work_finish(struct commd_work *w, const struct commd_error *e)
 
 void work_land(struct commd_work *w)
 {
+    assert_held(&w->ctx->plock);
     w->group = NULL;
     w->next = w->ctx->landing;
     w->ctx->landing = w;
@@ -88,6 +89,7 @@ bool works_land(struct commd_context *ctx)
 {
     bool moved = false;
 
+    assert_held(&ctx->plock);
     for (struct commd_work **p = &ctx->landing; *p;) {
         struct commd_work *w = *p;
 
@@ -113,6 +115,7 @@ void works_strand(struct commd_context *ctx, const struct commd_error *e)
 {
     struct commd_work *w;
 
+    assert_held(&ctx->plock);
     works_land(ctx);
     while ((w = ctx->landing)) {
         ctx->landing = w->next;
@@ -141,6 +144,7 @@ void works_tell(struct commd_context *ctx)
     bool nested = ctx->telling; /* in a callback */
     struct commd_work *w, *next;
 
+    assert_held(&ctx->plock);
     if (!ctx->finished || works_told_elsewhere(ctx))
         return;
     ctx->telling = true;
@@ -162,6 +166,7 @@ void works_tell(struct commd_context *ctx)
 
 void work_queue_message(struct commd_work *w)
 {
+    assert_held(&w->ctx->plock);
     atomic_fetch_sub(&w->group->p2p_pending, 1);
     work_over(w);
 }
@@ -199,6 +204,7 @@ void message_hold(struct commd_work *w)
 {
     struct commd_work **p = &w->group->held;
 
+    assert_held(&w->ctx->plock);
     while (*p)
         p = &(*p)->next;
     w->next = NULL;
@@ -211,6 +217,7 @@ static struct commd_work *pop_locked(struct commd_group *g)
 {
     struct commd_work *w = g->head;
 
+    assert_held(&g->qlock);
     if (w) {
         g->head = w->next;
         if (!g->head)
@@ -272,6 +279,7 @@ void progress_watch_locked(struct commd_group *g)
 {
     struct commd_context *ctx = g->ctx;
 
+    assert_held(&ctx->plock);
     if (g->active)
         return;
     g->active = true;

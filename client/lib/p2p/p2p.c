@@ -126,6 +126,7 @@ static void note_message(struct p2p *p, const struct p2p_op *op)
 
 void p2p_end(struct p2p *p, struct p2p_op *op)
 {
+    assert_held(&p->lock);
     for (unsigned i = 0; op->state == P2P_PULLING && i < MAIL_IN_SLOTS; i++)
         if (p->in_owner[i] == op)
             p->in_owner[i] = NULL;
@@ -144,6 +145,7 @@ void p2p_bad(struct p2p *p, int code, const char *fmt, ...)
 {
     va_list ap;
 
+    assert_held(&p->lock);
     if (p->bad)
         return;
     p->bad = code;
@@ -186,6 +188,7 @@ void p2p_peer_declined(struct p2p *p, struct p2p_op *op, unsigned rank, uint8_t 
     const char *node = group_node_of(p->group, rank), *why;
     int code = declined_code(told, &why);
 
+    assert_held(&p->lock);
     op_error(p, op, code,
              "rank %u (node %s) cannot %s it: %s; the message is lost, the group can still be used",
              rank, node, op->send ? "receive" : "send", why);
@@ -462,6 +465,7 @@ void p2p_drain(struct p2p *p, unsigned src)
 {
     struct p2p_op *op, *next;
 
+    assert_held(&p->lock);
     drain(p, &p->peers[src]);
     /* its record may have been taken long ago, and the rest of what it announced lie in the slot */
     for (op = TAILQ_FIRST(&p->pulls); op; op = next) {
@@ -477,6 +481,7 @@ bool p2p_poll(struct p2p *p, const struct p2p_op *hot)
     int first = hot ? hot->peer : -1;
     bool moved = false;
 
+    assert_held(&p->lock);
     if (first >= 0) {
         moved = drain(p, &p->peers[first]);
         /* nothing else to do: the line with the bits can stay where it is */
@@ -529,6 +534,7 @@ void p2p_begin(struct p2p *p, struct p2p_op *op)
 {
     struct p2p_msg *m;
 
+    assert_held(&p->lock);
     op->id = ++p->next_id;
     crowd_next(&p->crowd);
     TAILQ_INSERT_TAIL(&p->ops, op, all);

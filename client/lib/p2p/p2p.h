@@ -7,6 +7,7 @@
 #include <sys/queue.h>
 
 #include "client/lib/p2p/p2p_api.h"
+#include "shm/util/held.h"
 
 enum p2p_state {
     P2P_POSTED,    /* receive: no message yet */

@@ -376,6 +376,7 @@ static bool pull(struct p2p *p, struct p2p_op *op)
 
 void p2p_talk(struct p2p *p, struct p2p_peer *peer)
 {
+    assert_held(&p->lock);
     if (peer->talking)
         return;
     peer->talking = true;

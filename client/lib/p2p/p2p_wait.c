@@ -237,6 +237,7 @@ bool p2p_hopeless(struct p2p *p, struct p2p_op *op, bool slow)
     struct commd_group *g = p->group;
     int peer;
 
+    assert_held(&p->lock);
     if (unusable(p, op)) {
         struct commd_error why = op->err;
 
@@ -272,6 +273,7 @@ bool p2p_look_after(struct p2p *p, const struct p2p_op *but)
     unsigned n = 0;
     bool moved = false;
 
+    assert_held(&p->lock);
     TAILQ_FOREACH(op, &p->ops, all)
         n++;
     while (n-- && (op = TAILQ_FIRST(&p->ops))) {
@@ -429,6 +431,7 @@ void p2p_untell(struct p2p *p, const struct p2p_op *op)
 {
     struct p2p_op *other;
 
+    assert_held(&p->lock);
     if (likely(p->told != op))
         return;
     p->told = NULL;
@@ -466,6 +469,7 @@ static void warn_of_message(struct p2p *p, struct p2p_op *op)
 /* Nobody sleeps in the message itself, but for the batch that it is a part of. */
 void p2p_slept(struct p2p *p, struct p2p_op *op)
 {
+    assert_held(&p->lock);
     sleep_begins(p, op);
     op->sleepers--;
     op->left_ms = now_ms();
@@ -536,6 +540,7 @@ enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms)
     bool slept = op->state != P2P_DONE && sleeps_on(op);
     enum p2p_waited waited;
 
+    assert_held(&p->lock);
     if (slept)
         sleep_begins(p, op);
     waited = wait_out(p, op, until_ms, &slept);
@@ -546,6 +551,7 @@ enum p2p_waited p2p_wait(struct p2p *p, struct p2p_op *op, int64_t until_ms)
 
 void p2p_interrupt(struct p2p *p, struct p2p_op *op)
 {
+    assert_held(&p->lock);
     op_error(p, op, COMMD_E_INTERRUPTED, "interrupted%s",
              under_way(p, op) ? "; the group is broken" : "");
     stop_waiting(p, op);
@@ -557,6 +563,7 @@ struct p2p_op *p2p_take_finished(struct p2p *p)
 {
     struct p2p_op *op = TAILQ_FIRST(&p->finished);
 
+    assert_held(&p->lock);
     if (op)
         op_move(op, NULL);
     return op;
@@ -572,6 +579,7 @@ void p2p_tell(struct p2p *p)
 {
     struct p2p_op *op;
 
+    assert_held(&p->lock);
     while (unlikely((op = p2p_take_finished(p)) != NULL)) {
         pthread_mutex_unlock(&p->lock);
         p2p_result(op);

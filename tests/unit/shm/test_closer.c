@@ -1,5 +1,6 @@
 /* test_closer.c - closer.c: one user's slow descriptors hold up nobody else. */
 #include "shm/util/closer.h"
+#include "shm/util/held.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 
 #include <cmocka.h>
 
@@ -287,9 +289,32 @@ static void without_a_closer_it_is_done_at_once(void **state)
     assert_int_equal(closer_pending(NULL, 1), 0);
 }
 
+/* "With the lock held" is an assert in every build. */
+static void who_does_not_hold_the_lock_is_stopped(void **state)
+{
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+    for (unsigned held = 0; held < 2; held++) {
+        int status;
+        pid_t pid = fork();
+
+        if (pid == 0) {
+            signal(SIGABRT, SIG_DFL);
+            close(STDERR_FILENO);
+            if (held)
+                pthread_mutex_lock(&lock);
+            assert_held(&lock);
+            _exit(0);
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(held ? WIFEXITED(status) : WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_does_not_hold_the_lock_is_stopped),
         cmocka_unit_test(jobs_of_a_user_are_done_in_order),
         cmocka_unit_test(a_user_who_blocks_holds_up_nobody),
         cmocka_unit_test(a_user_takes_one_thread),
