@@ -11,21 +11,20 @@
  * (board_shares_core()). It yields while another member was seen on its core, and spins otherwise,
  * also beside busy processes: they get the core when its slice ends, as if it computed. Spinning
  * also keeps it on its core: the scheduler puts a process that often sleeps beside another one.
- * (256 KB between two ranks, each beside a process that never sleeps: 18 us.) A waiter for an
- * engine on another core yields: the kernel does part of the engine's work, on any core, and the
- * network takes longer than a yield does. A rank that waits for nobody but an engine on its own
- * core sleeps at once (of messages only for a long one), and the engine has the core. A yield does
- * not give it away: rank and engine belong to different users or sessions, to each of which the
- * scheduler gives its share of the core, and a rank that yields gets it back until its share is
- * spent (between two nodes of one rank, each with a core of its own, 8 B: 21 us, asleep 16; 16
- * MB: 7.7 ms, asleep 6.1). Where other ranks of its node may have to run as well, it yields a few
- * times for them, and then sleeps for the engine: two ranks that yield to each other spend the
- * share of both before the engine has its turn (16 MB between two nodes of two ranks, each node on
- * one core: 37 ms, with 16 yields 12; with 4 small operations lose). Once all ranks of the node
- * have done their part of the next result they sleep at once (2 MB there: 0.9 ms, 1.3 with yields);
- * for the answer to a small operation, which comes within a few yields while the scheduler owes the
- * engine time, only when the last yields did not bring it (8 B there: 16 us with yields that do, 58
- * with yields that do not, asleep 20).
+ *
+ * An engine on another core is waited for by yields: the kernel does part of the engine's work, on
+ * any core, and the network takes longer than a yield does. An engine on the waiter's own core
+ * needs that core, and a yield does not give it away: rank and engine belong to different users or
+ * sessions, to each of which the scheduler gives its share of the core, and a rank that yields gets
+ * it back until its share is spent. So a rank sleeps
+ *
+ *   - at once when nobody but the engine is missing (8 B between two nodes: 16 us, with yields 21);
+ *   - after a few yields when other ranks of its node may have to run as well: two ranks that yield
+ *     to each other spend the share of both before the engine has its turn (16 MB between two nodes
+ *     of two ranks, each node on one core: 12 ms, with more yields 37);
+ *   - for the answer to a small operation, after the same few yields, as long as they bring it: it
+ *     comes within them while the scheduler owes the engine time (8 B there: 16 us). If they did
+ *     not bring the last ones, at once (20 us, with vain yields 58).
  *
  * Yield or sleep. Waiters that yield give each other the core within a microsecond. Beside a busy
  * process a yield gives the core away for a whole slice (0.7 to 3 ms), and the message that arrives
@@ -202,9 +201,7 @@ unsigned wait_cores(void)
 
 /* A waiter that shares a core with more waiters gets it back later: each does something with the
  * data before it yields again. Ranks that take one another for busy processes sleep, and every
- * announcement wakes all of them (8 ranks on 2 cores, 4 KB: 187 us instead of 17). Nor is a rank
- * that moves eight chunks at once a busy process (two nodes with two ranks each on two cores, 2 MB:
- * 2.3 ms; 2.6 with a limit of 200 us). */
+ * announcement wakes all of them (8 ranks on 2 cores, 4 KB: 187 us instead of 17). */
 unsigned wait_crowded_ns(unsigned runnable)
 {
     unsigned cores = wait_cores(), turns = runnable / cores + (runnable % cores != 0);
