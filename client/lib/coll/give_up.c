@@ -58,13 +58,9 @@ static void rank_gone(struct run *r, unsigned rank, uint32_t done, uint32_t pid,
 {
     const char *node = group_node_of(r->group, rank);
 
-    error_set(
-        &r->err, COMMD_E_RANK_LOST, coll_name(r->desc.coll),
-        "operation %llu (%s) of group \"%s\": rank %u (pid %u on node %s) %s after completing "
-        "%u operations",
-        (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name, rank, pid, node,
-        left ? "left the group" : "died", done);
-    run_describe(r, COMMD_E_RANK_LOST, (int)rank, pid, node);
+    run_error(r, COMMD_E_RANK_LOST, (int)rank, pid, node,
+              ": rank %u (pid %u on node %s) %s after completing %u operations", rank, pid, node,
+              left ? "left the group" : "died", done);
     r->err.left = left;
 }
 
@@ -102,10 +98,8 @@ static bool orphan_check(struct run *r)
     if (!control_lost(g))
         return false;
     if (!one_node(r)) {
-        error_set(&r->err, COMMD_E_NODE_LOST, coll_name(r->desc.coll),
-                  "operation %llu (%s) of group \"%s\": commd on node %s is gone",
-                  (unsigned long long)r->desc.seq, coll_name(r->desc.coll), g->name, g->ctx->node);
-        run_describe(r, COMMD_E_NODE_LOST, -1, 0, g->ctx->node);
+        run_error(r, COMMD_E_NODE_LOST, -1, 0, g->ctx->node, ": commd on node %s is gone",
+                  g->ctx->node);
         return true;
     }
     for (unsigned k = 0; k < g->board.world; k++) {
@@ -129,11 +123,8 @@ static void run_timed_out(struct run *r)
     int rank;
 
     absent_text(r->question, g, r->desc.seq, text, sizeof text, &rank, node);
-    error_set(&r->err, COMMD_E_TIMEOUT, coll_name(r->desc.coll),
-              "operation %llu (%s) of group \"%s\" ran into its timeout of %lld ms: %s",
-              (unsigned long long)r->desc.seq, coll_name(r->desc.coll), g->name,
+    run_error(r, COMMD_E_TIMEOUT, rank, 0, node, " ran into its timeout of %lld ms: %s",
               (long long)r->limit_ms, text);
-    run_describe(r, COMMD_E_TIMEOUT, rank, 0, node);
 }
 
 /* For how long this rank has slept in the operation. */
@@ -250,9 +241,7 @@ bool run_interrupted(struct run *r)
 
     if (likely(!context_interrupted_late(ctx, &r->asked_ms)))
         return false;
-    error_set(&r->err, COMMD_E_INTERRUPTED, coll_name(r->desc.coll),
-              "operation %llu (%s) of group \"%s\" was interrupted; the group is broken",
-              (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name);
-    run_describe(r, COMMD_E_INTERRUPTED, (int)r->group->rank, 0, ctx->node);
+    run_error(r, COMMD_E_INTERRUPTED, (int)r->group->rank, 0, ctx->node,
+              " was interrupted; the group is broken");
     return true;
 }

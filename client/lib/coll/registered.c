@@ -163,17 +163,11 @@ static bool misplaced(struct run *r, unsigned i, size_t size, size_t len)
     const struct commd_group *g = r->group;
     unsigned rank = g->local_rank[i / 2];
 
-    error_set(
-        &r->err, COMMD_E_PROTOCOL, coll_name(r->desc.coll),
-        "operation %llu of group \"%s\": rank %u (pid %u on node %s) offers registered memory at "
-        "%llu of an arena of %zu bytes, where %zu do not fit; the group is broken",
-        (unsigned long long)r->desc.seq, g->name, rank, g->members[rank].pid,
-        group_node_of(g, rank), (unsigned long long)r->registered->places[i].offset, size, len);
-    r->err.rank = (int)rank;
-    r->err.pid = (int)g->members[rank].pid;
-    r->err.epoch = g->board.epoch;
-    r->err.seq = r->desc.seq;
-    snprintf(r->err.node, sizeof r->err.node, "%s", group_node_of(g, rank));
+    run_error(r, COMMD_E_PROTOCOL, (int)rank, g->members[rank].pid, group_node_of(g, rank),
+              ": rank %u (pid %u on node %s) offers registered memory at %llu of an arena of %zu "
+              "bytes, where %zu do not fit; the group is broken",
+              rank, g->members[rank].pid, group_node_of(g, rank),
+              (unsigned long long)r->registered->places[i].offset, size, len);
     return false;
 }
 

@@ -171,6 +171,10 @@ static inline bool run_agrees(struct run *r)
 void run_again(struct run *r, uint32_t steps);
 /* What a rank has @told that it cannot do, as an error: its code, and in words. */
 int declined_code(uint8_t told, const char **ret_why);
+/* Fills r->err: "operation 3 (all_reduce) of group "g"" and what follows. @rank, @pid, @node: who
+ * is to blame, -1, 0 and "": nobody. */
+void run_error(struct run *r, int code, int rank, uint32_t pid, const char *node, const char *fmt,
+               ...) _printf_(6, 7);
 /* The rest of r->err: who, where, in which operation. */
 void run_describe(struct run *r, int code, int rank, uint32_t pid, const char *node);
 

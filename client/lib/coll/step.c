@@ -10,6 +10,7 @@
  * slice of step `red`, gets the result of step `got`. */
 #include "client/lib/coll/run.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 
 /* The engine cannot see the caller's lists. */
@@ -65,6 +66,22 @@ void run_describe(struct run *r, int code, int rank, uint32_t pid, const char *n
     snprintf(r->err.node, sizeof r->err.node, "%s", node);
 }
 
+void run_error(struct run *r, int code, int rank, uint32_t pid, const char *node, const char *fmt,
+               ...)
+{
+    struct commd_error *e = &r->err;
+    size_t at;
+    va_list ap;
+
+    error_set(e, code, coll_name(r->desc.coll), "operation %llu (%s) of group \"%s\"",
+              (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name);
+    at = strlen(e->message);
+    va_start(ap, fmt);
+    vsnprintf(e->message + at, sizeof e->message - at, fmt, ap);
+    va_end(ap);
+    run_describe(r, code, rank, pid, node);
+}
+
 /* Some codes tell of the call that returns them: callers go by these, and another rank's word is
  * not enough for them. */
 static bool may_be_told(int code)
@@ -89,12 +106,9 @@ static void one_declined(struct run *r, const struct op_desc *d, unsigned rank)
     const char *node = group_node_of(r->group, rank), *why;
     int code = declined_code(d->declined, &why);
 
-    error_set(&r->err, code, coll_name(r->desc.coll),
-              "operation %llu (%s) of group \"%s\": rank %u (node %s) cannot take part: %s; the "
-              "group can still be used",
-              (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name, rank, node,
+    run_error(r, code, (int)rank, r->group->members[rank].pid, node,
+              ": rank %u (node %s) cannot take part: %s; the group can still be used", rank, node,
               why);
-    run_describe(r, code, (int)rank, r->group->members[rank].pid, node);
 }
 
 /* @desc_a of @a and @desc_b of @b do not agree. */
@@ -125,11 +139,8 @@ static void counts_mismatch(struct run *r, const struct op_balance *bal)
 
     r->refused = true;
     op_balance_text(bal, g->board.world, who, sizeof who);
-    error_set(&r->err, COMMD_E_MISMATCH, coll_name(r->desc.coll),
-              "operation %llu (%s) of group \"%s\": the counts that ranks gave do not fit: %s; the "
-              "group can still be used",
-              (unsigned long long)r->desc.seq, coll_name(r->desc.coll), g->name, who);
-    run_describe(r, COMMD_E_MISMATCH, -1, 0, g->ctx->node);
+    run_error(r, COMMD_E_MISMATCH, -1, 0, g->ctx->node,
+              ": the counts that ranks gave do not fit: %s; the group can still be used", who);
 }
 
 /* Do the counts that the members of this one node gave fit each other? */
@@ -324,10 +335,8 @@ enum run_state open_advance(struct run *r)
     r->moved = true;
     if (plan_close(&r->plan, most))
         return steps_advance(r);
-    error_set(&r->err, COMMD_E_INVALID, coll_name(r->desc.coll),
-              "operation %llu (%s) of group \"%s\": %llu elements for one rank are more than an "
-              "operation can have",
-              (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name,
+    run_error(r, COMMD_E_INVALID, -1, 0, "",
+              ": %llu elements for one rank are more than an operation can have",
               (unsigned long long)most);
     return RUN_FAILED;
 }

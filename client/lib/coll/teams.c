@@ -185,10 +185,8 @@ static bool find_difference(struct run *r)
     if (!run_step_arrived(r, r->base))
         return false;
     if (run_compare(r))
-        error_set(&r->err, COMMD_E_INTERNAL, coll_name(r->desc.coll),
-                  "operation %llu (%s) of group \"%s\": a rank said that others mean something "
-                  "else, and they do not",
-                  (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name);
+        run_error(r, COMMD_E_INTERNAL, -1, 0, "",
+                  ": a rank said that others mean something else, and they do not");
     return true;
 }
 
