@@ -118,45 +118,46 @@ void async_land(struct commd_work *w)
     progress_kick(ctx);
 }
 
-static struct commd_work *work_new(struct commd_group *g, const struct commd_op *op,
-                                   commd_done_fn on_done, void *arg, int refs)
+/* Of a message; work_new(): of a collective. */
+static struct commd_work *message_new(struct commd_group *g, const struct commd_op *op,
+                                      commd_done_fn on_done, void *arg, int refs)
 {
     struct commd_work *w = calloc(1, sizeof *w);
 
     if (!w)
         return NULL;
-    if (lists_make(g, op, &w->run.lists))
-        return work_free(w);
     w->ctx = g->ctx;
     w->group = g;
     w->op = *op;
     w->on_done = on_done;
     w->arg = arg;
+    w->part = on_done == async_part_done;
+    atomic_init(&w->refs, refs);
+    return w;
+}
+
+static struct commd_work *work_new(struct commd_group *g, const struct commd_op *op,
+                                   commd_done_fn on_done, void *arg, int refs)
+{
+    struct commd_work *w = message_new(g, op, on_done, arg, refs);
+
+    if (!w)
+        return NULL;
+    if (lists_make(g, op, &w->run.lists))
+        return work_free(w);
     w->run.group = g;
     run_limit(&w->run, g, op);
     run_clock(&w->run);
-    atomic_init(&w->refs, refs);
     return w;
 }
 
 int async_work_new(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done,
                    void *arg, struct commd_work **ret_work)
 {
-    struct commd_work *w;
+    struct commd_work *w = (is_p2p(op) ? message_new : work_new)(g, op, on_done, arg, 2);
 
-    if (!is_p2p(op)) {
-        w = work_new(g, op, on_done, arg, 2);
-    } else if ((w = calloc(1, sizeof *w))) {
-        w->ctx = g->ctx;
-        w->group = g;
-        w->op = *op;
-        w->on_done = on_done;
-        w->arg = arg;
-        atomic_init(&w->refs, 2);
-    }
     if (!w)
         return no_memory(error_mine(), op);
-    w->part = on_done == async_part_done;
     *ret_work = w;
     return 0;
 }
@@ -179,10 +180,10 @@ int async_start(struct commd_group *g, const struct commd_op *op, commd_done_fn 
     return 0;
 }
 
-static int start_message(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done,
-                         void *arg, bool part, struct commd_work **ret_work)
+int async_start_message(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done,
+                        void *arg, struct commd_work **ret_work)
 {
-    struct commd_work *w = calloc(1, sizeof *w);
+    struct commd_work *w = message_new(g, op, on_done, arg, ret_work ? 2 : 1);
     int r;
 
     if (!w)
@@ -192,13 +193,6 @@ static int start_message(struct commd_group *g, const struct commd_op *op, commd
         free(w);
         return r;
     }
-    w->ctx = g->ctx;
-    w->group = g;
-    w->op = *op;
-    w->on_done = on_done;
-    w->arg = arg;
-    w->part = part;
-    atomic_init(&w->refs, ret_work ? 2 : 1);
     r = p2p_start(g, w);
     if (r) {
         free(w);
@@ -207,12 +201,6 @@ static int start_message(struct commd_group *g, const struct commd_op *op, commd
     if (ret_work) /* else the work may be gone by now */
         *ret_work = w;
     return 0;
-}
-
-int async_start_message(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done,
-                        void *arg, struct commd_work **ret_work)
-{
-    return start_message(g, op, on_done, arg, false, ret_work);
 }
 
 int async_queue_message(struct commd_work *w, bool behind)
@@ -259,11 +247,10 @@ int async_start_part(struct commd_group *g, const struct commd_op *op, struct co
     int r;
 
     if (is_p2p(op))
-        return start_message(g, op, async_part_done, batch, true, NULL);
+        return async_start_message(g, op, async_part_done, batch, NULL);
     w = work_new(g, op, async_part_done, batch, 1);
     if (!w)
         return no_memory(error_mine(), op);
-    w->part = true;
     r = submit(g, w, 1);
     if (r)
         work_free(w);
@@ -305,7 +292,6 @@ int async_start_batch(struct commd_group *g, const struct commd_op *ops, unsigne
             r = no_memory(error_mine(), &ops[i]);
             goto fail;
         }
-        (*tail)->part = true;
         tail = &(*tail)->next;
         ncoll++;
     }
@@ -314,7 +300,7 @@ int async_start_batch(struct commd_group *g, const struct commd_op *ops, unsigne
         goto fail;
     /* from here on failures are the work's */
     for (unsigned i = 0; i < n; i++)
-        if (is_p2p(&ops[i]) && start_message(g, &ops[i], async_part_done, batch, true, NULL))
+        if (is_p2p(&ops[i]) && async_start_message(g, &ops[i], async_part_done, batch, NULL))
             async_part_done(batch, error_mine());
     if (ret_work)
         *ret_work = batch;
