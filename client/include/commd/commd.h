@@ -108,6 +108,10 @@ struct commd_error {
 const char *commd_version(void);
 /* Fixed text for a code, e.g. "rank lost"; never NULL. */
 const char *commd_strerror(int code);
+/* Has an operation that has ended with this code broken its group? Two codes of others break none:
+ * COMMD_E_TIMEOUT and COMMD_E_INTERRUPTED of a work that goes on (commd_work_wait()), and of a
+ * message that the other rank had not begun. */
+bool commd_error_breaks_group(int code);
 /* Details of this thread's last failed call; valid until its next call into the library. */
 const struct commd_error *commd_last_error(void);
 /* Bytes of one element, 0 for an unknown dtype. */

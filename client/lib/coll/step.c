@@ -82,17 +82,15 @@ void run_error(struct run *r, int code, int rank, uint32_t pid, const char *node
     run_describe(r, code, rank, pid, node);
 }
 
-/* Some codes tell of the call that returns them: callers go by these, and another rank's word is
- * not enough for them. */
+/* The group goes on, and this process was not forked, whatever another rank says. */
 static bool may_be_told(int code)
 {
-    return code < 0 && code >= COMMD_E_GPU_LOST && code != COMMD_E_TIMEOUT &&
-           code != COMMD_E_FORKED && code != COMMD_E_INTERRUPTED;
+    return code && !commd_error_breaks_group(code) && code != COMMD_E_FORKED;
 }
 
 int declined_code(uint8_t told, const char **ret_why)
 {
-    int code = may_be_told(-(int)told) ? -(int)told : COMMD_E_ABORTED;
+    int code = may_be_told(-(int)told) ? -(int)told : COMMD_E_MISMATCH;
 
     *ret_why = code == COMMD_E_NOMEM ? "it has no more host memory that its GPU can copy to; wait "
                                        "for operations that are not done, or make it smaller"

@@ -45,6 +45,32 @@ PUBLIC const struct commd_error *commd_last_error(void)
     return &mine;
 }
 
+PUBLIC bool commd_error_breaks_group(int code)
+{
+    switch ((enum commd_result)code) {
+    case COMMD_OK:
+    case COMMD_E_INVALID:
+    case COMMD_E_MISMATCH:
+    case COMMD_E_QUOTA:
+    case COMMD_E_NO_DAEMON:
+    case COMMD_E_DENIED:
+    case COMMD_E_NOMEM:
+    case COMMD_E_FORKED:
+    case COMMD_E_GPU_LOST:
+        return false;
+    case COMMD_E_TIMEOUT:
+    case COMMD_E_RANK_LOST:
+    case COMMD_E_NODE_LOST:
+    case COMMD_E_ENGINE_LOST:
+    case COMMD_E_ABORTED:
+    case COMMD_E_PROTOCOL:
+    case COMMD_E_INTERNAL:
+    case COMMD_E_INTERRUPTED:
+        return true;
+    }
+    return true; /* another rank says it, in words that we do not know */
+}
+
 PUBLIC const char *commd_strerror(int code)
 {
     switch (code) {

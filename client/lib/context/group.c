@@ -39,6 +39,8 @@ static bool fail_first(struct commd_group *g, const struct commd_error *why)
     if (atomic_exchange(&g->failing, true))
         return false;
     g->first = *why;
+    if (!commd_error_breaks_group(why->code))
+        g->first.code = COMMD_E_ABORTED;
     atomic_store(&g->failed, true);
     return true;
 }

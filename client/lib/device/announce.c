@@ -406,7 +406,7 @@ static int announce_declined(struct device_group *dg, const struct commd_op *op,
     struct session *s = dg->session;
     struct announced *a = NULL;
 
-    if (why.code == COMMD_E_NOMEM || why.code == COMMD_E_INVALID)
+    if (!commd_error_breaks_group(why.code) && why.code != COMMD_E_GPU_LOST)
         a = announced_new(dg, op, &told, false);
     if (!a) {
         announce_abort(dg, &why);

@@ -130,7 +130,7 @@ static int check_numbers(struct device_group *dg, const struct offer *offers)
         if (offers[k].next == offers[0].next)
             continue;
         error_set(
-            &e, COMMD_E_GPU_LOST, "run",
+            &e, COMMD_E_ABORTED, "run",
             "group \"%s\": commd-gpu was lost when rank 0 had made %llu operations on GPUs and "
             "rank %u %llu; the group is broken",
             dg->group->name, (unsigned long long)offers[0].next - 1, k,

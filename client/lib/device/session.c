@@ -339,8 +339,7 @@ static void announced_end(struct announced *a)
         a->error.pid = (int)copy.pid;
         a->error.epoch = dg->group->board.epoch;
         a->error.seq = a->seq;
-        if (a->error.code != COMMD_E_GPU_LOST && a->error.code != COMMD_E_MISMATCH &&
-            a->error.code != COMMD_E_INVALID && a->error.code != COMMD_E_NOMEM)
+        if (commd_error_breaks_group(a->error.code))
             group_fail(dg->group, &a->error);
     }
     if (!dg)

@@ -62,8 +62,8 @@ void staged_over(struct staged *st, const struct commd_error *e, int64_t since)
 {
     if (!e)
         return;
-    /* after these it is certain that nobody was in the buffers */
-    if (st->chunk && e->code != COMMD_E_MISMATCH && e->code != COMMD_E_INVALID)
+    /* what fails alone was refused before anybody was in the buffers */
+    if (st->chunk && commd_error_breaks_group(e->code))
         st->chunk->spoiled = true;
     if (st->quiet)
         device_group_failed(st->group, e, since);

@@ -287,7 +287,7 @@ static void keep(struct p2p *p, const struct p2p_msg *m, const void *body, size_
     struct p2p_msg *k = malloc(sizeof *k + len);
 
     if (!k) {
-        p2p_bad(p, COMMD_E_NOMEM, "no memory for a message of rank %d", m->src);
+        p2p_bad(p, COMMD_E_ABORTED, "no memory for a message of rank %d", m->src);
         return;
     }
     *k = *m;

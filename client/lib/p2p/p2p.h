@@ -128,7 +128,7 @@ struct p2p {
     int64_t looked_ms;   /* when all operations were looked at for reasons to give up */
     struct p2p_op *told; /* of those that are slept for, the one that the board tells; NULL: none */
     bool closed;         /* the group is being left */
-    int bad;             /* COMMD_E_PROTOCOL, COMMD_E_NOMEM: we cannot go on */
+    int bad;             /* COMMD_E_PROTOCOL, COMMD_E_ABORTED: we cannot go on */
     char bad_text[128];
 };
 

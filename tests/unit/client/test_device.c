@@ -797,7 +797,7 @@ static void lacks_memory(unsigned k, const struct commd_op *op)
 static void what_a_rank_cannot_do_fails_on_all(void **state)
 {
     enum { HUGE = 4 << 20 };
-    int32_t *x[2] = {gpu_ints(HUGE, 1), gpu_ints(HUGE, 1)};
+    int32_t *x[2] = {gpu_ints(HUGE, 1), gpu_ints(2 * HUGE, 1)};
     int32_t *y[2] = {gpu_ints(N, 1), gpu_ints(N, 1)};
     cu_stream s[2] = {gpu_stream(), gpu_stream()};
     struct commd_op op[2] = {reduce_op(x[0], HUGE, s[0]), reduce_op(x[1], HUGE, s[1])};
@@ -819,6 +819,7 @@ static void what_a_rank_cannot_do_fails_on_all(void **state)
     assert_int_equal(commd_run(ranks->group[1], &small[1]), COMMD_E_NOMEM); /* starts nothing */
     assert_int_equal(finish(start(1, &op[1])), COMMD_E_NOMEM);
     lacks_memory(0, &op[0]);
+    op[1].count = 2 * HUGE; /* what was used for the others is kept */
     lacks_memory(1, &op[1]);
     for (unsigned k = 0; k < 2; k++)
         assert_int_equal(commd_run(ranks->group[k], &small[k]), 0);

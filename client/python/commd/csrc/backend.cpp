@@ -78,10 +78,12 @@ c10d::ErrorType ProcessGroupCommd::getError()
         return c10d::ErrorType::SUCCESS;
     case COMMD_E_TIMEOUT:
         return c10d::ErrorType::TIMEOUT;
-    case COMMD_E_ABORTED:
-        return c10d::ErrorType::COMM_ERROR;
-    default:
+    case COMMD_E_RANK_LOST:
+    case COMMD_E_NODE_LOST:
+    case COMMD_E_ENGINE_LOST:
         return c10d::ErrorType::REMOTE_ERROR;
+    default:
+        return c10d::ErrorType::COMM_ERROR;
     }
 }
 #endif

@@ -527,9 +527,7 @@ void Group::note_failure(int code)
 {
     int none = 0;
 
-    /* The others concern one operation or one call; the group goes on. */
-    if (code == COMMD_E_RANK_LOST || code == COMMD_E_NODE_LOST || code == COMMD_E_ENGINE_LOST ||
-        code == COMMD_E_ABORTED || code == COMMD_E_TIMEOUT)
+    if (commd_error_breaks_group(code))
         failure_.compare_exchange_strong(none, code, std::memory_order_relaxed);
 }
 
