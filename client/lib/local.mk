@@ -10,7 +10,7 @@ libcommd_client_la_SOURCES = client/include/commd/commd.h client/lib/api/check.h
 	client/lib/coll/finish.c client/lib/coll/run.h client/lib/api/api_p2p.c client/lib/p2p/p2p_api.h \
 	client/lib/async/async.c client/lib/async/async.h client/lib/async/progress.c \
 	client/lib/async/handles.c client/lib/context/context.c client/lib/context/context.h \
-	client/lib/context/error.h client/lib/context/group.h \
+	client/lib/context/error.h client/lib/context/group.h client/lib/context/held.h \
 	client/lib/coll/coll_blocks.c client/lib/coll/coll_steps.c \
 	client/lib/coll/coll_steps.h client/lib/coll/teams.c client/lib/coll/teams.h \
 	client/lib/coll/registered.c client/lib/coll/registered.h \
@@ -20,7 +20,8 @@ libcommd_client_la_SOURCES = client/include/commd/commd.h client/lib/api/check.h
 	client/lib/context/absent.c client/lib/context/job.c client/lib/context/join_warn.c \
 	client/lib/context/service.c \
 	client/lib/device/device.c client/lib/device/device.h client/lib/device/driver.c \
-	client/lib/device/driver.h client/lib/device/flags.c client/lib/device/memory.h \
+	client/lib/device/driver.h client/lib/device/failure.c \
+	client/lib/device/failure.h client/lib/device/flags.c client/lib/device/memory.h \
 	client/lib/device/message.c client/lib/device/staged.c client/lib/device/staged.h \
 	client/lib/device/staging.c client/lib/device/announce.c \
 	client/lib/device/path.c client/lib/device/places.c client/lib/device/words.c \

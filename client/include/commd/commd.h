@@ -416,15 +416,15 @@ void commd_work_free(struct commd_work *work);
  * (commd_run()), by the next call in the group, once. On a GPU that call starts nothing. One in
  * host memory takes part, so that no rank waits for one that was told, and then returns the
  * failure; but commd_start() tells of none there. If a collective in host memory waits for ranks
- * when a collective on a GPU before it turns out to have failed, it goes on if they come; after
- * 10 s it ends with that failure (COMMD_E_ABORTED in place of COMMD_E_MISMATCH and
- * COMMD_E_INVALID), for they may have been told by another call, and come no more: then the group
- * is broken, for all. This holds for the collective that is under way then, and for the next one:
- * who came to that goes on. Streams never hang because of a failure: they go on, with undefined
- * results. COMMD_E_NOMEM: the memory through which an operation goes is used up, see
- * COMMD_DEVICE_STAGING and COMMD_DEVICE_ARENA in commd(3). What one rank has no memory for fails
- * the operation on all, and the group goes on; of a message it fails both parts, but for a send
- * that has ended by then. A process may use several GPUs; a group is best used with buffers on one.
+ * when a collective on a GPU before it turns out to have failed, it goes on if they come. They may
+ * have been told by another call, and come no more: so after 10 s it ends with COMMD_E_ABORTED,
+ * which says what has failed, and the group is broken, for all. This holds for the collective that
+ * is under way then, and for the next one: a rank that came to that one goes on. Streams never hang
+ * because of a failure: they go on, with undefined results. COMMD_E_NOMEM: the memory through which
+ * an operation goes is used up, see COMMD_DEVICE_STAGING and COMMD_DEVICE_ARENA in commd(3). What
+ * one rank has no memory for fails the operation on all, and the group goes on; of a message it
+ * fails both parts, but for a send that has ended by then. A process may use several GPUs; a group
+ * is best used with buffers on one.
  *
  * The time limit of an operation begins when what was enqueued before it is done.
  *

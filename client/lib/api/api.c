@@ -78,7 +78,6 @@ static const struct context_hooks hooks = {
     .reconnected = arena_announce,
     .absent = absent_answer,
     .watch = device_watch,
-    .untold = device_untold,
 };
 
 static struct commd_context *context_alloc(void)

@@ -185,10 +185,10 @@ static bool progress_all(struct commd_context *ctx, bool slow)
     ctx->watches_gpu = false;
     if (unlikely(ctx->landing)) {
         moved = works_land(ctx);
-        if (slow && ctx->landing && ctx->hooks && ctx->hooks->watch)
-            ctx->hooks->watch(ctx);
         ctx->watches_gpu = ctx->landing != NULL;
     }
+    if (slow && ctx->hooks && ctx->hooks->watch)
+        ctx->hooks->watch(ctx);
     for (struct commd_group **p = &ctx->active; *p;) {
         struct commd_group *g = *p;
 

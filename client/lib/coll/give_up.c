@@ -1,56 +1,25 @@
 /* give_up.c - reasons to give up an operation: the group is broken, a rank is gone, commd is gone
- * and with it whoever would say that a rank is, the limit has passed, an operation on a GPU has
- * failed meanwhile, the application wants to stop.
+ * and with it whoever would say that a rank is, the limit has passed, the application wants to
+ * stop.
  *
  * Each fills r->err. What the operation waits for may come in the same moment: run_last_look(). */
 #include "client/lib/coll/run.h"
 
 #include <stdio.h>
 
-/* From when a failure is known here, and this rank waits, until the failure is known everywhere,
- * and who called in between has come. */
-enum { TOLD_MS = 10000 };
-
-/* Since when others may have been told of a failure on a GPU that nobody here has been told of; -1:
- * there is none. */
-static int64_t untold_ms(const struct run *r, struct commd_error *ret_why)
-{
-    struct commd_group *g = r->group;
-
-    return likely(!atomic_load_explicit(&g->device, memory_order_relaxed)) || !g->ctx->hooks ||
-                   !g->ctx->hooks->untold
-               ? -1
-               : g->ctx->hooks->untold(g, r->desc.seq, ret_why);
-}
-
-/* What a group is broken with because of it: these two leave one as it is. */
-static int untold_code(const struct commd_error *why)
-{
-    return why->code == COMMD_E_MISMATCH || why->code == COMMD_E_INVALID ? COMMD_E_ABORTED
-                                                                         : why->code;
-}
-
 bool run_broken(struct run *r)
 {
     struct board_cause c;
     unsigned cause = board_broken(r->group->board.hdr, &c);
-    struct commd_error why;
-    int code = -(int)cause;
 
+    if (group_has_failed(r->group, &r->err)) /* another thread of this rank has broken it */
+        return true;
     if (!cause)
         return false;
-    if (code == COMMD_E_ABORTED && untold_ms(r, &why) >= 0) { /* perhaps for that */
-        if (group_given_up_for_gpu(c.text))
-            code = untold_code(&why);
-        error_set(&r->err, code, coll_name(r->desc.coll),
-                  "operation %llu (%s) of group \"%s\": %.80s%s; a failure before it: %.300s",
-                  (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name, c.text,
-                  strlen(c.text) > 80 ? "..." : "", why.message);
-    } else {
-        error_set(&r->err, code, coll_name(r->desc.coll), "operation %llu (%s) of group \"%s\": %s",
-                  (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name, c.text);
-    }
-    run_describe(r, code, c.rank, c.pid, c.node);
+    error_set(&r->err, -(int)cause, coll_name(r->desc.coll),
+              "operation %llu (%s) of group \"%s\": %s", (unsigned long long)r->desc.seq,
+              coll_name(r->desc.coll), r->group->name, c.text);
+    run_describe(r, -(int)cause, c.rank, c.pid, c.node);
     return true;
 }
 
@@ -137,33 +106,6 @@ static uint32_t slept_ms(const struct run *r)
     return (uint32_t)now_ms() - atomic_load_explicit(&me->asleep_ms, memory_order_relaxed);
 }
 
-/* An operation on a GPU before this one failed, and nobody here has been told yet, mostly as this
- * one had begun. The ranks that have not come are told of it by their next call: one that begins
- * this operation takes part all the same, any other may be their last. So they are not waited for
- * for long. But for one of a GPU's that goes through host memory they are: who does not come may
- * have called it, and its stream has not come so far. */
-static bool told_instead(struct run *r)
-{
-    struct commd_group *g = r->group;
-    char text[160], node[MSG_NAME_MAX];
-    struct commd_error why;
-    int rank, code;
-
-    r->gave_up = false;
-    if (r->gate || untold_ms(r, &why) < TOLD_MS || slept_ms(r) < TOLD_MS ||
-        !absent_ask(&r->question, g, r->desc.seq) ||
-        !absent_text(r->question, g, r->desc.seq, text, sizeof text, &rank, node))
-        return false;
-    code = untold_code(&why);
-    error_set(&r->err, code, coll_name(r->desc.coll),
-              "operation %llu (%s) of group \"%s\", which is broken by it: %s, most likely because "
-              "of a failure before it: %.300s",
-              (unsigned long long)r->desc.seq, coll_name(r->desc.coll), g->name, text, why.message);
-    run_describe(r, code, rank, 0, node);
-    r->gave_up = true;
-    return true;
-}
-
 bool run_hopeless_look(struct run *r)
 {
     return run_broken(r) || somebody_gone(r);
@@ -222,7 +164,7 @@ static void warn_of_wait(struct run *r)
 
 bool run_hopeless_slow(struct run *r)
 {
-    if (run_hopeless(r) || orphan_check(r) || told_instead(r))
+    if (run_hopeless(r) || group_has_failed(r->group, &r->err) || orphan_check(r))
         return true;
     if (!r->warned && r->group->ctx->warn_ms)
         warn_of_wait(r);

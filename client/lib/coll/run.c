@@ -128,7 +128,6 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     r->fingerprint = op_fingerprint(&r->desc);
     r->untold = false;
     r->warned = false;
-    r->gave_up = false;
     r->refused = false;
     r->asked_ms = 0;
     r->send = op->send;
@@ -235,8 +234,7 @@ void run_end(struct run *r, enum run_state st)
     if (unlikely(r->question))
         absent_free(&r->question);
     if (st == RUN_FAILED && !refused) {
-        /* the others may have to hear of it before they stop */
-        (r->gave_up ? group_give_up_for_gpu : group_fail)(r->group, &r->err);
+        group_fail(r->group, &r->err); /* the others may have to hear of it before they stop */
         path_end(r, false);
         return;
     }

@@ -47,7 +47,6 @@ struct run {
     bool moved;                    /* the last poll made progress */
     bool warned;                   /* it has said that it waits for long, or left that to others */
     bool refused;                  /* all refuse it, and the group goes on */
-    bool gave_up;                  /* it waits for ranks that know of a failure on a GPU */
     bool untold;                   /* it changed what others may sleep for, and rang no bell */
     bool recorded;                 /* its beginning stands in the recorder */
     unsigned weight;               /* how many operations it stands for there */

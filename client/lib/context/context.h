@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "client/lib/context/error.h"
+#include "client/lib/context/held.h"
 #include "shm/proto/codec.h"
 #include "shm/util/wait.h"
 
@@ -19,12 +20,8 @@ struct context_hooks {
     void (*reconnected)(struct commd_context *ctx);
     /* With the context's lock held: an answer about ranks that have not come. */
     void (*absent)(struct commd_context *ctx, const struct msg_absent *m);
-    /* With plock held, now and then while works have not landed: looks at what else can end them.
-     */
+    /* With plock held, some times a second: looks at what else can end operations. */
     void (*watch)(struct commd_context *ctx);
-    /* Operation @seq of the group waits: for how many ms have others been told, perhaps, that one
-     * on a GPU has failed, while nobody here has? -1: there is none. With plock held, or not. */
-    int64_t (*untold)(struct commd_group *g, uint64_t seq, struct commd_error *ret_why);
 };
 
 struct commd_context {
@@ -82,7 +79,7 @@ struct commd_context {
     bool watches_gpu;           /* something is waited for that rings no bell */
     unsigned gpu_naps;          /* sleeps in a row because of that */
 
-    struct device *device; /* owned by client/lib/device/; NULL: nothing was on a GPU yet */
+    struct device *_Atomic device; /* owned by client/lib/device/; NULL: nothing was on a GPU yet */
 };
 
 /* ---- waiting, in whatever call ------------------------------------------------------------------

@@ -45,14 +45,14 @@ static bool fail_first(struct commd_group *g, const struct commd_error *why)
     return true;
 }
 
-static void fail_and_tell(struct commd_group *g, const struct commd_error *why, const char *what)
+void group_give_up(struct commd_group *g, const struct commd_error *why)
 {
     struct msg m = {.type = MSG_CLIENT_ABORT};
 
     if (!fail_first(g, why))
         return;
     m.client_abort.group = g->board.group;
-    snprintf(m.client_abort.text, sizeof m.client_abort.text, "rank %u %s: %.440s", g->rank, what,
+    snprintf(m.client_abort.text, sizeof m.client_abort.text, "rank %u gave up: %.440s", g->rank,
              why->message);
     control_send_of(g, &m);
 }
@@ -61,21 +61,9 @@ void group_fail(struct commd_group *g, const struct commd_error *why)
 {
     if (why->code == COMMD_E_TIMEOUT || why->code == COMMD_E_INTERRUPTED ||
         why->code == COMMD_E_PROTOCOL)
-        fail_and_tell(g, why, "gave up");
+        group_give_up(g, why);
     else
         fail_first(g, why);
-}
-
-#define FOR_GPU "gave up because of a failure on a GPU"
-
-void group_give_up_for_gpu(struct commd_group *g, const struct commd_error *why)
-{
-    fail_and_tell(g, why, FOR_GPU);
-}
-
-bool group_given_up_for_gpu(const char *text)
-{
-    return strstr(text, FOR_GPU); /* another node may have said it: "node ... says: rank ..." */
 }
 
 /* Ranks in node order, ascending within a node. */

@@ -86,11 +86,8 @@ void group_close(struct commd_group *g);
 /* The first failure that ended the group for this member; tells commd if the others cannot
  * know (a limit passed, an interrupt). */
 void group_fail(struct commd_group *g, const struct commd_error *why);
-/* The same, because of a failure on a GPU that nobody here has been told of: whatever its code, the
- * others cannot know that this member stops for it. */
-void group_give_up_for_gpu(struct commd_group *g, const struct commd_error *why);
-/* Does a group's board say so? @text: why it is broken. */
-bool group_given_up_for_gpu(const char *text);
+/* The same; whatever its code, the others cannot know. */
+void group_give_up(struct commd_group *g, const struct commd_error *why);
 const char *group_node_of(const struct commd_group *g, unsigned rank);
 
 /* Has the group ended for this member? Then *e says why, and nothing can start any more. */

@@ -6,7 +6,7 @@
 
 /* ---- coming and going ------------------------------------------------------------------------ */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* whether there is a device(_group) */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* what devices and groups there are */
 static struct device *gone; /* owned: contexts are gone, but streams have not landed everything */
 
 static void device_destroy(struct device *dev)
@@ -77,22 +77,27 @@ static int device_new(struct commd_context *ctx, struct device **ret_dev)
 
 static int device_group_new(struct commd_group *g, struct device_group **ret_dg)
 {
+    struct device *dev = g->ctx->device;
     struct device_group *dg;
-    int r = 0;
+    int r;
 
     reap_gone();
-    if (!g->ctx->device)
-        r = device_new(g->ctx, &g->ctx->device);
-    if (r)
-        return r;
+    if (!dev) {
+        r = device_new(g->ctx, &dev);
+        if (r)
+            return r;
+        g->ctx->device = dev;
+    }
     dg = calloc(1, sizeof *dg);
     if (!dg)
         return error_set(error_mine(), COMMD_E_NOMEM, "run", "no memory for operations on a GPU");
-    dg->dev = g->ctx->device;
+    dg->dev = dev;
     dg->group = g;
     dg->next_seq = 1;
     pthread_mutex_init(&dg->lock, NULL);
-    pthread_mutex_init(&dg->why_lock, NULL);
+    pthread_mutex_init(&dg->failure.lock, NULL);
+    dg->next = dg->dev->groups;
+    dg->dev->groups = dg;
     *ret_dg = dg;
     return 0;
 }
@@ -130,7 +135,15 @@ void device_group_free(struct commd_group *g)
 
     if (!dg)
         return;
+    pthread_mutex_lock(&lock);
+    for (struct device_group **p = &dg->dev->groups; *p; p = &(*p)->next)
+        if (*p == dg) {
+            *p = dg->next;
+            break;
+        }
+    pthread_mutex_unlock(&lock);
     path_leave(dg);
+    absent_free(&dg->failure.question);
     cu = driver(NULL);
     for (struct stream_lane *next, *l = dg->lanes; l;
          l = next) { /* what is in them is carried out */
@@ -146,13 +159,13 @@ void device_group_free(struct commd_group *g)
         free(l);
     }
     pthread_mutex_destroy(&dg->lock);
-    pthread_mutex_destroy(&dg->why_lock);
+    pthread_mutex_destroy(&dg->failure.lock);
     free(dg);
 }
 
 void device_free(struct commd_context *ctx)
 {
-    struct device *dev = steal_ptr(ctx->device);
+    struct device *dev = atomic_exchange(&ctx->device, NULL);
 
     if (!dev)
         return;
@@ -278,39 +291,24 @@ int device_way(struct commd_group *g, const struct commd_op *op, enum device_way
     dg = atomic_load_explicit(&g->device, memory_order_acquire);
     if (gpu >= -1) {
         *ret_way = DEVICE_GPU;
-        return dg ? path_tell_failure(dg) : 0;
+        return dg ? session_tell_failure(dg) : 0;
     }
     if (dg && op->coll == COMMD_SEND && atomic_load(&dg->sends))
         *ret_way = DEVICE_BEHIND;
     return 0;
 }
 
-int device_tell(struct commd_group *g)
+int device_tell(struct commd_group *g, int r)
 {
     struct device_group *dg = atomic_load_explicit(&g->device, memory_order_acquire);
     struct session *s = dg ? atomic_load(&dg->session) : NULL;
 
     if (!dg)
-        return 0;
+        return r;
     /* if another rank was told of a loss by this operation, then so is this one */
     if (s && atomic_load(&dg->pending) && !atomic_load(&s->lost))
         session_watch(s);
-    return path_tell_failure(dg);
-}
-
-int64_t device_untold(struct commd_group *g, uint64_t seq, struct commd_error *ret_why)
-{
-    struct device_group *dg = atomic_load_explicit(&g->device, memory_order_acquire);
-    int64_t since;
-
-    if (!dg || !atomic_load(&dg->failed))
-        return -1;
-    pthread_mutex_lock(&dg->why_lock);
-    *ret_why = dg->why;
-    /* it may just have been told */
-    since = atomic_load(&dg->failed) && seq <= dg->why_seq + 1 ? dg->why_ms : INT64_MAX;
-    pthread_mutex_unlock(&dg->why_lock);
-    return MAX((int64_t)now_ms() - since, -1);
+    return r ? failure_explain(dg) : session_tell_failure(dg);
 }
 
 static int start_op(struct commd_group *g, const struct commd_op *op, const struct telling *how)
@@ -324,7 +322,7 @@ static int start_op(struct commd_group *g, const struct commd_op *op, const stru
         return r;
     if (gpu < -1) {
         r = message_behind(dg, op, how);
-        return r || how->ret_work || how->on_done ? r : device_tell(g);
+        return r || how->ret_work || how->on_done ? r : device_tell(g, 0);
     }
     if (group_has_failed(g, error_mine()))
         return error_mine()->code;
@@ -412,9 +410,14 @@ int device_start_batch(struct commd_group *g, const struct commd_op *ops, unsign
 void device_watch(struct commd_context *ctx)
 {
     struct device *dev = ctx->device;
-    struct session *s = dev ? atomic_load(&dev->session) : NULL;
 
-    for (; s; s = s->next)
-        if (!atomic_load(&s->lost))
-            session_watch(s);
+    assert_held(&ctx->plock);
+    if (!dev)
+        return;
+    if (ctx->landing)
+        sessions_watch(dev);
+    pthread_mutex_lock(&lock);
+    for (struct device_group *dg = dev->groups; dg; dg = dg->next)
+        failure_watch(dg);
+    pthread_mutex_unlock(&lock);
 }

@@ -31,12 +31,12 @@ static inline bool device_takes(struct commd_group *g, const struct commd_op *op
     return *ret_r || way != DEVICE_HOST;
 }
 
-/* After a call whose buffers are in host memory, and that has returned @r: it has taken part, so
- * that no rank waits for one that has been told, and tells of such a failure now. */
-int device_tell(struct commd_group *g);
+/* A call whose buffers are in host memory has taken part, and is about to return @r: what it
+ * returns in place of that, if an operation on a GPU has failed before (failure.c). */
+int device_tell(struct commd_group *g, int r);
 static inline int device_tells(struct commd_group *g, const struct commd_op *op, int r)
 {
-    return unlikely(device_may(op)) && !r ? device_tell(g) : r;
+    return unlikely(device_may(op)) && (!r || r == COMMD_E_ABORTED) ? device_tell(g, r) : r;
 }
 
 /* Of those that are not DEVICE_HOST's. */
@@ -47,13 +47,9 @@ int device_start(struct commd_group *g, const struct commd_op *op, commd_done_fn
 int device_start_batch(struct commd_group *g, const struct commd_op *ops, unsigned n,
                        commd_done_fn on_done, void *arg, struct commd_work **ret_work);
 
-/* By the progress thread, now and then while something is in flight: what commd-gpu does not end,
- * this does. */
+/* By the progress thread, some times a second, with plock held: ends what commd-gpu does not end,
+ * and waits for ranks that have stopped because of a failure. */
 void device_watch(struct commd_context *ctx);
-
-/* For how many ms an operation has failed that had no work to tell it, and that nobody has been
- * told of; -1: there is none, or all have come to an operation of the group between it and @seq. */
-int64_t device_untold(struct commd_group *g, uint64_t seq, struct commd_error *ret_why);
 
 /* The group is about to be left: waits until messages from GPUs that were called without a work
  * have gone out, for as long as an operation of the group may take; less if their receivers are

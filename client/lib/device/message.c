@@ -42,7 +42,7 @@ static void send_over(struct gate *gate, const struct commd_error *e)
     atomic_fetch_sub(&st->group->sends, 1);
     if (st->quiet)
         atomic_fetch_sub(&st->group->quiet_sends, 1);
-    staged_over(st, e, INT64_MAX);
+    staged_over(st, e, FAILURE_OWN);
 }
 
 static int send_wait_stream(struct gate *gate, void *stream)
@@ -275,7 +275,7 @@ static void recv_over(struct gate *gate, const struct commd_error *e)
         pthread_cond_signal(&dev->lander_cond);
     }
     pthread_mutex_unlock(&dev->lander_lock);
-    staged_over(st, e, INT64_MAX);
+    staged_over(st, e, FAILURE_OWN);
 }
 
 static bool claim(struct staged *st)
@@ -369,7 +369,7 @@ static void message_decline(struct device_group *dg, const struct commd_op *op)
     else if (w)
         work_free(w);
     if (r)
-        group_give_up_for_gpu(dg->group, &why);
+        group_give_up(dg->group, &why);
     *error_mine() = why;
 }
 

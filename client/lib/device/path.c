@@ -370,21 +370,6 @@ static int gpu_of(const struct commd_group *g, const struct commd_op *op)
     return driver(NULL)->ctx_device(&ordinal) ? -1 : ordinal;
 }
 
-int path_tell_failure(struct device_group *dg)
-{
-    bool failed;
-
-    session_collect(dg);
-    if (likely(!atomic_load_explicit(&dg->failed, memory_order_acquire)))
-        return 0;
-    pthread_mutex_lock(&dg->why_lock);
-    failed = atomic_exchange(&dg->failed, false); /* another thread may have told meanwhile */
-    if (failed)
-        *error_mine() = dg->why;
-    pthread_mutex_unlock(&dg->why_lock);
-    return failed ? error_mine()->code : 0;
-}
-
 /* With dg->lock held. What has failed since the call began is told first: other ranks were told,
  * and need not come to agree. */
 static int leave_path(struct device_group *dg)
@@ -392,7 +377,7 @@ static int leave_path(struct device_group *dg)
     if (atomic_load(&dg->session->lost))
         session_release(dg->session);
     dg->path = GROUP_PATH_UNKNOWN;
-    return path_tell_failure(dg);
+    return session_tell_failure(dg);
 }
 
 /* With dg->lock held, in the context. */

@@ -347,7 +347,7 @@ static void announced_end(struct announced *a)
     if (!a->declined)
         note_ended(dg->group, (uint32_t)a->seq, a->error.code);
     if (a->error.code && a->quiet)
-        device_group_failed(dg, &a->error, a->past ? INT64_MAX : (int64_t)now_ms());
+        failure_note(dg, &a->error, a->past ? FAILURE_OWN : FAILURE_SHARED);
     /* behind it: who agrees anew, or finds nothing pending, has been told of the failure before */
     if (a->error.code == COMMD_E_GPU_LOST)
         disagree(a);
@@ -379,6 +379,12 @@ void session_collect(struct device_group *dg)
         if (s->slots[i] && s->slots[i]->group == dg)
             session_ended(s->slots[i]);
     pthread_mutex_unlock(&s->pend);
+}
+
+int session_tell_failure(struct device_group *dg)
+{
+    session_collect(dg);
+    return failure_take(dg, error_mine()) ? error_mine()->code : 0;
 }
 
 void session_lose(struct session *s, const char *why)
@@ -515,6 +521,13 @@ static void watch_one(struct announced *a, int64_t now)
               "%lld ms",
               a->group->group->rank, (long long)a->limit_ms);
     ask_to_end(a, &e);
+}
+
+void sessions_watch(struct device *dev)
+{
+    for (struct session *s = atomic_load(&dev->session); s; s = s->next)
+        if (!atomic_load(&s->lost))
+            session_watch(s);
 }
 
 void session_watch(struct session *s)

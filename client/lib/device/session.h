@@ -97,7 +97,10 @@ void session_release(struct session *s);
 bool session_ended(struct announced *a);
 /* A stream may have seen the end of what nobody else has looked at yet. */
 void session_collect(struct device_group *dg);
+/* What the call that is about to return, or to begin, tells of: a failure's code, or 0. */
+int session_tell_failure(struct device_group *dg);
 void session_watch(struct session *s);
+void sessions_watch(struct device *dev);
 void announced_unref(struct announced *a);
 
 /* ---- session_memory.c ------------------------------------------------------------------------ */
@@ -171,7 +174,5 @@ int path_start(struct device_group *dg, const struct commd_op *op, int gpu,
 void path_end(struct session *s);
 /* The group is being left. */
 void path_leave(struct device_group *dg);
-/* What went wrong, and nobody has been told of. */
-int path_tell_failure(struct device_group *dg);
 
 #endif

@@ -58,7 +58,7 @@ static void gate_unref(struct gate *gate)
     staged_unref(staged_of(gate));
 }
 
-void staged_over(struct staged *st, const struct commd_error *e, int64_t since)
+void staged_over(struct staged *st, const struct commd_error *e, enum failure_state kind)
 {
     if (!e)
         return;
@@ -66,12 +66,12 @@ void staged_over(struct staged *st, const struct commd_error *e, int64_t since)
     if (st->chunk && commd_error_breaks_group(e->code))
         st->chunk->spoiled = true;
     if (st->quiet)
-        device_group_failed(st->group, e, since);
+        failure_note(st->group, e, kind);
 }
 
 static void collective_over(struct gate *gate, const struct commd_error *e)
 {
-    staged_over(staged_of(gate), e, e ? (int64_t)now_ms() : 0);
+    staged_over(staged_of(gate), e, FAILURE_SHARED);
 }
 
 static int collective_wait_stream(struct gate *gate, void *stream)
@@ -365,7 +365,7 @@ static void staged_decline(struct device_group *dg, const struct commd_op *op)
     if (dg->group->board.world == 1)
         return;
     if (async_work_new(dg->group, &barrier, NULL, NULL, &w)) {
-        group_give_up_for_gpu(dg->group, &why);
+        group_give_up(dg->group, &why);
     } else {
         w->declined = why.code;
         async_queue(w);

@@ -5,6 +5,7 @@
 
 #include "client/lib/async/async.h"
 #include "client/lib/device/driver.h"
+#include "client/lib/device/failure.h"
 #include "client/lib/device/memory.h"
 
 /* What a context has. */
@@ -25,6 +26,7 @@ struct device {
 
     pthread_mutex_t sessions_lock;   /* held while one is made */
     struct session *_Atomic session; /* the newest; read anywhere. NULL: none yet */
+    struct device_group *groups;     /* under device.c's lock */
 };
 
 /* Streams of our own for operations of one group in one CUDA context: what goes down to the host,
@@ -39,7 +41,8 @@ struct stream_lane {
 enum group_path { GROUP_PATH_UNKNOWN, GROUP_PATH_HOST, GROUP_PATH_DEVICE };
 
 struct device_group {
-    struct device *dev; /* borrowed */
+    struct device *dev;        /* borrowed */
+    struct device_group *next; /* in dev->groups */
     struct commd_group *group;
     pthread_mutex_t lock;      /* from the first call on a stream until the operation is queued: the
                                   order   of the calls */
@@ -54,12 +57,7 @@ struct device_group {
     uint64_t next_seq;        /* of operations on the device path, from 1 */
     _Atomic unsigned pending; /* announced, and not known to have ended */
     _Atomic bool disagreed;   /* commd-gpu was lost, here or elsewhere */
-    _Atomic bool failed;      /* nobody has been told of why: */
-    pthread_mutex_t why_lock;
-    struct commd_error why;
-    int64_t why_ms;   /* from when others may have been told of it */
-    uint64_t why_seq; /* operation of the group begun last by then: who has come to the next
-                         goes on */
+    struct failure failure;
 };
 
 struct staged {
@@ -111,24 +109,6 @@ struct side_places {
     size_t bytes;
 };
 
-/* The next call in the group tells of it. @since: from when others may have been told; INT64_MAX:
- * a message, or an operation of before the group last agreed, of which nobody need know. */
-static inline void device_group_failed(struct device_group *dg, const struct commd_error *e,
-                                       int64_t since)
-{
-    pthread_mutex_lock(&dg->why_lock);
-    if (!atomic_load(&dg->failed)) {
-        dg->why = *e;
-        dg->why_ms = INT64_MAX;
-    }
-    if (since < dg->why_ms) {
-        dg->why_ms = since;
-        dg->why_seq = atomic_load(&dg->group->seq);
-    }
-    atomic_store(&dg->failed, true);
-    pthread_mutex_unlock(&dg->why_lock);
-}
-
 /* ---- places.c -------------------------------------------------------------------------------- */
 
 size_t side_block_bytes(const struct side_place *p, unsigned k);
@@ -162,9 +142,8 @@ int stream_lane_from(struct device_group *dg, const char *name, cu_context ctx, 
                      struct stream_lane **ret_lane);
 /* Queued: hands the work out, or lets go of it. */
 void staged_queued(struct staged *st, struct commd_work *w, const struct telling *how);
-/* That the host's part has ended, for all kinds; plock held. @since: as of device_group_failed().
- */
-void staged_over(struct staged *st, const struct commd_error *e, int64_t since);
+/* The host's part has ended, with @e if not NULL; a failure is told as one of @kind. plock held. */
+void staged_over(struct staged *st, const struct commd_error *e, enum failure_state kind);
 
 /* ---- words.c --------------------------------------------------------------------------------- */
 

@@ -528,11 +528,11 @@ static void let_time_pass(uint32_t seq)
     struct board_member *me = &g->board.members[g->local];
     struct device_group *dg = atomic_load(&g->device);
 
-    while (!atomic_load(&dg->failed) || atomic_load(&me->asleep_op) != seq)
+    while (!atomic_load(&dg->failure.state) || atomic_load(&me->asleep_op) != seq)
         usleep(1000);
-    pthread_mutex_lock(&dg->why_lock);
-    dg->why_ms -= 60000;
-    pthread_mutex_unlock(&dg->why_lock);
+    pthread_mutex_lock(&dg->failure.lock);
+    dg->failure.since_ms -= 60000;
+    pthread_mutex_unlock(&dg->failure.lock);
     atomic_fetch_sub(&me->asleep_ms, 60000);
     usleep(500000); /* some looks at the reasons to give up */
 }
@@ -540,7 +540,7 @@ static void let_time_pass(uint32_t seq)
 /* The other rank has called what this one waits for: it has not been told by another call. */
 static void a_stream_that_comes_late_breaks_nothing(void **state)
 {
-    static const struct context_hooks hooks = {.untold = device_untold};
+    static const struct context_hooks hooks = {.watch = device_watch};
     int32_t *x[2] = {gpu_ints(N, 1), gpu_ints(N, 1)};
     cu_stream s[2] = {gpu_stream(), gpu_stream()};
     _Atomic int gate[2] = {0, 0};
@@ -570,33 +570,39 @@ static void a_stream_that_comes_late_breaks_nothing(void **state)
     }
 }
 
-static void *barrier_main(void *arg)
-{
-    struct commd_op op = {.size = sizeof op, .coll = COMMD_BARRIER};
+struct told_call {
+    struct commd_op op;
+    struct commd_error error;
+    pthread_t thread;
+};
 
-    *(int *)arg = commd_run(ranks->group[0], &op);
+static void *told_main(void *arg)
+{
+    struct told_call *c = arg;
+
+    if (commd_run(ranks->group[0], &c->op))
+        c->error = *commd_last_error();
     return NULL;
 }
 
 /* Nobody but this rank knows of it, and has been told. */
 static void a_message_that_fails_breaks_nothing(void **state)
 {
-    static const struct context_hooks hooks = {.untold = device_untold};
+    static const struct context_hooks hooks = {.watch = device_watch};
     int32_t *in = gpu_ints(N, 0), out[N] = {0};
     struct commd_op recv = message_op(COMMD_RECV, in, N - 1, 1, gpu_stream());
     struct commd_op send = message_op(COMMD_SEND, out, N, 0, NULL);
     struct commd_op barrier = {.size = sizeof barrier, .coll = COMMD_BARRIER};
-    pthread_t thread;
-    int code;
+    struct told_call c = {.op = barrier};
 
     ranks->ctx[0]->hooks = &hooks;
     assert_int_equal(commd_run(ranks->group[0], &recv), 0);
-    assert_int_equal(pthread_create(&thread, NULL, barrier_main, &code), 0);
+    assert_int_equal(pthread_create(&c.thread, NULL, told_main, &c), 0);
     assert_int_equal(commd_run(ranks->group[1], &send), 0);
     let_time_pass(1);
     assert_int_equal(commd_run(ranks->group[1], &barrier), 0);
-    pthread_join(thread, NULL);
-    assert_int_equal(code, COMMD_E_MISMATCH);
+    pthread_join(c.thread, NULL);
+    assert_int_equal(c.error.code, COMMD_E_MISMATCH);
     assert_int_equal(commd_run(ranks->group[1], &send), 0);
     recv.count = N;
     assert_int_equal(commd_run(ranks->group[0], &recv), 0);
@@ -608,7 +614,7 @@ static void a_message_that_fails_breaks_nothing(void **state)
  * after it goes on, and may come late to the next one. */
 static void who_came_since_may_come_late(void **state)
 {
-    static const struct context_hooks hooks = {.untold = device_untold};
+    static const struct context_hooks hooks = {.watch = device_watch};
     int32_t *x[2] = {gpu_ints(N, 1), gpu_ints(N, 1)};
     cu_stream s[2] = {gpu_stream(), gpu_stream()};
     struct commd_op op[2] = {reduce_op(x[0], N, s[0]), reduce_op(x[1], N - 1, s[1])};
@@ -653,39 +659,25 @@ static void all_reduce(size_t n)
     }
 }
 
-/* Rank 0 knows of a failure, and is told of it by nothing but the end of the group. */
-static void breaks_after_a_failure(const char *text, int code)
+/* Rank 0 knows of a failure that no call has told of. The failure may have nothing to do with it
+ * that the group is aborted: the text has both. */
+static void who_waits_in_an_aborted_group_hears_of_the_failure(void **state)
 {
-    static const struct context_hooks hooks = {.untold = device_untold};
     static const struct commd_error why = {.code = COMMD_E_GPU_LOST, .message = "the GPU burnt"};
     struct commd_op op = {.size = sizeof op, .coll = COMMD_BARRIER};
-    struct commd_work *w;
+    struct told_call c = {.op = op};
 
     all_reduce(N);
-    ranks->ctx[0]->hooks = &hooks;
-    w = start(0, &op);
-    device_group_failed(atomic_load(&ranks->group[0]->device), &why, (int64_t)now_ms());
-    board_mark_broken(ranks->ctl, CAUSE_ABORTED, 1, 4711, "a", text);
-    assert_int_equal(finish(w), code);
-    assert_message(text);
-    assert_message("a failure before it: the GPU burnt");
-}
-
-static void who_gives_up_for_a_failure_breaks_by_it(void **state)
-{
-    breaks_after_a_failure("rank 1 gave up because of a failure on a GPU: it", COMMD_E_GPU_LOST);
-}
-
-static void who_gives_up_for_that_on_another_node(void **state)
-{
-    breaks_after_a_failure("node b says: rank 1 gave up because of a failure on a GPU: it",
-                           COMMD_E_GPU_LOST);
-}
-
-/* The failure may have nothing to do with it. */
-static void who_aborts_breaks_by_that(void **state)
-{
-    breaks_after_a_failure("rank 1 aborted the group: it has had enough", COMMD_E_ABORTED);
+    assert_int_equal(pthread_create(&c.thread, NULL, told_main, &c), 0);
+    while (commd_group_seq(ranks->group[0]) == 1)
+        usleep(1000);
+    failure_note(atomic_load(&ranks->group[0]->device), &why, FAILURE_SHARED);
+    board_mark_broken(ranks->ctl, CAUSE_ABORTED, 1, 4711, "a", "rank 1 has had enough");
+    pthread_join(c.thread, NULL);
+    assert_int_equal(c.error.code, COMMD_E_ABORTED);
+    assert_non_null(strstr(c.error.message, "rank 1 has had enough; a failure before it: the GPU"));
+    assert_int_equal(commd_run(ranks->group[0], &op), COMMD_E_ABORTED);
+    assert_null(strstr(commd_last_error()->message, "a failure before it")); /* it has been told */
 }
 
 enum { CALLERS = 2, TELLINGS = 20000 };
@@ -702,7 +694,7 @@ static void *caller_main(void *arg)
     for (unsigned i = 1; i <= TELLINGS; i++) {
         while (atomic_load(&t->round) < i)
             sched_yield();
-        if (path_tell_failure(&t->dg))
+        if (session_tell_failure(&t->dg))
             atomic_fetch_add(&t->told, 1);
         atomic_fetch_add(&t->looked, 1);
     }
@@ -717,18 +709,18 @@ static void one_of_several_threads_is_told(void **state)
     struct telling_all t = {.dg = {.group = &group}};
     pthread_t thread[CALLERS];
 
-    pthread_mutex_init(&t.dg.why_lock, NULL);
+    pthread_mutex_init(&t.dg.failure.lock, NULL);
     for (unsigned k = 0; k < CALLERS; k++)
         assert_int_equal(pthread_create(&thread[k], NULL, caller_main, &t), 0);
     for (unsigned i = 1; i <= TELLINGS; i++) {
-        device_group_failed(&t.dg, &why, 0);
+        failure_note(&t.dg, &why, FAILURE_SHARED);
         atomic_store(&t.round, i);
         while (atomic_load(&t.looked) < CALLERS * i)
             sched_yield();
     }
     for (unsigned k = 0; k < CALLERS; k++)
         pthread_join(thread[k], NULL);
-    pthread_mutex_destroy(&t.dg.why_lock);
+    pthread_mutex_destroy(&t.dg.failure.lock);
     assert_int_equal(atomic_load(&t.told), TELLINGS);
 }
 
@@ -1074,9 +1066,7 @@ int main(void)
         TEST(a_stream_that_comes_late_breaks_nothing),
         TEST(a_message_that_fails_breaks_nothing),
         TEST(who_came_since_may_come_late),
-        TEST(who_gives_up_for_a_failure_breaks_by_it),
-        TEST(who_gives_up_for_that_on_another_node),
-        TEST(who_aborts_breaks_by_that),
+        TEST(who_waits_in_an_aborted_group_hears_of_the_failure),
         TEST(one_of_several_threads_is_told),
         TEST(the_limit_begins_when_the_input_is_there),
         TEST(a_failing_driver_is_named),

@@ -22,7 +22,7 @@ static struct arena_commd *commd;
 static cu_stream stream[2];
 static pid_t gpu;
 static int control = -1;
-static const struct context_hooks hooks = {.watch = device_watch, .untold = device_untold};
+static const struct context_hooks hooks = {.watch = device_watch};
 
 static void start_gpu(void)
 {
@@ -265,7 +265,7 @@ static void memory_that_nothing_stands_in_for_is_an_error_of_all(void **state)
 static void watch_until_lost(unsigned rank)
 {
     while (!atomic_load(&atomic_load(&ranks->ctx[rank]->device->session)->lost))
-        device_watch(ranks->ctx[rank]);
+        sessions_watch(ranks->ctx[rank]->device);
 }
 
 /* What it says of memory that it lends is not believed: a copy would run beyond it. */
@@ -630,7 +630,7 @@ static void a_failure_is_told_before_anybody_agrees_anew(void **state)
     usleep(20000); /* by now it waits for the lock, most likely */
     mini_gpu_kill(gpu);
     start_gpu();
-    while (!atomic_load(&dg->failed))
+    while (!atomic_load(&dg->failure.state))
         usleep(1000);
     pthread_mutex_unlock(&dg->lock);
     pthread_join(c.thread, NULL);
@@ -714,9 +714,9 @@ static void one_that_begins_late_waits_all_the_same(void **state)
     for (unsigned k = 0; k < 2; k++) {
         struct device_group *dg = atomic_load(&ranks->group[k]->device);
 
-        while (!atomic_load(&dg->failed))
+        while (!atomic_load(&dg->failure.state))
             session_collect(dg);
-        dg->why_ms -= 60000;
+        dg->failure.since_ms -= 60000;
     }
     assert_int_equal(pthread_create(&c.thread, NULL, call_main, &c), 0);
     usleep(500000);
@@ -740,11 +740,11 @@ static void one_that_waits_for_who_was_told_ends(void **state)
     watch_until_lost(1);
     assert_int_equal(commd_run(ranks->group[1], &op), COMMD_E_GPU_LOST);
     pthread_join(c.thread, NULL); /* after 10 s */
-    assert_int_equal(c.code, COMMD_E_GPU_LOST);
+    assert_int_equal(c.code, COMMD_E_ABORTED);
     assert_non_null(strstr(c.error.message, "rank 1"));
     assert_non_null(strstr(c.error.message, "which is broken by it"));
     assert_non_null(strstr(c.error.message, "operation 2 on GPUs (all_reduce)"));
-    assert_int_equal(commd_run(ranks->group[0], &barrier), COMMD_E_GPU_LOST);
+    assert_int_equal(commd_run(ranks->group[0], &barrier), COMMD_E_ABORTED);
     atomic_store(&gate, 1);
     gpu_free(x[0]);
     gpu_free(x[1]);

@@ -712,7 +712,7 @@ static void a_refused_one_ends_with_its_group(void **state)
     assert_int_equal(commd_run(pair.ranks->group[0], &op), COMMD_E_NOMEM);
     pair_start_service(NULL);
     while (!pair_lost(0))
-        device_watch(pair.ranks->ctx[0]);
+        sessions_watch(pair.ranks->ctx[0]->device);
     assert_int_equal(atomic_load(&atomic_load(&pair.ranks->group[0]->device)->pending), 0);
     gpu_free(x);
 }
@@ -944,7 +944,7 @@ static void begin_late(struct late *l)
     pair_start_service(NULL);
     for (unsigned k = 0; k < PAIR; k++)
         while (!pair_lost(k))
-            device_watch(pair.ranks->ctx[k]);
+            sessions_watch(pair.ranks->ctx[k]->device);
     for (unsigned i = 0; i < PAIR; i++) {
         assert_int_equal(commd_work_wait(w[i], 10000), COMMD_E_GPU_LOST);
         commd_work_free(w[i]);

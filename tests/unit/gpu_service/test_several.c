@@ -10,7 +10,7 @@
 #include <cmocka.h>
 #include <unistd.h>
 
-#include "client/lib/device/staged.h"
+#include "client/lib/device/session.h"
 
 enum { N = 1000, AGREEING = 2, NGROUPS = 2 };
 
@@ -103,7 +103,7 @@ static void another_service_has_them_all(void **state)
     pair_start_service(NULL);
     for (unsigned k = 0; k < PAIR; k++)
         while (!pair_lost(k))
-            device_watch(pair.ranks->ctx[k]);
+            sessions_watch(pair.ranks->ctx[k]->device);
     sum_in_both(gpu);
     assert_counts(2 * AGREEING, 1);
 }
