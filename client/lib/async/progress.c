@@ -510,11 +510,7 @@ void async_drop_group(struct commd_group *g)
               g->name);
     p2p_drop(g);
     pthread_mutex_lock(&ctx->plock);
-    for (struct commd_group **p = &ctx->active; *p; p = &(*p)->active_next)
-        if (*p == g) {
-            *p = g->active_next;
-            break;
-        }
+    list_remove(ctx->active, g, active_next);
     /* Who sleeps still looks at the bell of this board; the next sleep does not. (To wait for `now`
      * alone would be to miss the moment between two sleeps again and again.) */
     for (unsigned i = 0; i < ARRAY_LEN(ctx->asleep); i++) {

@@ -60,6 +60,7 @@ static void take_answer(struct question *q, const struct msg_absent *m)
 
 void absent_answer(struct commd_context *ctx, const struct msg_absent *m)
 {
+    assert_held(&ctx->lock);
     for (struct question *q = ctx->questions; q; q = q->next)
         if (q->req == m->req)
             take_answer(q, m);
@@ -116,11 +117,7 @@ void absent_free(struct question **q)
         return;
     ctx = old->group->ctx;
     pthread_mutex_lock(&ctx->lock);
-    for (struct question **p = &ctx->questions; *p; p = &(*p)->next)
-        if (*p == old) {
-            *p = old->next;
-            break;
-        }
+    list_remove(ctx->questions, old, next);
     pthread_mutex_unlock(&ctx->lock);
     free(old);
 }

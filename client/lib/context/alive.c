@@ -92,11 +92,7 @@ void alive_end(struct commd_group *g)
     struct alive *a = &g->alive;
 
     alive_lock();
-    for (struct alive **p = &all; *p; p = &(*p)->next)
-        if (*p == a) {
-            *p = a->next;
-            break;
-        }
+    list_remove(all, a, next);
     alive_unlock();
     if (a->fd < 0) /* never begun, or our parent's */
         return;

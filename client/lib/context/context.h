@@ -10,6 +10,16 @@
 #include "shm/proto/codec.h"
 #include "shm/util/wait.h"
 
+/* Takes @item out of a list, if it is in it; @link: the member that points to the next one. */
+#define list_remove(head, item, link)                                                              \
+    do {                                                                                           \
+        __typeof__(head) *at_ = &(head);                                                           \
+        while (*at_ && *at_ != (item))                                                             \
+            at_ = &(*at_)->link;                                                                   \
+        if (*at_)                                                                                  \
+            *at_ = (*at_)->link;                                                                   \
+    } while (0)
+
 struct commd_group;
 struct join_wait;
 struct question;

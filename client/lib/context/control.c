@@ -189,11 +189,12 @@ static struct join_wait *find_wait(struct commd_context *ctx, uint32_t req)
     return NULL;
 }
 
-/* With the lock held: one message from commd. Takes @m and @fds. */
+/* One message from commd. Takes @m and @fds. */
 static void control_dispatch(struct commd_context *ctx, struct msg *m, int *fds, unsigned nfds)
 {
     struct join_wait *w = NULL;
 
+    assert_held(&ctx->lock);
     if (m->type == MSG_JOINED) {
         w = find_wait(ctx, m->joined.req);
         if (nfds == 2 && m->joined.new_doorbell)
@@ -207,12 +208,8 @@ static void control_dispatch(struct commd_context *ctx, struct msg *m, int *fds,
         }
     } else if (m->type == MSG_JOIN_FAILED) {
         w = find_wait(ctx, m->join_failed.req);
-    } else if (m->type == MSG_ARENA_ANSWER) {
-        w = find_wait(ctx, m->arena_answer.req);
-        if (w && nfds >= 1)
-            w->board_fd = steal_fd(&fds[0]);
-    } else if (m->type == MSG_GPU_ANSWER) {
-        w = find_wait(ctx, m->gpu_answer.req);
+    } else if (m->type == MSG_ARENA_ANSWER || m->type == MSG_GPU_ANSWER) {
+        w = find_wait(ctx, m->type == MSG_GPU_ANSWER ? m->gpu_answer.req : m->arena_answer.req);
         if (w && nfds >= 1)
             w->board_fd = steal_fd(&fds[0]);
     } else if (m->type == MSG_ABSENT) {
@@ -232,7 +229,7 @@ static void control_dispatch(struct commd_context *ctx, struct msg *m, int *fds,
     msg_fini(m);
 }
 
-/* With the lock held, which is dropped while waiting: reads at most one message. */
+/* Reads at most one message. The lock is held, and dropped while waiting. */
 static void read_once(struct commd_context *ctx, int wait_ms)
 {
     struct pollfd p = {.fd = ctx->sock, .events = POLLIN};
@@ -242,6 +239,8 @@ static void read_once(struct commd_context *ctx, int wait_ms)
     unsigned nfds = 0;
     int r = 0, n;
 
+    assert_held(&ctx->lock);
+    assert(!ctx->reading);
     ctx->reading = true;
     pthread_mutex_unlock(&ctx->lock);
     n = poll(&p, 1, wait_ms);
@@ -256,12 +255,13 @@ static void read_once(struct commd_context *ctx, int wait_ms)
     pthread_cond_broadcast(&ctx->cond);
 }
 
-/* With the lock held. Unread messages hide the end of the stream, so they are read first. */
+/* Unread messages hide the end of the stream, so they are read first. */
 static bool lost_locked(struct commd_context *ctx)
 {
     char byte;
     ssize_t n = 1;
 
+    assert_held(&ctx->lock);
     for (unsigned i = 0; n > 0 && i < READ_BUDGET && !atomic_load(&ctx->lost); i++) {
         n = recv(ctx->sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
         if (n > 0 && ctx->reading)
@@ -346,7 +346,7 @@ static int join_wait(struct commd_context *ctx, struct join_wait *w,
     return 0;
 }
 
-/* With the lock held, which is dropped at the end. commd may have been restarted since we
+/* The lock is held, and dropped at the end. commd may have been restarted since we
  * connected; nothing of ours lives in it then. */
 static int reconnect(struct commd_context *ctx)
 {
@@ -370,6 +370,7 @@ static int reconnect(struct commd_context *ctx)
 
 static void wait_begin(struct commd_context *ctx, struct join_wait *w)
 {
+    assert_held(&ctx->lock);
     w->req = ++ctx->next_req;
     w->next = ctx->waits;
     ctx->waits = w;
@@ -377,11 +378,34 @@ static void wait_begin(struct commd_context *ctx, struct join_wait *w)
 
 static void wait_end(struct commd_context *ctx, struct join_wait *w)
 {
-    struct join_wait **p = &ctx->waits;
+    list_remove(ctx->waits, w, next);
+}
 
-    while (*p != w)
-        p = &(*p)->next;
-    *p = w->next;
+/* Sends @m, in which *req becomes its number,
+ * and @fd (-1: none), and waits for the answer. The lock is held, and dropped while waiting. */
+static int ask_and_wait(struct commd_context *ctx, struct msg *m, uint32_t *req, int fd,
+                        const char *op, int64_t limit_ms, struct join_wait *w)
+{
+    int64_t deadline = deadline_in(limit_ms);
+    int r = 0;
+
+    assert_held(&ctx->lock);
+    wait_begin(ctx, w);
+    *req = w->req;
+    if (msg_send_fd(ctx->sock, m, &fd, fd >= 0, deadline_in(FRAME_MS)))
+        atomic_store(&ctx->lost, true);
+    while (!w->done && !r) {
+        if (atomic_load(&ctx->lost))
+            r = error_set(error_mine(), COMMD_E_NODE_LOST, op, "commd on node %s went away",
+                          ctx->node);
+        else if ((int64_t)now_ms() > deadline)
+            r = error_set(error_mine(), COMMD_E_TIMEOUT, op, "commd on node %s does not answer",
+                          ctx->node);
+        else
+            wait_slice(ctx);
+    }
+    wait_end(ctx, w);
+    return r;
 }
 
 int control_join(struct commd_context *ctx, const struct msg *msg, struct join_wait *w,
@@ -416,55 +440,29 @@ int control_join(struct commd_context *ctx, const struct msg *msg, struct join_w
 
 /* ---- arenas ------------------------------------------------------------------------------- */
 
-static struct msg arena_add(uint64_t arena, size_t size, uint32_t req)
+static struct msg arena_add(uint64_t arena, size_t size)
 {
     struct msg m = {.type = MSG_ARENA_ADD};
 
-    m.arena_add.req = req;
     m.arena_add.arena = arena;
     m.arena_add.size = size;
     return m;
 }
 
-/* With the lock held, which is dropped while waiting. */
-static int arena_answer(struct commd_context *ctx, struct join_wait *w)
-{
-    int64_t deadline = deadline_in(FRAME_MS);
-
-    while (!w->done) {
-        if (atomic_load(&ctx->lost))
-            return error_set(error_mine(), COMMD_E_NODE_LOST, "alloc",
-                             "commd on node %s went away while memory was being registered",
-                             ctx->node);
-        if ((int64_t)now_ms() > deadline)
-            return error_set(error_mine(), COMMD_E_TIMEOUT, "alloc",
-                             "commd on node %s does not answer", ctx->node);
-        wait_slice(ctx);
-    }
-    if (!w->reply.arena_answer.cause)
-        return 0;
-    return error_set(error_mine(), -(int)w->reply.arena_answer.cause, "alloc", "%s",
-                     w->reply.arena_answer.text);
-}
-
 int control_arena_add(struct commd_context *ctx, uint64_t arena, size_t size, int fd)
 {
     struct join_wait w = {.board_fd = -1, .doorbell = -1};
+    struct msg m = arena_add(arena, size);
     int r;
 
     pthread_mutex_lock(&ctx->lock);
     r = reconnect(ctx);
-    if (r == 0) {
-        struct msg m;
-
-        wait_begin(ctx, &w);
-        m = arena_add(arena, size, w.req);
-        if (msg_send_fd(ctx->sock, &m, &fd, 1, deadline_in(FRAME_MS)))
-            atomic_store(&ctx->lost, true);
-        r = arena_answer(ctx, &w);
-        wait_end(ctx, &w);
-    }
+    if (!r)
+        r = ask_and_wait(ctx, &m, &m.arena_add.req, fd, "alloc", FRAME_MS, &w);
     pthread_mutex_unlock(&ctx->lock);
+    if (!r && w.reply.arena_answer.cause)
+        r = error_set(error_mine(), -(int)w.reply.arena_answer.cause, "alloc", "%s",
+                      w.reply.arena_answer.text);
     close_fdp(&w.board_fd);
     msg_fini(&w.reply);
     return r;
@@ -473,7 +471,7 @@ int control_arena_add(struct commd_context *ctx, uint64_t arena, size_t size, in
 /* When it fails the connection is lost, and with it all that commd knew of us. */
 void control_arena_again(struct commd_context *ctx, uint64_t arena, size_t size, int fd)
 {
-    struct msg m = arena_add(arena, size, 0);
+    struct msg m = arena_add(arena, size);
 
     pthread_mutex_lock(&ctx->lock);
     if (ctx->sock >= 0 && msg_send_fd(ctx->sock, &m, &fd, 1, deadline_in(FRAME_MS)))
@@ -543,27 +541,6 @@ void control_arena_cancel(const struct commd_group *g, struct join_wait *w)
 
 /* ---- the GPU service ----------------------------------------------------------------------- */
 
-/* With the lock held, which is dropped while waiting: commd-gpu may have to be started. */
-static int gpu_answer(struct commd_context *ctx, struct join_wait *w)
-{
-    int64_t deadline = deadline_in(GPU_ASK_MS);
-
-    while (!w->done) {
-        if (atomic_load(&ctx->lost))
-            return error_set(error_mine(), COMMD_E_NODE_LOST, "run", "commd on node %s went away",
-                             ctx->node);
-        if ((int64_t)now_ms() > deadline)
-            return error_set(error_mine(), COMMD_E_TIMEOUT, "run",
-                             "commd on node %s does not say whether it has a GPU service",
-                             ctx->node);
-        wait_slice(ctx);
-    }
-    if (!w->reply.gpu_answer.cause && w->board_fd >= 0)
-        return 0;
-    return error_set(error_mine(), -(int)w->reply.gpu_answer.cause, "run", "%s",
-                     w->reply.gpu_answer.text);
-}
-
 int control_gpu_ask(struct commd_context *ctx, int *ret_sock)
 {
     struct join_wait w = {.board_fd = -1, .doorbell = -1};
@@ -571,18 +548,15 @@ int control_gpu_ask(struct commd_context *ctx, int *ret_sock)
     int r;
 
     pthread_mutex_lock(&ctx->lock);
-    if (atomic_load(&ctx->lost)) {
+    if (atomic_load(&ctx->lost))
         r = error_set(error_mine(), COMMD_E_NODE_LOST, "run", "commd on node %s is gone",
                       ctx->node);
-    } else {
-        wait_begin(ctx, &w);
-        m.gpu_ask.req = w.req;
-        if (msg_send_fd(ctx->sock, &m, NULL, 0, deadline_in(FRAME_MS)))
-            atomic_store(&ctx->lost, true);
-        r = gpu_answer(ctx, &w);
-        wait_end(ctx, &w);
-    }
+    else
+        r = ask_and_wait(ctx, &m, &m.gpu_ask.req, -1, "run", GPU_ASK_MS, &w);
     pthread_mutex_unlock(&ctx->lock);
+    if (!r && (w.reply.gpu_answer.cause || w.board_fd < 0))
+        r = error_set(error_mine(), -(int)w.reply.gpu_answer.cause, "run", "%s",
+                      w.reply.gpu_answer.text);
     if (!r)
         *ret_sock = steal_fd(&w.board_fd);
     close_fdp(&w.board_fd);

@@ -135,7 +135,7 @@ bool absent_ask(struct question **q, const struct commd_group *g, uint64_t seq);
 bool absent_text(const struct question *q, const struct commd_group *g, uint64_t seq, char *text,
                  size_t len, int *ret_rank, char node[MSG_NAME_MAX]);
 void absent_free(struct question **q); /* NULL is fine */
-/* With the context's lock held: an answer came. */
+/* An answer came. */
 void absent_answer(struct commd_context *ctx, const struct msg_absent *m);
 
 #endif

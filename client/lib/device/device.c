@@ -136,11 +136,7 @@ void device_group_free(struct commd_group *g)
     if (!dg)
         return;
     pthread_mutex_lock(&lock);
-    for (struct device_group **p = &dg->dev->groups; *p; p = &(*p)->next)
-        if (*p == dg) {
-            *p = dg->next;
-            break;
-        }
+    list_remove(dg->dev->groups, dg, next);
     pthread_mutex_unlock(&lock);
     path_leave(dg);
     absent_free(&dg->failure.question);
