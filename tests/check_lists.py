@@ -107,7 +107,7 @@ LISTS = {
         (COMMD_H, r"enum commd_coll \{", r"\};", r"COMMD_(\w+)", P2P, IN_ORDER),
         (COMMD_H, r"/\* ---- collectives", r"/\* ---- point", r"^int commd_(\w+)\(", ()),
         (ENUMS, r"", r"\Z", r"^COLL\((\w+)\)", (), IN_ORDER),
-        ("client/lib/api/api.c", r"", r"\Z", r"\.coll = COMMD_(\w+)", P2P),
+        ("client/lib/api/api.c", r"", r"\Z", r"op_of\(COMMD_(\w+)", P2P),
         ("client/lib/libcommd.map", r"set_timeout;", r"commd_run;", r"commd_(\w+);", ()),
         (STEPS, r"coll_steps\[COLL_COUNT\] = \{", r"\n\};", r"\[COLL_(\w+)\]", (), IN_ORDER),
         (PLAN, r"schedules\[COLL_COUNT\] = \{", r"\n\};", r"\[COLL_(\w+)\]", (), IN_ORDER),

@@ -244,11 +244,7 @@ PUBLIC void commd_group_leave(struct commd_group *g)
     device_group_flush(g);
     async_drop_group(g);
     pthread_mutex_lock(&ctx->lock);
-    for (struct commd_group **p = &ctx->groups; *p; p = &(*p)->next)
-        if (*p == g) {
-            *p = g->next;
-            break;
-        }
+    list_remove(ctx->groups, g, next);
     pthread_mutex_unlock(&ctx->lock);
     m.client_leave.group = g->board.group;
     m.client_leave.ops = atomic_load(&g->board.members[g->local].ops);
@@ -402,69 +398,58 @@ PUBLIC int commd_start_batch(struct commd_group *group, const struct commd_op *o
     return async_start_batch(group, ops, (unsigned)n, on_done, arg, ret_work);
 }
 
-PUBLIC int commd_all_reduce(struct commd_group *group, const void *send, void *recv, size_t count,
-                            int dtype, int redop)
+static inline struct commd_op op_of(int coll, const void *send, void *recv, size_t count, int dtype)
 {
     struct commd_op op = op_nothing;
 
-    op.coll = COMMD_ALL_REDUCE;
-    op.dtype = dtype;
-    op.redop = redop;
+    op.coll = coll;
     op.send = send;
     op.recv = recv;
     op.count = count;
+    op.dtype = dtype;
+    return op;
+}
+
+PUBLIC int commd_all_reduce(struct commd_group *group, const void *send, void *recv, size_t count,
+                            int dtype, int redop)
+{
+    struct commd_op op = op_of(COMMD_ALL_REDUCE, send, recv, count, dtype);
+
+    op.redop = redop;
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_reduce(struct commd_group *group, const void *send, void *recv, size_t count,
                         int dtype, int redop, int root)
 {
-    struct commd_op op = op_nothing;
+    struct commd_op op = op_of(COMMD_REDUCE, send, recv, count, dtype);
 
-    op.coll = COMMD_REDUCE;
-    op.dtype = dtype;
     op.redop = redop;
     op.root = root;
-    op.send = send;
-    op.recv = recv;
-    op.count = count;
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_broadcast(struct commd_group *group, void *buf, size_t count, int dtype, int root)
 {
-    struct commd_op op = op_nothing;
+    struct commd_op op = op_of(COMMD_BROADCAST, NULL, buf, count, dtype);
 
-    op.coll = COMMD_BROADCAST;
-    op.dtype = dtype;
     op.root = root;
-    op.recv = buf;
-    op.count = count;
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_all_gather(struct commd_group *group, const void *send, void *recv, size_t count,
                             int dtype)
 {
-    struct commd_op op = op_nothing;
+    struct commd_op op = op_of(COMMD_ALL_GATHER, send, recv, count, dtype);
 
-    op.coll = COMMD_ALL_GATHER;
-    op.dtype = dtype;
-    op.send = send;
-    op.recv = recv;
-    op.count = count;
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_all_gather_v(struct commd_group *group, const void *send, void *recv,
                               const size_t *counts, int dtype)
 {
-    struct commd_op op = op_nothing;
+    struct commd_op op = op_of(COMMD_ALL_GATHER_V, send, recv, 0, dtype);
 
-    op.coll = COMMD_ALL_GATHER_V;
-    op.dtype = dtype;
-    op.send = send;
-    op.recv = recv;
     op.recv_counts = counts;
     return commd_run(group, &op);
 }
@@ -472,27 +457,18 @@ PUBLIC int commd_all_gather_v(struct commd_group *group, const void *send, void 
 PUBLIC int commd_gather(struct commd_group *group, const void *send, void *recv, size_t count,
                         int dtype, int root)
 {
-    struct commd_op op = op_nothing;
+    struct commd_op op = op_of(COMMD_GATHER, send, recv, count, dtype);
 
-    op.coll = COMMD_GATHER;
-    op.dtype = dtype;
     op.root = root;
-    op.send = send;
-    op.recv = recv;
-    op.count = count;
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_gather_v(struct commd_group *group, const void *send, size_t send_count,
                           void *recv, const size_t *recv_counts, int dtype, int root)
 {
-    struct commd_op op = op_nothing;
+    struct commd_op op = op_of(COMMD_GATHER_V, send, recv, 0, dtype);
 
-    op.coll = COMMD_GATHER_V;
-    op.dtype = dtype;
     op.root = root;
-    op.send = send;
-    op.recv = recv;
     op.send_counts = &send_count;
     op.recv_counts = recv_counts;
     return commd_run(group, &op);
@@ -501,27 +477,18 @@ PUBLIC int commd_gather_v(struct commd_group *group, const void *send, size_t se
 PUBLIC int commd_scatter(struct commd_group *group, const void *send, void *recv, size_t count,
                          int dtype, int root)
 {
-    struct commd_op op = op_nothing;
+    struct commd_op op = op_of(COMMD_SCATTER, send, recv, count, dtype);
 
-    op.coll = COMMD_SCATTER;
-    op.dtype = dtype;
     op.root = root;
-    op.send = send;
-    op.recv = recv;
-    op.count = count;
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_scatter_v(struct commd_group *group, const void *send, const size_t *send_counts,
                            void *recv, size_t recv_count, int dtype, int root)
 {
-    struct commd_op op = op_nothing;
+    struct commd_op op = op_of(COMMD_SCATTER_V, send, recv, 0, dtype);
 
-    op.coll = COMMD_SCATTER_V;
-    op.dtype = dtype;
     op.root = root;
-    op.send = send;
-    op.recv = recv;
     op.send_counts = send_counts;
     op.recv_counts = &recv_count;
     return commd_run(group, &op);
@@ -530,27 +497,18 @@ PUBLIC int commd_scatter_v(struct commd_group *group, const void *send, const si
 PUBLIC int commd_reduce_scatter(struct commd_group *group, const void *send, void *recv,
                                 size_t count, int dtype, int redop)
 {
-    struct commd_op op = op_nothing;
+    struct commd_op op = op_of(COMMD_REDUCE_SCATTER, send, recv, count, dtype);
 
-    op.coll = COMMD_REDUCE_SCATTER;
-    op.dtype = dtype;
     op.redop = redop;
-    op.send = send;
-    op.recv = recv;
-    op.count = count;
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_reduce_scatter_v(struct commd_group *group, const void *send, void *recv,
                                   const size_t *counts, int dtype, int redop)
 {
-    struct commd_op op = op_nothing;
+    struct commd_op op = op_of(COMMD_REDUCE_SCATTER_V, send, recv, 0, dtype);
 
-    op.coll = COMMD_REDUCE_SCATTER_V;
-    op.dtype = dtype;
     op.redop = redop;
-    op.send = send;
-    op.recv = recv;
     op.send_counts = counts;
     return commd_run(group, &op);
 }
@@ -558,13 +516,8 @@ PUBLIC int commd_reduce_scatter_v(struct commd_group *group, const void *send, v
 PUBLIC int commd_all_to_all(struct commd_group *group, const void *send, void *recv, size_t count,
                             int dtype)
 {
-    struct commd_op op = op_nothing;
+    struct commd_op op = op_of(COMMD_ALL_TO_ALL, send, recv, count, dtype);
 
-    op.coll = COMMD_ALL_TO_ALL;
-    op.dtype = dtype;
-    op.send = send;
-    op.recv = recv;
-    op.count = count;
     return commd_run(group, &op);
 }
 
@@ -572,12 +525,8 @@ PUBLIC int commd_all_to_all_v(struct commd_group *group, const void *send,
                               const size_t *send_counts, void *recv, const size_t *recv_counts,
                               int dtype)
 {
-    struct commd_op op = op_nothing;
+    struct commd_op op = op_of(COMMD_ALL_TO_ALL_V, send, recv, 0, dtype);
 
-    op.coll = COMMD_ALL_TO_ALL_V;
-    op.dtype = dtype;
-    op.send = send;
-    op.recv = recv;
     op.send_counts = send_counts;
     op.recv_counts = recv_counts;
     return commd_run(group, &op);
@@ -585,8 +534,7 @@ PUBLIC int commd_all_to_all_v(struct commd_group *group, const void *send,
 
 PUBLIC int commd_barrier(struct commd_group *group)
 {
-    struct commd_op op = op_nothing;
+    struct commd_op op = op_of(COMMD_BARRIER, NULL, NULL, 0, 0);
 
-    op.coll = COMMD_BARRIER;
     return commd_run(group, &op);
 }
