@@ -14,6 +14,7 @@
 #include "client/lib/device/note.h"
 #include "client/lib/device/session.h"
 
+#include <assert.h>
 #include <stdio.h>
 
 enum { AUX_MOST = SESSION_AUX / 2, WAIT_NAP_US = 50, WATCH_EVERY = 20 };
@@ -63,7 +64,7 @@ static void gate_warn(struct gate *gate, double seconds)
 
     pthread_mutex_lock(&a->session->pend);
     g = a->group ? a->group->group : NULL;
-    if (g && !a->collected)
+    if (g && a->state != ANNOUNCED_ENDED)
         fprintf(
             stderr,
             "commd: rank %u of group \"%s\" on node %s has waited for %.1f s for operation %llu "
@@ -211,11 +212,12 @@ static int fill(struct device_group *dg, const struct commd_op *op, const struct
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
-/* With calls held: has the operation that had slot @i last ended? */
+/* Has the operation that had slot @i last ended? */
 static bool is_free(struct session *s, unsigned i)
 {
     bool ended;
 
+    assert_held(&s->calls);
     pthread_mutex_lock(&s->pend);
     ended = !s->slots[i] || session_ended(s->slots[i]);
     pthread_mutex_unlock(&s->pend);
@@ -235,14 +237,14 @@ static size_t aux_pending(struct session *s)
     return sum;
 }
 
-/* With calls held: is there room for an operation with @aux_len bytes beside its slot? 0;
- * SLOT_BUSY: not before an older one has ended; COMMD_E_GPU_LOST. */
+/* Is there room for an operation with @aux_len bytes beside its slot? 0; SLOT_BUSY: not before an
+ * older one has ended; COMMD_E_GPU_LOST. */
 static int look_for_room(struct device_group *dg, const struct commd_op *op, uint32_t aux_len)
 {
     struct session *s = dg->session;
 
     if (atomic_load(&s->lost)) {
-        atomic_store(&dg->disagreed, true);
+        path_lost(dg);
         return error_set(error_mine(), COMMD_E_GPU_LOST, op_name(op), "%s: commd-gpu is gone",
                          op_name(op));
     }
@@ -261,13 +263,15 @@ static void ring(struct session *s)
         (void)!write(s->bell, &(uint64_t){1}, sizeof(uint64_t));
 }
 
-/* With calls held: from here on it is an operation, whatever happens. */
+/* From here on it is an operation, whatever happens. */
 static void publish(struct session *s, struct announced *a, struct session_slot *slot,
                     const void *words)
 {
     unsigned i = a->n % SESSION_SLOTS;
     struct session_slot *to = &s->region->slots[i];
 
+    assert_held(&s->calls);
+    assert(a->n == s->count && slot->aux_len <= AUX_MOST);
     if (slot->aux_len) {
         if (s->aux_at + slot->aux_len > SESSION_AUX)
             s->aux_at = 0;
@@ -302,9 +306,8 @@ static struct announced *announced_new(struct device_group *dg, const struct com
     a->n = s->count;
     a->seq = dg->next_seq;
     a->coll = op->coll;
-    a->quiet = !how->ret_work && !how->on_done;
+    a->tells = how->ret_work || how->on_done ? TELLS_WORK : TELLS_NEXT_CALL;
     a->limit_ms = limit_of(dg, op);
-    a->lands = lands;
     a->gate = (struct gate){.ops = &announced_ops,
                             .ready = &s->region->flags.ready[i],
                             .done = &s->region->flags.done[i],
@@ -396,7 +399,7 @@ static void announce_abort(struct device_group *dg, const struct commd_error *wh
     session_tell(dg->session, &m);
 }
 
-/* With dg->lock and calls held: the operation of @slot, which this rank cannot do. Returns why. */
+/* The operation of @slot, which this rank cannot do. Returns why. */
 static int announce_declined(struct device_group *dg, const struct commd_op *op,
                              struct session_slot *slot)
 {
@@ -414,8 +417,8 @@ static int announce_declined(struct device_group *dg, const struct commd_op *op,
     }
     snprintf(words.text, sizeof words.text, "%.*s", (int)sizeof words.text - 1, why.message);
     a->refs = 1; /* the slot's */
-    a->quiet = false;
-    a->declined = a->warned = true; /* nobody waits for it */
+    a->tells = TELLS_CALL;
+    announced_begin(a, ANNOUNCED_WARNED, (int64_t)now_ms()); /* nobody waits for it */
     a->aux_len = slot->aux_len = sizeof words;
     slot->aux_bits = SESSION_DECLINED;
     slot->send = slot->recv = (struct session_place){0};
@@ -437,7 +440,7 @@ static uint64_t given(const struct commd_op *op, const struct side_places *p, un
     return p->send.bytes;
 }
 
-/* With dg->lock and calls held. LENT_BUSY, SLOT_BUSY: nothing has happened. */
+/* LENT_BUSY, SLOT_BUSY: nothing has happened. */
 static int announce_locked(struct device_group *dg, const struct commd_op *op,
                            const struct op_desc *desc, const struct side_places *p,
                            const struct telling *how, struct beside *b)
@@ -446,8 +449,11 @@ static int announce_locked(struct device_group *dg, const struct commd_op *op,
     struct session_slot slot;
     struct announced *a;
     struct commd_work *w;
-    int r = look_for_room(dg, op, b->aux_len);
+    int r;
 
+    assert_held(&dg->lock);
+    assert(dg->attached);
+    r = look_for_room(dg, op, b->aux_len);
     if (r)
         return r;
     r = fill(dg, op, desc, p, &slot, b);
@@ -476,10 +482,10 @@ static int announce_locked(struct device_group *dg, const struct commd_op *op,
     publish(s, a, &slot, b->words);
     dg->next_seq++;
     w->gate = &a->gate;
-    r = a->lands ? enqueue_lent(dg, a, op, p, b, how->wait)
-                 : enqueue_flags(dg, a, op, p, how->wait);
+    r = announced_lands(a) ? enqueue_lent(dg, a, op, p, b, how->wait)
+                           : enqueue_flags(dg, a, op, p, how->wait);
     if (r) { /* a stream of ours does not do what was announced */
-        if (a->lands)
+        if (announced_lands(a))
             atomic_store_explicit(a->gate.landed, session_mark(a->n), memory_order_release);
         session_lose(s, commd_last_error()->message);
     }

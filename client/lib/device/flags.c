@@ -5,6 +5,7 @@
 
 #include <sys/mman.h>
 
+#include "client/lib/context/held.h"
 #include "client/lib/device/driver.h"
 
 enum { PAGE_BYTES = 64 << 10, PAGE_SLOTS = PAGE_BYTES / sizeof(struct flag_words) };
@@ -12,7 +13,6 @@ enum { PAGE_BYTES = 64 << 10, PAGE_SLOTS = PAGE_BYTES / sizeof(struct flag_words
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct flag_slot *free_slots;
 
-/* With the lock held. */
 static int page_add(const char *op)
 {
     struct flag_slot *slots = calloc(PAGE_SLOTS, sizeof *slots);
@@ -21,6 +21,7 @@ static int page_add(const char *op)
     cu_result r;
     void *p;
 
+    assert_held(&lock);
     if (!slots)
         return error_set(error_mine(), COMMD_E_NOMEM, op, "%s: no memory for flags", op);
     p = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -112,7 +112,7 @@ static int lent_new(struct session *s, const char *op, size_t bytes, struct lent
     int fd = -1, r;
 
     if (!l)
-        return error_set(error_mine(), COMMD_E_INTERNAL, op, "%s: no memory", op);
+        return error_set(error_mine(), COMMD_E_NOMEM, op, "%s: no memory", op);
     m.memory.bytes = bytes;
     r = session_ask_fd(s, &m, sizeof m, NULL, 0, &answer, &fd);
     if (!r && !lent_fits(bytes, answer.memory.bytes)) {
@@ -139,7 +139,7 @@ static int lent_new(struct session *s, const char *op, size_t bytes, struct lent
 
 /* ---- who has it ------------------------------------------------------------------------------ */
 
-/* With pend held: operations that are over give back what they have. */
+/* Operations that are over give back what they have. */
 static void lent_sweep(struct session *s)
 {
     for (unsigned i = 0; i < SESSION_SLOTS; i++)
@@ -256,8 +256,10 @@ int lent_take(struct session *s, const char *op, size_t bytes, uint64_t *ret_ret
 {
     size_t size = MIN(size_class(bytes, LENT_LEAST), s->lent_limit);
     uint64_t before, now;
-    int r = landed_page(s, op);
+    int r;
 
+    assert_held(&s->calls);
+    r = landed_page(s, op);
     if (r)
         return r;
     in_use(s, &before);

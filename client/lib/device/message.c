@@ -21,11 +21,6 @@
 
 enum { FLUSH_NAP_US = 200, FLUSH_LOOK = 50 };
 
-static void message_unref(struct gate *gate)
-{
-    staged_unref(staged_of(gate));
-}
-
 /* By the host: no stream will. */
 static void store_landed(const struct staged *st)
 {
@@ -34,33 +29,31 @@ static void store_landed(const struct staged *st)
 
 /* ---- sends ----------------------------------------------------------------------------------- */
 
+/* @by: 1, it is one that is not done, or -1. */
+static void count_send(const struct staged *st, int by)
+{
+    atomic_fetch_add(&st->group->sends, (unsigned)by);
+    if (st->quiet)
+        atomic_fetch_add(&st->group->quiet_sends, (unsigned)by);
+}
+
 static void send_over(struct gate *gate, const struct commd_error *e)
 {
     struct staged *st = staged_of(gate);
 
     store_landed(st);
-    atomic_fetch_sub(&st->group->sends, 1);
-    if (st->quiet)
-        atomic_fetch_sub(&st->group->quiet_sends, 1);
+    count_send(st, -1);
     staged_over(st, e, FAILURE_OWN);
 }
 
 static int send_wait_stream(struct gate *gate, void *stream)
 {
-    struct staged *st = staged_of(gate);
-    struct scope scope;
-    int r = scope_enter_known(st->name, stream, st->ctx, &scope);
-
-    if (r)
-        return r;
-    r = staged_await(st, WORD_DONE, gate->pieces, stream);
-    scope_leave(&scope);
-    return r;
+    return staged_wait_stream(staged_of(gate), WORD_DONE, stream);
 }
 
 static const struct gate_ops send_ops = {
     .over = send_over,
-    .unref = message_unref,
+    .unref = gate_unref,
     .wait_stream = send_wait_stream,
 };
 
@@ -313,7 +306,7 @@ static int recv_wait_stream(struct gate *gate, void *stream)
 
 static const struct gate_ops recv_ops = {
     .over = recv_over,
-    .unref = message_unref,
+    .unref = gate_unref,
     .wait_stream = recv_wait_stream,
 };
 
@@ -330,23 +323,19 @@ static int enqueue_recv(struct staged *st, const struct commd_op *op, bool wait)
 
 /* ---- both ------------------------------------------------------------------------------------ */
 
-static int queue(struct device_group *dg, struct staged *st, struct commd_work *w, bool send)
+static int queue(struct staged *st, struct commd_work *w, bool send)
 {
     int r;
 
     w->gate = &st->gate;
     if (send)
-        atomic_fetch_add(&dg->sends, 1);
-    if (send && st->quiet)
-        atomic_fetch_add(&dg->quiet_sends, 1);
+        count_send(st, 1);
     r = async_queue_message(w, send);
     if (!r)
         return 0;
     w->gate = NULL;
     if (send)
-        atomic_fetch_sub(&dg->sends, 1);
-    if (send && st->quiet)
-        atomic_fetch_sub(&dg->quiet_sends, 1);
+        count_send(st, -1);
     return r;
 }
 
@@ -373,7 +362,7 @@ static void message_decline(struct device_group *dg, const struct commd_op *op)
     *error_mine() = why;
 }
 
-/* With dg->lock held, in the context. */
+/* In the context. */
 static int try_message(struct device_group *dg, const struct commd_op *op,
                        const struct telling *how)
 {
@@ -402,7 +391,7 @@ static int try_message(struct device_group *dg, const struct commd_op *op,
     }
     r = send ? enqueue_send(st, op) : enqueue_recv(st, op, how->wait);
     if (!r)
-        r = queue(dg, st, w, send);
+        r = queue(st, w, send);
     if (r) {
         work_free(w);
         staged_drop(st);

@@ -14,6 +14,7 @@
  * numbers of operations: then nothing fits any more, and the group is broken. */
 #include "client/lib/device/session.h"
 
+#include <assert.h>
 #include <stdio.h>
 
 #include "shm/gpu/able.h"
@@ -101,6 +102,23 @@ static bool claim_make(const struct device_group *dg, const struct offer *offers
              g->name);
     *ret_len = sizeof c->m + n * sizeof *units + g->board.world * sizeof *unit_of_rank;
     return true;
+}
+
+/* ---- states ---------------------------------------------------------------------------------- */
+
+static const bool path_may[4][4] = {
+    /* to:                 UNKNOWN HOST DEVICE LOST */
+    [GROUP_PATH_UNKNOWN] = {0, 1, 1, 0},
+    [GROUP_PATH_HOST] = {0, 0, 0, 0},
+    [GROUP_PATH_DEVICE] = {0, 0, 0, 1}, /* path_lost() */
+    [GROUP_PATH_LOST] = {1, 0, 0, 0},
+};
+
+static void path_set(struct device_group *dg, enum group_path to)
+{
+    assert_held(&dg->lock);
+    assert(path_may[dg->path][to]);
+    dg->path = to;
 }
 
 /* ---- agreeing -------------------------------------------------------------------------------- */
@@ -242,28 +260,25 @@ static void detach(struct device_group *dg)
     struct session_msg m = {.type = SESSION_DETACH, .id = dg->attached};
     struct session *s = dg->session;
 
+    assert(!dg->attached || s);
     if (!dg->attached)
         return;
-    pthread_mutex_lock(&s->pend);
-    for (unsigned i = 0; i < SESSION_SLOTS; i++)
-        if (s->slots[i] && s->slots[i]->group == dg)
-            s->slots[i]->past = true;
+    session_past(s, dg, false);
     dg->attached = 0;
-    pthread_mutex_unlock(&s->pend);
     if (!atomic_load(&s->lost))
         session_tell(s, &m);
 }
 
-/* The host path it is; is that well with this rank? The setting is the same on all of them. */
-static int check_wish(struct device_group *dg, const struct commd_op *op, const char *why)
+/* The group takes the host path, for good; or, by a setting that is the same on all ranks, none. */
+static int take_host_path(struct device_group *dg, const struct commd_op *op, const char *why)
 {
-    if (!wish_is("device"))
-        return 0;
-    dg->path = GROUP_PATH_UNKNOWN;
-    return error_set(error_mine(), COMMD_E_INVALID, op_name(op),
-                     "%s: group \"%s\" cannot take the device path, which COMMD_DEVICE_PATH asks "
-                     "for: %s",
-                     op_name(op), dg->group->name, why);
+    if (wish_is("device"))
+        return error_set(error_mine(), COMMD_E_INVALID, op_name(op),
+                         "%s: group \"%s\" cannot take the device path, which COMMD_DEVICE_PATH "
+                         "asks for: %s",
+                         op_name(op), dg->group->name, why);
+    path_set(dg, GROUP_PATH_HOST);
+    return 0;
 }
 
 static int refuse_path(struct device_group *dg, const struct commd_op *op,
@@ -276,10 +291,10 @@ static int refuse_path(struct device_group *dg, const struct commd_op *op,
         k++;
     snprintf(why, sizeof why, "rank %u: %.*s", k, (int)sizeof offers->why, offers[k].why);
     detach(dg);
-    return check_wish(dg, op, why);
+    return take_host_path(dg, op, why);
 }
 
-/* Asks all ranks; dg->path stays the host path unless all can. */
+/* Asks all ranks. */
 static int agree_with_all(struct device_group *dg, const struct commd_op *op, int gpu,
                           struct offer *offers)
 {
@@ -300,31 +315,27 @@ static int agree_with_all(struct device_group *dg, const struct commd_op *op, in
     }
     if (!all_can(dg, offers))
         return refuse_path(dg, op, offers);
-    dg->path = GROUP_PATH_DEVICE;
+    path_set(dg, GROUP_PATH_DEVICE);
     return 0;
 }
 
-/* With dg->lock held. 0 or COMMD_E_*; dg->path is set. */
+/* 0: dg->path is set. Or COMMD_E_*: it stays unknown. */
 static int agree(struct device_group *dg, const struct commd_op *op, int gpu)
 {
     unsigned world = dg->group->board.world;
     struct offer *offers;
     int r;
 
-    dg->path = GROUP_PATH_HOST;
     if (!dg->group->board.gpu)
-        return check_wish(dg, op, "a node of it has no GPU service");
+        return take_host_path(dg, op, "a node of it has no GPU service");
     if (world > SESSION_MAX_WORLD)
-        return check_wish(dg, op, "it has too many ranks");
+        return take_host_path(dg, op, "it has too many ranks");
     offers = calloc(world, sizeof *offers);
     if (!offers)
         return error_set(error_mine(), COMMD_E_NOMEM, "run", "no memory for %u ranks", world);
     detach(dg);
-    atomic_store(&dg->disagreed, false);
     r = agree_with_all(dg, op, gpu, offers);
     free(offers);
-    if (r)
-        dg->path = GROUP_PATH_UNKNOWN;
     return r;
 }
 
@@ -370,31 +381,33 @@ static int gpu_of(const struct commd_group *g, const struct commd_op *op)
     return driver(NULL)->ctx_device(&ordinal) ? -1 : ordinal;
 }
 
-/* With dg->lock held. What has failed since the call began is told first: other ranks were told,
- * and need not come to agree. */
+/* What has failed since the call began is told first: other ranks were told, and need not come to
+ * agree. */
 static int leave_path(struct device_group *dg)
 {
     if (atomic_load(&dg->session->lost))
         session_release(dg->session);
-    dg->path = GROUP_PATH_UNKNOWN;
+    path_set(dg, GROUP_PATH_UNKNOWN);
     return session_tell_failure(dg);
 }
 
-/* With dg->lock held, in the context. */
+/* In the context. */
 static int start_locked(struct device_group *dg, const struct commd_op *op,
                         const struct telling *how)
 {
     struct op_desc desc;
     int r = 0;
 
-    if (dg->path == GROUP_PATH_DEVICE &&
-        (atomic_load(&dg->disagreed) || atomic_load(&dg->session->lost)))
+    assert_held(&dg->lock);
+    if (dg->path == GROUP_PATH_DEVICE && atomic_load(&dg->session->lost))
+        path_lost(dg);
+    if (dg->path == GROUP_PATH_LOST)
         r = leave_path(dg);
     if (!r && dg->path == GROUP_PATH_UNKNOWN)
         r = agree(dg, op, gpu_of(dg->group, op));
     if (r)
         return r;
-    if (dg->path == GROUP_PATH_HOST) /* once it is that it stays so */
+    if (dg->path == GROUP_PATH_HOST)
         return staged_begin(dg, op, how);
     desc = describe(dg->group, op);
     return gpu_able(&desc, dg->nunits) ? announce(dg, op, &desc, how) : staged_begin(dg, op, how);
@@ -406,23 +419,11 @@ int path_start(struct device_group *dg, const struct commd_op *op, int gpu,
     return begin_in_turn(start_locked, dg, op, gpu, how);
 }
 
-/* Its operations on @s do not know it any more. */
-static void leave_session(struct device_group *dg, struct session *s)
-{
-    pthread_mutex_lock(&s->pend);
-    for (unsigned i = 0; i < SESSION_SLOTS; i++)
-        if (s->slots[i] && s->slots[i]->group == dg) {
-            session_ended(s->slots[i]);
-            s->slots[i]->group = NULL;
-        }
-    pthread_mutex_unlock(&s->pend);
-}
-
 void path_leave(struct device_group *dg)
 {
     /* also on those that it had before: what was lent there may not have landed */
     for (struct session *s = atomic_load(&dg->dev->session); s; s = s->next)
-        leave_session(dg, s);
+        session_past(s, dg, true);
     if (dg->session)
         detach(dg); /* which ends what is pending */
 }

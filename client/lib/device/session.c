@@ -21,6 +21,7 @@
 #include "client/lib/device/note.h"
 #include "client/lib/device/session.h"
 
+#include <assert.h>
 #include <poll.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -100,10 +101,12 @@ static int receive_message(int sock, struct session_msg *m, int fds[2], unsigned
 int session_ask_fd(struct session *s, const struct session_msg *m, size_t len, const int *fds,
                    unsigned nfds, struct session_msg *ret, int *ret_fd)
 {
-    int got[2] = {-1, -1}, r = send_message(s->sock, m, len, fds, nfds);
     bool heard = false;
+    int got[2] = {-1, -1}, r;
     unsigned n = 0;
 
+    assert_held(&s->calls);
+    r = send_message(s->sock, m, len, fds, nfds);
     r = r ? session_gone(strerror(-r)) : receive_message(s->sock, ret, got, &n);
     if (!r && ret->id == m->id && ret->type == SESSION_ANSWER && ret->answer.code) {
         heard = true;
@@ -152,6 +155,7 @@ static void session_unuse(struct session *s)
 
 void session_shut(struct session *s)
 {
+    assert_held(&s->calls);
     if (!atomic_load(&s->lost) || atomic_load(&s->users))
         return;
     close_fdp(&s->sock);
@@ -307,50 +311,74 @@ int session_get(struct device *dev, int gpu, struct session **ret_session)
 
 /* ---- the end of operations ------------------------------------------------------------------- */
 
-/* The next operation agrees anew; but not because of one from before the last time, of which the
- * other ranks may know nothing. */
-static void disagree(struct announced *a)
+static const bool announced_may[6][6] = {
+    /* to:                CALLED READY WARNED GIVEN_UP PAST ENDED */
+    [ANNOUNCED_CALLED] = {0, 1, 1, 1, 1, 1}, /* WARNED: of one that was declined */
+    [ANNOUNCED_READY] = {0, 0, 1, 1, 1, 1},
+    [ANNOUNCED_WARNED] = {0, 0, 0, 1, 1, 1},
+    [ANNOUNCED_GIVEN_UP] = {0, 0, 0, 0, 1, 1},
+    [ANNOUNCED_PAST] = {0, 0, 0, 0, 1, 1}, /* PAST: agreed anew, and left then */
+    [ANNOUNCED_ENDED] = {0, 0, 0, 0, 0, 0},
+};
+
+/* With pend held, once it is announced. */
+static void announced_set(struct announced *a, enum announced_state to)
 {
-    if (!a->past)
-        atomic_store(&a->group->disagreed, true);
+    assert(announced_may[a->state][to]);
+    a->state = to;
 }
 
-/* With pend held. */
-static void announced_end(struct announced *a)
+void announced_begin(struct announced *a, enum announced_state to, int64_t now)
 {
-    const struct session_result *r = &a->session->region->results[a->n % SESSION_SLOTS];
-    struct session_result copy;
-    struct device_group *dg = a->group;
+    announced_set(a, to);
+    a->since_ms = now;
+    a->deadline_ms = a->limit_ms < 0 ? -1 : now + a->limit_ms;
+}
 
-    memcpy(&copy, r, sizeof copy);
-    copy.text[sizeof copy.text - 1] = 0;
-    a->collected = true;
-    if (a->lent)
-        lent_give(a->session, steal_ptr(a->lent));
+/* Its result becomes ours. */
+static void announced_collect(struct announced *a)
+{
+    const struct device_group *dg = a->group;
+    struct session_result r = a->session->region->results[a->n % SESSION_SLOTS];
+
+    r.text[sizeof r.text - 1] = 0;
     if (!dg) {
         error_set(&a->error, COMMD_E_ABORTED, coll_name((unsigned)a->coll),
                   "the group was left while operations were pending");
-    } else if (copy.code) {
-        error_set(&a->error, copy.code < 0 ? copy.code : COMMD_E_INTERNAL,
-                  coll_name((unsigned)a->coll),
-                  "operation %llu on GPUs (%s) of group \"%s\": %.240s", (unsigned long long)a->seq,
-                  coll_name((unsigned)a->coll), dg->group->name, copy.text);
-        a->error.rank = copy.rank;
-        a->error.pid = (int)copy.pid;
-        a->error.epoch = dg->group->board.epoch;
-        a->error.seq = a->seq;
-        if (commd_error_breaks_group(a->error.code))
-            group_fail(dg->group, &a->error);
+        return;
     }
+    if (!r.code)
+        return;
+    error_set(&a->error, r.code < 0 ? r.code : COMMD_E_INTERNAL, coll_name((unsigned)a->coll),
+              "operation %llu on GPUs (%s) of group \"%s\": %.240s", (unsigned long long)a->seq,
+              coll_name((unsigned)a->coll), dg->group->name, r.text);
+    a->error.rank = r.rank;
+    a->error.pid = (int)r.pid;
+    a->error.epoch = dg->group->board.epoch;
+    a->error.seq = a->seq;
+}
+
+static void announced_end(struct announced *a)
+{
+    struct device_group *dg = a->group;
+    bool past = a->state == ANNOUNCED_PAST;
+
+    announced_collect(a);
+    announced_set(a, ANNOUNCED_ENDED);
+    if (a->lent)
+        lent_give(a->session, steal_ptr(a->lent));
     if (!dg)
         return;
-    if (!a->declined)
+    if (commd_error_breaks_group(a->error.code))
+        group_fail(dg->group, &a->error);
+    if (a->tells != TELLS_CALL)
         note_ended(dg->group, (uint32_t)a->seq, a->error.code);
-    if (a->error.code && a->quiet)
-        failure_note(dg, &a->error, a->past ? FAILURE_OWN : FAILURE_SHARED);
-    /* behind it: who agrees anew, or finds nothing pending, has been told of the failure before */
-    if (a->error.code == COMMD_E_GPU_LOST)
-        disagree(a);
+    if (a->error.code && a->tells == TELLS_NEXT_CALL)
+        failure_note(dg, &a->error, past ? FAILURE_OWN : FAILURE_SHARED);
+    /* behind it: who agrees anew, or finds nothing pending, has been told of the failure before.
+     * Not because of one of the past, of which the other ranks may know nothing. */
+    if (a->error.code == COMMD_E_GPU_LOST && !past)
+        path_lost(dg);
     atomic_fetch_sub(&dg->pending, 1);
 }
 
@@ -363,9 +391,26 @@ static bool announced_done(const struct announced *a)
 
 bool session_ended(struct announced *a)
 {
-    if (!a->collected && gate_landed(&a->gate))
+    assert_held(&a->session->pend);
+    if (a->state != ANNOUNCED_ENDED && gate_landed(&a->gate))
         announced_end(a);
-    return a->collected;
+    return a->state == ANNOUNCED_ENDED;
+}
+
+void session_past(struct session *s, struct device_group *dg, bool leave)
+{
+    pthread_mutex_lock(&s->pend);
+    for (unsigned i = 0; i < SESSION_SLOTS; i++) {
+        struct announced *a = s->slots[i];
+
+        if (!a || a->group != dg)
+            continue;
+        if (!session_ended(a))
+            announced_set(a, ANNOUNCED_PAST);
+        if (leave)
+            a->group = NULL;
+    }
+    pthread_mutex_unlock(&s->pend);
 }
 
 void session_collect(struct device_group *dg)
@@ -430,7 +475,7 @@ static void ask_to_end(struct announced *a, const struct commd_error *why)
 {
     struct session_msg m = {.type = SESSION_ABORT, .id = a->group->attached};
 
-    a->aborted = true;
+    announced_set(a, ANNOUNCED_GIVEN_UP);
     m.answer.code = why->code;
     m.answer.rank = why->rank;
     snprintf(m.answer.text, sizeof m.answer.text, "%.*s", (int)sizeof m.answer.text - 1,
@@ -482,7 +527,7 @@ static void warn(struct announced *a, int64_t now)
     const struct commd_group *g = a->group->group;
     char text[240];
 
-    a->warned = true;
+    announced_set(a, ANNOUNCED_WARNED);
     if (!note_speaks(g, (uint32_t)a->seq))
         return;
     note_missing(g, (uint32_t)a->seq, text, sizeof text);
@@ -493,26 +538,24 @@ static void warn(struct announced *a, int64_t now)
             (unsigned long long)a->seq, coll_name((unsigned)a->coll), text);
 }
 
-/* With pend held. */
 static void watch_one(struct announced *a, int64_t now)
 {
     struct commd_error e;
 
-    if (session_ended(a) || announced_done(a) || !a->group || a->aborted || a->past)
+    if (session_ended(a) || announced_done(a) || a->state >= ANNOUNCED_GIVEN_UP)
         return;
     if (group_broke(a->group, &e)) {
         ask_to_end(a, &e);
         return;
     }
-    if (!a->declined && !gate_full(&a->gate)) /* this rank's own stream has not come so far */
+    if (a->state == ANNOUNCED_CALLED && !gate_full(&a->gate))
         return;
-    if (!a->declined)
+    if (a->state == ANNOUNCED_CALLED)
+        announced_begin(a, ANNOUNCED_READY, now);
+    if (a->tells != TELLS_CALL)
         note_ready(a->group->group, (uint32_t)a->seq, (uint64_t)now);
-    if (!a->since_ms) {
-        a->since_ms = now;
-        a->deadline_ms = a->limit_ms < 0 ? -1 : now + a->limit_ms;
-    }
-    if (!a->warned && a->session->ctx->warn_ms && now - a->since_ms >= a->session->ctx->warn_ms)
+    if (a->state == ANNOUNCED_READY && a->session->ctx->warn_ms &&
+        now - a->since_ms >= a->session->ctx->warn_ms)
         warn(a, now);
     if (a->deadline_ms < 0 || now < a->deadline_ms)
         return;

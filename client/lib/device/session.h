@@ -18,6 +18,18 @@ struct lent {
     uint64_t gpus; /* whose streams reach it: bits */
 };
 
+enum announced_state {
+    ANNOUNCED_CALLED,   /* our stream has not come to it */
+    ANNOUNCED_READY,    /* its input is there, and its limit runs */
+    ANNOUNCED_WARNED,   /* as READY; stderr says that it waits for long, or need not */
+    ANNOUNCED_GIVEN_UP, /* commd-gpu has been asked to end it */
+    ANNOUNCED_PAST,     /* the group agrees anew, or is left: nothing more is asked for it */
+    ANNOUNCED_ENDED,    /* its result is in it */
+};
+
+/* What tells of its failure. */
+enum announced_tells { TELLS_WORK, TELLS_NEXT_CALL, TELLS_CALL /* which has: it was declined */ };
+
 /* An operation that has been announced. */
 struct announced {
     struct gate gate;
@@ -29,16 +41,21 @@ struct announced {
     int coll;
     uintptr_t lo, hi; /* what it writes lies between these */
     cu_context ctx;
-    bool quiet;                              /* there is no work that could tell of a failure */
-    bool declined;                           /* the call has told that it cannot be done */
-    bool aborted, warned;                    /* under pend, as are the next four */
-    bool past;                               /* the group has begun anew since */
-    bool collected;                          /* result is that of commd-gpu */
-    bool lands;                              /* it is over when `landed` says so: lent.c */
-    struct lent *lent;                       /* owned, until then; NULL: none */
-    struct commd_error error;                /* code 0: none */
-    int64_t limit_ms, deadline_ms, since_ms; /* from the moment on when the input was there: 0 */
+    enum announced_tells tells;
+    int64_t limit_ms;
+    /* under pend */
+    enum announced_state state;
+    int64_t since_ms, deadline_ms; /* of READY */
+    struct lent *lent;             /* owned, until it has landed; NULL: none */
+    struct commd_error error;      /* of ENDED; code 0: none */
 };
+
+/* Is it over when its result has been copied out of what is lent (lent.c)? Else when commd-gpu says
+ * so. */
+static inline bool announced_lands(const struct announced *a)
+{
+    return a->gate.landed != a->gate.done;
+}
 
 struct session {
     struct session *next; /* older ones, of any GPU; of those that are lost, streams may still look
@@ -79,7 +96,7 @@ struct session {
 /* That of the context for GPU @gpu of this process; a CUDA context is current. Makes one if there
  * is none, or if it is lost. COMMD_E_*: there cannot be one. */
 int session_get(struct device *dev, int gpu, struct session **ret_session);
-/* With calls held: sends @m (with fds), and waits for the answer to its id. */
+/* Sends @m (with fds), and waits for the answer to its id. */
 int session_ask(struct session *s, const struct session_msg *m, size_t len, const int *fds,
                 unsigned nfds);
 /* The same, of a question whose answer is of its own type, in *ret, and has a descriptor; ret_fd
@@ -87,14 +104,19 @@ int session_ask(struct session *s, const struct session_msg *m, size_t len, cons
 int session_ask_fd(struct session *s, const struct session_msg *m, size_t len, const int *fds,
                    unsigned nfds, struct session_msg *ret, int *ret_fd);
 int session_tell(struct session *s, const struct session_msg *m);
-/* With calls held: its descriptors are closed, if it is lost and nobody uses them any more. */
+/* Its descriptors are closed, if it is lost and nobody uses them any more. */
 void session_shut(struct session *s);
 /* commd-gpu is gone, or of no use any more. */
 void session_lose(struct session *s, const char *why);
 /* It is lost: all that is pending ends. */
 void session_release(struct session *s);
-/* With pend held: has @a ended? Then its result is in it. */
+/* Has @a ended? Then its result is in it. */
 bool session_ended(struct announced *a);
+/* Its limit begins. With pend held, or before it is announced. */
+void announced_begin(struct announced *a, enum announced_state to, int64_t now);
+/* All of the group's that have not ended are of the past; with @leave they do not know it any more.
+ */
+void session_past(struct session *s, struct device_group *dg, bool leave);
 /* A stream may have seen the end of what nobody else has looked at yet. */
 void session_collect(struct device_group *dg);
 /* What the call that is about to return, or to begin, tells of: a failure's code, or 0. */
@@ -106,7 +128,7 @@ void announced_unref(struct announced *a);
 /* ---- session_memory.c ------------------------------------------------------------------------ */
 
 enum { MEMORY_ALONE = 1, MEMORY_ELSEWHERE = 2 };
-/* With calls held: where [p, p + bytes) is in memory that commd-gpu has mapped; tells it of that if
+/* Where [p, p + bytes) is in memory that commd-gpu has mapped; tells it of that if
  * need be. COMMD_E_*; or MEMORY_ALONE: commd-gpu cannot map it; MEMORY_ELSEWHERE: it is on another
  * GPU. */
 int memory_place(struct session *s, const char *op, cu_ptr p, size_t bytes,
@@ -120,7 +142,7 @@ void memory_forget_all(struct session *s);
 /* What an operation needs in place of its sides: if of both, and they are not the same, that of
  * what it receives begins at *ret_recv_at. */
 size_t lent_bytes(const struct side_places *p, bool send, bool recv, size_t *ret_recv_at);
-/* With calls held: @bytes, at most COMMD_DEVICE_ARENA, that commd-gpu has mapped. COMMD_E_*, with a
+/* @bytes, at most COMMD_DEVICE_ARENA, that commd-gpu has mapped. COMMD_E_*, with a
  * remedy; or, with ret_returns, LENT_BUSY: older operations have it all, and it is to be tried
  * again after lent_wait(). */
 enum { LENT_BUSY = 1 };
@@ -129,9 +151,11 @@ int lent_take(struct session *s, const char *op, size_t bytes, uint64_t *ret_ret
 /* With calls free, for others to go on: until some has been given back since @returns was so much.
  * False: not until @until (-1: for good). */
 bool lent_wait(struct session *s, uint64_t returns, int64_t until);
-/* The operation is over: with pend held, or without. */
+/* The operation is over; lent_return() is the same without pend held. */
 static inline void lent_give(struct session *s, struct lent *l)
 {
+    assert_held(&s->pend);
+    assert(s->lent_used >= l->bytes);
     s->lent_used -= l->bytes;
     s->lent_kept += l->bytes;
     l->next = s->lent;
@@ -159,7 +183,7 @@ int announced_await_done(const struct announced *a, cu_stream s);
 int announced_land(const struct announced *a, cu_stream s);
 /* As staged_follow(), of what was announced. */
 int announced_follow(struct device_group *dg, const struct side_place *in, cu_stream stream);
-/* With calls held: before @before, and, for one whose memory commd-gpu has, of those that land. */
+/* Before @before, and, for one whose memory commd-gpu has, of those that land. */
 int announced_follow_before(const struct announced *before, const struct side_place *in,
                             cu_stream stream);
 

@@ -381,6 +381,7 @@ int memory_place(struct session *s, const char *op, cu_ptr p, size_t bytes,
     struct walk w;
     int r;
 
+    assert_held(&s->calls);
     *ret_place = (struct session_place){0};
     if (!bytes)
         return 0;

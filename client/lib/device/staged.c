@@ -53,13 +53,14 @@ void staged_unref(struct staged *st)
         free(st);
 }
 
-static void gate_unref(struct gate *gate)
+void gate_unref(struct gate *gate)
 {
     staged_unref(staged_of(gate));
 }
 
 void staged_over(struct staged *st, const struct commd_error *e, enum failure_state kind)
 {
+    assert_held(&st->dev->ctx->plock);
     if (!e)
         return;
     /* what fails alone was refused before anybody was in the buffers */
@@ -74,17 +75,21 @@ static void collective_over(struct gate *gate, const struct commd_error *e)
     staged_over(staged_of(gate), e, FAILURE_SHARED);
 }
 
-static int collective_wait_stream(struct gate *gate, void *stream)
+int staged_wait_stream(struct staged *st, enum staged_word word, cu_stream stream)
 {
-    struct staged *st = staged_of(gate);
     struct scope scope;
     int r = scope_enter_known(st->name, stream, st->ctx, &scope);
 
     if (r)
         return r;
-    r = staged_await(st, WORD_LANDED, gate->pieces, stream);
+    r = staged_await(st, word, st->gate.pieces, stream);
     scope_leave(&scope);
     return r;
+}
+
+static int collective_wait_stream(struct gate *gate, void *stream)
+{
+    return staged_wait_stream(staged_of(gate), WORD_LANDED, stream);
 }
 
 static const struct gate_ops collective_ops = {
@@ -97,6 +102,7 @@ void staged_reap(struct device *dev)
 {
     struct staged **p = &dev->first, *st;
 
+    assert_held(&dev->lock);
     for (unsigned looks = 0; (st = *p) && looks < REAP_LOOKS;) {
         if (!gate_full(&st->gate) || !gate_landed(&st->gate)) {
             p = &st->next;
@@ -119,6 +125,7 @@ int staged_new(struct device_group *dg, const char *name, size_t bytes, struct s
     struct staged *st = calloc(1, sizeof *st);
     int r;
 
+    assert_held(&dg->lock);
     if (!st)
         return error_set(error_mine(), COMMD_E_NOMEM, name, "%s: no memory for an operation", name);
     pthread_mutex_lock(&dev->lock);
@@ -166,7 +173,7 @@ void staged_drop(struct staged *st)
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
 
-/* With dg->lock held, in its context. */
+/* In its context. */
 static int stream_lane_get(struct device_group *dg, const char *name, cu_context ctx,
                            struct stream_lane **ret_lane)
 {
@@ -174,6 +181,7 @@ static int stream_lane_get(struct device_group *dg, const char *name, cu_context
     struct stream_lane *l = dg->lanes;
     cu_result r;
 
+    assert_held(&dg->lock);
     while (l && l->ctx != ctx)
         l = l->next;
     if (l) {

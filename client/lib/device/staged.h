@@ -38,7 +38,12 @@ struct stream_lane {
     cu_event called; /* the point of the caller's stream where the call was made */
 };
 
-enum group_path { GROUP_PATH_UNKNOWN, GROUP_PATH_HOST, GROUP_PATH_DEVICE };
+enum group_path {
+    GROUP_PATH_UNKNOWN, /* not agreed upon */
+    GROUP_PATH_HOST,
+    GROUP_PATH_DEVICE,
+    GROUP_PATH_LOST, /* as DEVICE, but commd-gpu was lost, here or elsewhere */
+};
 
 struct device_group {
     struct device *dev;        /* borrowed */
@@ -50,15 +55,22 @@ struct device_group {
     _Atomic unsigned sends; /* messages from GPUs that are not done: later ones must not overtake */
     _Atomic unsigned quiet_sends; /* of these, such that have no work: who leaves waits for them */
     /* the device path: path.c; under lock */
-    _Atomic int path;                /* enum group_path */
+    _Atomic int path;                /* enum group_path; DEVICE becomes LOST without the lock */
     struct session *_Atomic session; /* borrowed */
     uint32_t attached;               /* our number for the group there; 0: not attached */
     uint32_t nunits;
     uint64_t next_seq;        /* of operations on the device path, from 1 */
     _Atomic unsigned pending; /* announced, and not known to have ended */
-    _Atomic bool disagreed;   /* commd-gpu was lost, here or elsewhere */
     struct failure failure;
 };
+
+/* commd-gpu was lost, here or elsewhere: the next operation agrees anew. With any lock. */
+static inline void path_lost(struct device_group *dg)
+{
+    int device = GROUP_PATH_DEVICE;
+
+    atomic_compare_exchange_strong(&dg->path, &device, GROUP_PATH_LOST);
+}
 
 struct staged {
     struct gate gate;
@@ -127,22 +139,20 @@ int begin_in_turn(device_begin_fn begin, struct device_group *dg, const struct c
 /* Begins a collective on the host path; a device_begin_fn. */
 int staged_begin(struct device_group *dg, const struct commd_op *op, const struct telling *how);
 
-/* A new one in flight, with dg->lock held and a context current: with a slot, and @bytes of
- * staging.
- */
+/* A new one in flight, in the context that is current: with a slot, and @bytes of staging. */
 int staged_new(struct device_group *dg, const char *name, size_t bytes, struct staged **ret_staged);
 void staged_unref(struct staged *st);
+void gate_unref(struct gate *gate); /* the same, of its gate */
 /* It was not queued after all: lets all streams go on. */
 void staged_drop(struct staged *st);
-/* What is not in flight any more gives back what it holds. With dev->lock held. */
+/* What is not in flight any more gives back what it holds. */
 void staged_reap(struct device *dev);
-/* With dg->lock held, in its context: two streams of ours, of which the first goes on from where
- * @stream is now. */
+/* In @ctx, two streams of ours: the first goes on from where @stream is now. */
 int stream_lane_from(struct device_group *dg, const char *name, cu_context ctx, cu_stream stream,
                      struct stream_lane **ret_lane);
 /* Queued: hands the work out, or lets go of it. */
 void staged_queued(struct staged *st, struct commd_work *w, const struct telling *how);
-/* The host's part has ended, with @e if not NULL; a failure is told as one of @kind. plock held. */
+/* The host's part has ended, with @e if not NULL; a failure is told as one of @kind. */
 void staged_over(struct staged *st, const struct commd_error *e, enum failure_state kind);
 
 /* ---- words.c --------------------------------------------------------------------------------- */
@@ -152,6 +162,8 @@ int staged_copy(struct staged *st, cu_ptr to, cu_ptr from, size_t bytes, cu_stre
 enum staged_word { WORD_READY, WORD_DONE, WORD_LANDED };
 int staged_write(struct staged *st, enum staged_word word, uint32_t pieces, cu_stream s);
 int staged_await(struct staged *st, enum staged_word word, uint32_t pieces, cu_stream s);
+/* All of @word, in the context of the operation; staged.c. */
+int staged_wait_stream(struct staged *st, enum staged_word word, cu_stream stream);
 /* What an operation before it in the group writes is its input once that has landed. */
 int staged_follow(struct device_group *dg, const struct side_place *in, cu_stream s);
 

@@ -80,7 +80,7 @@ static cu_ptr landed_at(const struct announced *a)
 
 int announced_await(const struct announced *a, cu_stream s)
 {
-    return a->lands ? await_word(a, landed_at(a), s) : announced_await_done(a, s);
+    return announced_lands(a) ? await_word(a, landed_at(a), s) : announced_await_done(a, s);
 }
 
 int announced_land(const struct announced *a, cu_stream s)
@@ -109,19 +109,20 @@ int staged_follow(struct device_group *dg, const struct side_place *in, cu_strea
     return r;
 }
 
-/* With calls held: slots change under both locks. */
+/* Slots change under both locks: one is enough here. */
 static int follow_locked(const struct session *s, const struct device_group *dg, uint64_t before,
                          bool landing, const struct side_place *in, cu_stream stream)
 {
     uintptr_t lo, hi;
     int r = 0;
 
+    assert_held(&s->calls);
     side_span(in, &lo, &hi);
     for (unsigned i = 0; i < SESSION_SLOTS && !r; i++) {
         struct announced *a = s->slots[i];
 
-        if (a && a->group == dg && a->n < before && (!landing || a->lands) && a->lo < hi &&
-            lo < a->hi && !gate_landed(&a->gate))
+        if (a && a->group == dg && a->n < before && (!landing || announced_lands(a)) &&
+            a->lo < hi && lo < a->hi && !gate_landed(&a->gate))
             r = announced_await(a, stream);
     }
     return r;
@@ -147,5 +148,5 @@ int announced_follow_before(const struct announced *before, const struct side_pl
 
     if (!s->landed) /* most never have any that land */
         return 0;
-    return follow_locked(s, before->group, before->n, !before->lands, in, stream);
+    return follow_locked(s, before->group, before->n, !announced_lands(before), in, stream);
 }
