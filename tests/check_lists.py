@@ -126,7 +126,7 @@ LISTS = {
     "error": [
         (COMMD_H, r"enum commd_result \{", r"\};", r"COMMD_E_(\w+)", LOCAL),
         (ENUMS, r"", r"\Z", r"^CAUSE\((\w+)\)", ()),
-        ("client/lib/context/error.c", r"commd_strerror\(", r"\n\}", r"COMMD_E_(\w+):", LOCAL),
+        ("client/lib/context/error.c", r"codes\[\]", r"\n\};", r"\[-COMMD_E_(\w+)\]", LOCAL),
         ("shm/proto/codec.c", r"names\[CAUSE_COUNT\]", r"\n    \};", r"\[CAUSE_(\w+)\]",
          NOT_ERRORS),
         ("client/python/commd/_core_error.c", r"error_constants\(", r"\n\}", r"CODE\(([A-Z_]+)\)",

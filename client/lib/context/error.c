@@ -45,70 +45,41 @@ PUBLIC const struct commd_error *commd_last_error(void)
     return &mine;
 }
 
+static const struct {
+    const char *text;
+    bool breaks_group;
+} codes[] = {
+    [-COMMD_OK] = {"success", false},
+    [-COMMD_E_INVALID] = {"invalid argument", false},
+    [-COMMD_E_MISMATCH] = {"ranks called different operations", false},
+    [-COMMD_E_QUOTA] = {"limit reached", false},
+    [-COMMD_E_TIMEOUT] = {"timed out", true},
+    [-COMMD_E_RANK_LOST] = {"rank lost", true},
+    [-COMMD_E_NODE_LOST] = {"node lost", true},
+    [-COMMD_E_ENGINE_LOST] = {"engine lost", true},
+    [-COMMD_E_ABORTED] = {"aborted", true},
+    [-COMMD_E_NO_DAEMON] = {"no daemon", false},
+    [-COMMD_E_PROTOCOL] = {"protocol error", true},
+    [-COMMD_E_DENIED] = {"not allowed", false},
+    [-COMMD_E_NOMEM] = {"out of memory", false},
+    [-COMMD_E_FORKED] = {"used in a forked process", false},
+    [-COMMD_E_INTERNAL] = {"internal error", true},
+    [-COMMD_E_INTERRUPTED] = {"interrupted", true},
+    [-COMMD_E_GPU_LOST] = {"GPU lost", false},
+};
+
+static bool is_known(int code)
+{
+    return code <= 0 && (size_t) - (int64_t)code < ARRAY_LEN(codes) && codes[-code].text;
+}
+
 PUBLIC bool commd_error_breaks_group(int code)
 {
-    switch ((enum commd_result)code) {
-    case COMMD_OK:
-    case COMMD_E_INVALID:
-    case COMMD_E_MISMATCH:
-    case COMMD_E_QUOTA:
-    case COMMD_E_NO_DAEMON:
-    case COMMD_E_DENIED:
-    case COMMD_E_NOMEM:
-    case COMMD_E_FORKED:
-    case COMMD_E_GPU_LOST:
-        return false;
-    case COMMD_E_TIMEOUT:
-    case COMMD_E_RANK_LOST:
-    case COMMD_E_NODE_LOST:
-    case COMMD_E_ENGINE_LOST:
-    case COMMD_E_ABORTED:
-    case COMMD_E_PROTOCOL:
-    case COMMD_E_INTERNAL:
-    case COMMD_E_INTERRUPTED:
-        return true;
-    }
-    return true; /* another rank says it, in words that we do not know */
+    return !is_known(code) ||
+           codes[-code].breaks_group; /* what another rank says may be anything */
 }
 
 PUBLIC const char *commd_strerror(int code)
 {
-    switch (code) {
-    case COMMD_OK:
-        return "success";
-    case COMMD_E_INVALID:
-        return "invalid argument";
-    case COMMD_E_MISMATCH:
-        return "ranks called different operations";
-    case COMMD_E_QUOTA:
-        return "limit reached";
-    case COMMD_E_TIMEOUT:
-        return "timed out";
-    case COMMD_E_RANK_LOST:
-        return "rank lost";
-    case COMMD_E_NODE_LOST:
-        return "node lost";
-    case COMMD_E_ENGINE_LOST:
-        return "engine lost";
-    case COMMD_E_ABORTED:
-        return "aborted";
-    case COMMD_E_NO_DAEMON:
-        return "no daemon";
-    case COMMD_E_PROTOCOL:
-        return "protocol error";
-    case COMMD_E_DENIED:
-        return "not allowed";
-    case COMMD_E_NOMEM:
-        return "out of memory";
-    case COMMD_E_FORKED:
-        return "used in a forked process";
-    case COMMD_E_INTERNAL:
-        return "internal error";
-    case COMMD_E_INTERRUPTED:
-        return "interrupted";
-    case COMMD_E_GPU_LOST:
-        return "GPU lost";
-    default:
-        return "unknown error";
-    }
+    return is_known(code) ? codes[-code].text : "unknown error";
 }
