@@ -42,7 +42,7 @@ static int env_seconds(const char *name, int fallback_s, bool zero, int64_t *ret
 #define HAS(options, field)                                                                        \
     ((options) && (options)->size >= offsetof(struct commd_options, field) + sizeof(options)->field)
 
-/* "": nobody named one, so it is searched for. */
+/* "": nobody named a socket, so commd is searched for. */
 static const char *named_socket(const struct commd_options *options)
 {
     const char *s = options && options->socket ? options->socket : getenv("COMMD_SOCKET");
@@ -102,7 +102,7 @@ static struct commd_context *context_alloc(void)
 
 static void context_free(struct commd_context *ctx)
 {
-    /* commd has to see the end of it also when a forked child holds copies */
+    /* commd has to see the end of the socket also when a forked child holds copies */
     if (ctx->sock >= 0)
         shutdown(ctx->sock, SHUT_RDWR);
     control_close(ctx);
@@ -343,12 +343,11 @@ PUBLIC int commd_start(struct commd_group *group, const struct commd_op *op, com
         return r;
     if (device_takes(group, op, &r))
         return r ? r : device_start(group, op, on_done, arg, ret_work);
-    return is_p2p(op) ? async_start_message(group, op, on_done, arg, ret_work)
-                      : async_start(group, op, on_done, arg, ret_work);
+    return async_start(group, op, on_done, arg, ret_work);
 }
 
-/* As take_op(), of @n that lie one behind the other: each has the size that the first one says.
- * *ret_full: to be freed. */
+/* As take_op(), of @n operations in an array: each has the size that the first one says. *ret_full
+ * is to be freed. */
 static int take_ops(const struct commd_group *g, const struct commd_op *ops, size_t n,
                     struct commd_op **ret_full, const struct commd_op **ret_ops)
 {

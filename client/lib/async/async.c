@@ -133,16 +133,8 @@ static struct commd_work *message_new(struct commd_group *g, const struct commd_
     w->arg = arg;
     w->part = on_done == async_part_done;
     atomic_init(&w->refs, refs);
-    return w;
-}
-
-static struct commd_work *work_new(struct commd_group *g, const struct commd_op *op,
-                                   commd_done_fn on_done, void *arg, int refs)
-{
-    struct commd_work *w = message_new(g, op, on_done, arg, refs);
-
-    if (!w)
-        return NULL;
+    if (is_p2p(op))
+        return w;
     if (lists_make(g, op, &w->run.lists))
         return work_free(w);
     w->run.group = g;
@@ -154,12 +146,8 @@ static struct commd_work *work_new(struct commd_group *g, const struct commd_op 
 int async_work_new(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done,
                    void *arg, struct commd_work **ret_work)
 {
-    struct commd_work *w = (is_p2p(op) ? message_new : work_new)(g, op, on_done, arg, 2);
-
-    if (!w)
-        return no_memory(error_mine(), op);
-    *ret_work = w;
-    return 0;
+    *ret_work = work_new(g, op, on_done, arg, 2);
+    return *ret_work ? 0 : no_memory(error_mine(), op);
 }
 
 int async_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done, void *arg,
@@ -170,37 +158,18 @@ int async_start(struct commd_group *g, const struct commd_op *op, commd_done_fn 
 
     if (!w)
         return no_memory(error_mine(), op);
-    r = submit(g, w, 1);
-    if (r) {
+    if (is_p2p(op)) {
+        r = async_ready(g->ctx, op);
+        if (!r)
+            r = p2p_start(g, w);
+    } else {
+        r = submit(g, w, 1);
+    }
+    if (r)
         work_free(w);
-        return r;
-    }
-    if (ret_work)
+    else if (ret_work) /* else the work may be gone by now */
         *ret_work = w;
-    return 0;
-}
-
-int async_start_message(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done,
-                        void *arg, struct commd_work **ret_work)
-{
-    struct commd_work *w = message_new(g, op, on_done, arg, ret_work ? 2 : 1);
-    int r;
-
-    if (!w)
-        return no_memory(error_mine(), op);
-    r = async_ready(g->ctx, op);
-    if (r) {
-        free(w);
-        return r;
-    }
-    r = p2p_start(g, w);
-    if (r) {
-        free(w);
-        return r;
-    }
-    if (ret_work) /* else the work may be gone by now */
-        *ret_work = w;
-    return 0;
+    return r;
 }
 
 int async_queue_message(struct commd_work *w, bool behind)
@@ -239,22 +208,6 @@ static void free_parts(struct commd_work *part)
         next = part->next;
         work_free(part);
     }
-}
-
-int async_start_part(struct commd_group *g, const struct commd_op *op, struct commd_work *batch)
-{
-    struct commd_work *w;
-    int r;
-
-    if (is_p2p(op))
-        return async_start_message(g, op, async_part_done, batch, NULL);
-    w = work_new(g, op, async_part_done, batch, 1);
-    if (!w)
-        return no_memory(error_mine(), op);
-    r = submit(g, w, 1);
-    if (r)
-        work_free(w);
-    return r;
 }
 
 int async_batch_new(struct commd_context *ctx, const struct commd_op *op, unsigned n,
@@ -300,7 +253,7 @@ int async_start_batch(struct commd_group *g, const struct commd_op *ops, unsigne
         goto fail;
     /* from here on failures are the work's */
     for (unsigned i = 0; i < n; i++)
-        if (is_p2p(&ops[i]) && async_start_message(g, &ops[i], async_part_done, batch, NULL))
+        if (is_p2p(&ops[i]) && async_start(g, &ops[i], async_part_done, batch, NULL))
             async_part_done(batch, error_mine());
     if (ret_work)
         *ret_work = batch;

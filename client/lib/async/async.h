@@ -10,11 +10,8 @@
 int async_run(struct commd_group *g, const struct commd_op *op);
 int async_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done, void *arg,
                 struct commd_work **ret_work);
-/* The same of a message. */
-int async_start_message(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done,
-                        void *arg, struct commd_work **ret_work);
-/* The same in parts, for those who have something to do in between. A work that is not queued yet;
- * COMMD_E_NOMEM. */
+/* The same in parts, for callers that have something to do in between. A work that is not queued
+ * yet; COMMD_E_NOMEM. */
 int async_work_new(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done,
                    void *arg, struct commd_work **ret_work);
 /* Starts the progress thread: afterwards nothing can go wrong in queueing. 0 or COMMD_E_NOMEM. */
@@ -29,7 +26,6 @@ int async_queue_message(struct commd_work *w, bool behind);
 int async_batch_new(struct commd_context *ctx, const struct commd_op *op, unsigned n,
                     commd_done_fn on_done, void *arg, struct commd_work **ret_work);
 void async_part_done(void *batch, const struct commd_error *e);
-int async_start_part(struct commd_group *g, const struct commd_op *op, struct commd_work *batch);
 int async_start_batch(struct commd_group *g, const struct commd_op *ops, unsigned n,
                       commd_done_fn on_done, void *arg, struct commd_work **ret_work);
 

@@ -179,8 +179,7 @@ void device_free(struct commd_context *ctx)
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- where buffers are ------------------------------------------------------------------------
- */
+/* ---- where buffers are ----------------------------------------------------------------------- */
 
 struct whereabouts {
     bool gpu, host;
@@ -203,36 +202,28 @@ static void see(struct whereabouts *l, const void *p)
     l->which = gpu;
 }
 
-static void see_side(struct whereabouts *l, const struct commd_group *g, const struct commd_op *op,
-                     bool send)
+static void see_side(struct whereabouts *l, const struct side_place *p)
 {
-    const struct coll_info *info = &coll_table[op->coll];
-    unsigned extent = send ? info->send : info->recv;
-    const void *const *blocks = send ? op->send_blocks : (const void *const *)op->recv_blocks;
-    const size_t *counts = !info->counted ? NULL : send ? op->send_counts : op->recv_counts;
-
-    if (!coll_at(extent, info->rooted && (unsigned)op->root == g->rank))
-        return;
-    if (!coll_blocks(extent) || !blocks) {
-        see(l, send ? op->send : op->recv);
-        return;
-    }
-    for (unsigned k = 0; k < g->board.world; k++)
-        if (counts ? counts[k] : op->count)
-            see(l, blocks[k]);
+    if (p->n && !p->blocks)
+        see(l, p->base);
+    for (unsigned k = 0; p->blocks && k < p->n; k++)
+        if (side_block_bytes(p, k))
+            see(l, p->blocks[k]);
 }
 
 /* Of messages and collectives. */
 static struct whereabouts find_all(const struct commd_group *g, const struct commd_op *op)
 {
     struct whereabouts l = {.which = -1};
+    struct side_places p;
 
     if (is_p2p(op)) {
         see(&l, op->coll == COMMD_SEND ? op->send : op->recv);
         return l;
     }
-    see_side(&l, g, op, true);
-    see_side(&l, g, op, false);
+    p = side_places_of(g, op);
+    see_side(&l, &p.send);
+    see_side(&l, &p.recv);
     return l;
 }
 
@@ -368,7 +359,7 @@ static int start_part(struct commd_group *g, const struct commd_op *op, struct c
         return r;
     if (way != DEVICE_HOST)
         return start_op(g, op, &how);
-    return async_start_part(g, op, batch);
+    return async_start(g, op, async_part_done, batch, NULL);
 }
 
 int device_start_batch(struct commd_group *g, const struct commd_op *ops, unsigned n,
