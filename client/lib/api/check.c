@@ -47,18 +47,6 @@ static struct side side_of(const struct commd_group *g, const struct commd_op *o
     };
 }
 
-/* all_gather_v and reduce_scatter_v give all counts once: the single block is this rank's. */
-static size_t single_count(const struct commd_group *g, const struct commd_op *op)
-{
-    const struct coll_info *info = &coll_table[op->coll];
-
-    if (!info->counted)
-        return op->count;
-    if (info->window == WINDOW_CELLS)
-        return info->send == EXTENT_ONE ? op->send_counts[0] : op->recv_counts[0];
-    return (coll_blocks(info->send) ? op->send_counts : op->recv_counts)[g->rank];
-}
-
 static int too_large(const char *name, const struct side *s, size_t count)
 {
     return error_set(error_mine(), COMMD_E_INVALID, name, "%s: %s count %zu is too large", name,
@@ -101,7 +89,7 @@ static int measure(const struct commd_group *g, const struct commd_op *op, const
         if (r)
             return r;
     } else {
-        size_t n = s->many ? op->count : single_count(g, op);
+        size_t n = s->many ? op->count : op_single_count(g, op);
 
         if (n > limit / world)
             return too_large(name, s, n);
@@ -148,6 +136,7 @@ static int bad_counts(const struct commd_group *g, const struct commd_op *op, co
     const struct coll_info *info = &coll_table[op->coll];
     bool cells = info->window == WINDOW_CELLS;
     bool root = info->rooted && (unsigned)op->root == g->rank;
+    size_t sent, expected;
 
     if (!op->send_counts &&
         (cells ? info->send == EXTENT_ONE || coll_at(info->send, root) : coll_blocks(info->send)))
@@ -157,19 +146,15 @@ static int bad_counts(const struct commd_group *g, const struct commd_op *op, co
         (cells ? info->recv == EXTENT_ONE || coll_at(info->recv, root) : coll_blocks(info->recv)))
         return error_set(error_mine(), COMMD_E_INVALID, name, "%s: recv_counts must not be NULL",
                          name);
-    /* what the root has for itself comes from its own two arguments */
-    if (root && info->send == EXTENT_ONE && op->recv_counts[g->rank] != op->send_counts[0])
-        return error_set(error_mine(), COMMD_E_INVALID, name,
-                         "%s: the root sends itself %zu elements, but expects %zu", name,
-                         op->send_counts[0], op->recv_counts[g->rank]);
-    if (root && info->recv == EXTENT_ONE && op->send_counts[g->rank] != op->recv_counts[0])
-        return error_set(error_mine(), COMMD_E_INVALID, name,
-                         "%s: the root sends itself %zu elements, but expects %zu", name,
-                         op->send_counts[g->rank], op->recv_counts[0]);
-    if (!info->rooted && cells && op->send_counts[g->rank] != op->recv_counts[g->rank])
+    if (!cells || (info->rooted && !root))
+        return 0;
+    /* what a rank has for itself comes from its own two arguments */
+    sent = op->send_counts[info->send == EXTENT_ONE ? 0 : g->rank];
+    expected = op->recv_counts[info->recv == EXTENT_ONE ? 0 : g->rank];
+    if (sent != expected)
         return error_set(error_mine(), COMMD_E_INVALID, name,
                          "%s: rank %u sends itself %zu elements, but expects %zu", name, g->rank,
-                         op->send_counts[g->rank], op->recv_counts[g->rank]);
+                         sent, expected);
     return 0;
 }
 

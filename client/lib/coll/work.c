@@ -13,6 +13,17 @@ const char *op_name(const struct commd_op *op)
     return coll_name((unsigned)op->coll);
 }
 
+size_t op_single_count(const struct commd_group *g, const struct commd_op *op)
+{
+    const struct coll_info *info = &coll_table[op->coll];
+
+    if (!info->counted)
+        return op->count;
+    if (info->window == WINDOW_CELLS)
+        return info->send == EXTENT_ONE ? op->send_counts[0] : op->recv_counts[0];
+    return (coll_blocks(info->send) ? op->send_counts : op->recv_counts)[g->rank];
+}
+
 struct commd_work *work_free(struct commd_work *w)
 {
     free(w->run.lists);

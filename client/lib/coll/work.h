@@ -35,7 +35,9 @@ static inline bool is_p2p(const struct commd_op *op)
     return op->coll == COMMD_SEND || op->coll == COMMD_RECV;
 }
 
-const char *op_name(const struct commd_op *op);     /* "all_reduce", "send", ... */
+const char *op_name(const struct commd_op *op); /* "all_reduce", "send", ... */
+/* Elements of this rank's single block: all_gather_v and reduce_scatter_v give all counts once. */
+size_t op_single_count(const struct commd_group *g, const struct commd_op *op);
 struct commd_work *work_free(struct commd_work *w); /* one that nobody else knows */
 void work_unref(struct commd_work *w);
 /* Takes the work out of its group; the group may be freed right after. plock is held, or the

@@ -7,18 +7,6 @@ size_t side_block_bytes(const struct side_place *p, unsigned k)
     return (p->counts ? p->counts[k] : p->count) * p->esize;
 }
 
-/* Of a single block: all_gather_v and reduce_scatter_v give all counts once. */
-static size_t own_count(const struct commd_group *g, const struct commd_op *op)
-{
-    const struct coll_info *info = &coll_table[op->coll];
-
-    if (!info->counted)
-        return op->count;
-    if (info->window == WINDOW_CELLS)
-        return info->send == EXTENT_ONE ? op->send_counts[0] : op->recv_counts[0];
-    return (coll_blocks(info->send) ? op->send_counts : op->recv_counts)[g->rank];
-}
-
 static struct side_place side_place(const struct commd_group *g, const struct commd_op *op,
                                     bool send)
 {
@@ -38,7 +26,7 @@ static struct side_place side_place(const struct commd_group *g, const struct co
         p.counts = !info->counted ? NULL : send ? op->send_counts : op->recv_counts;
         p.count = op->count;
     } else {
-        p.count = own_count(g, op);
+        p.count = op_single_count(g, op);
     }
     for (unsigned k = 0; k < p.n; k++) {
         if (k == g->rank)
