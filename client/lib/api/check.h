@@ -4,11 +4,10 @@
 
 #include "client/lib/context/group.h"
 
-/* Argument checks of a collective: 0 or COMMD_E_*. */
 /* What the calls begin with: all is as if not given. */
 extern const struct commd_op op_nothing;
 
-/* Of op->memory. */
+/* Argument checks, of op->memory and of a collective: 0 or COMMD_E_*. */
 int check_memory(const struct commd_op *op);
 int check_op(const struct commd_group *g, const struct commd_op *op);
 

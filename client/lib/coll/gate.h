@@ -2,10 +2,9 @@
  * the stream and whoever runs the operation tell each other where they are, by words of host memory
  * that the GPU can write and wait for.
  *
- *   ready   the stream: so many pieces of the input are there. The operation begins then
- *   done    the host: so many pieces of the result are there; the stream takes them. Stored in
- * every case, also when the operation fails: no stream waits for ever landed  the stream: all is
- * over, nothing of it touches the buffers any more
+ *   ready    the stream: so many pieces of the input are there. The operation begins then
+ *   done     the host: so many pieces of the result are there, or the operation has failed
+ *   landed   the stream: all is over, and nothing touches the buffers any more
  *
  * Words only grow, so a slot of them is used again and again: all count from `base`. Nobody rings a
  * bell for a GPU, so the progress thread looks again and again. It calls no function of CUDA: these

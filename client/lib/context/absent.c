@@ -1,11 +1,11 @@
 /* absent.c - who has not come? An operation over several nodes that waits for long asks commd,
  * which asks the other nodes (daemon/core/core_absent.c), and the error names all who are missing.
  *
- * It does not wait here: whoever waits for the operation keeps polling it, and it may still
- * complete. The answers come over the connection, read by whoever reads it (control.c), and are
- * collected in the question, which is in ctx->questions until absent_free(). One answer per node
- * of the group; when all are there, or after ABSENT_MS, the operation fails with what is known.
- * In a group on one node the board knows it all, and nobody is asked. */
+ * Nothing here waits: the thread that waits for the operation keeps polling, and the operation may
+ * still complete. The answers come over the connection, to the thread that reads it (control.c),
+ * and are collected in the question, which is in ctx->questions until absent_free(). One answer per
+ * node of the group; when all are there, or after ABSENT_MS, the operation fails with what is
+ * known. In a group on one node the board knows it all, and nobody is asked. */
 #include "client/lib/context/group.h"
 
 #include <stdio.h>

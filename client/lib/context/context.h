@@ -92,8 +92,7 @@ struct commd_context {
     struct device *_Atomic device; /* owned by client/lib/device/; NULL: nothing was on a GPU yet */
 };
 
-/* ---- waiting, in whatever call ------------------------------------------------------------------
- */
+/* ---- waiting, in whatever call --------------------------------------------------------------- */
 
 enum {
     HOPE_CHECK_EVERY = 64, /* looks between looks at the reasons to give up */
@@ -182,8 +181,7 @@ int control_gpu_ask(struct commd_context *ctx, int *ret_sock);
  * COMMD_E_INVALID. */
 int job_name_of(const char *name, char ret_name[MSG_GROUP_MAX]);
 
-/* ---- join_warn.c -----------------------------------------------------------------------------
- */
+/* ---- join_warn.c ----------------------------------------------------------------------------- */
 
 /* Says on stderr that this rank has waited for so long, and for whom; or nothing, if another rank
  * of this node does. @speaker: -1, and to be closed when the join ends. False: commd has not said
@@ -191,8 +189,7 @@ int job_name_of(const char *name, char ret_name[MSG_GROUP_MAX]);
 bool join_warn(const struct commd_context *ctx, const struct msg_client_join *join,
                int64_t waited_ms, bool last, int *speaker);
 
-/* ---- service.c -------------------------------------------------------------------------------
- */
+/* ---- service.c ------------------------------------------------------------------------------- */
 
 /* Is a service meant to run on this node? @root: "", but in tests. @why: what says so. */
 bool service_expected(const char *root, char *why, size_t size);

@@ -1,9 +1,9 @@
 /* control.c - the connection to commd. It carries joins and leaves; no collective needs it.
  *
- * Several threads may be joining at once. There is no thread for the socket: one of those who
- * wait reads for all (`reading`), and hands each answer to the join it belongs to; when its
- * own has come, another takes over. An answer that nobody waits for any more (the caller was
- * interrupted) is a group we are a member of without wanting to: it is left at once. */
+ * Several threads may be joining at once. There is no thread for the socket: one of the threads
+ * that wait reads for all (`reading`), and hands each answer to its join. When the reader's own
+ * answer has come, another thread reads. A join that was interrupted may still be answered: then
+ * this process is a member of a group that nobody wants, and leaves it at once. */
 #include "client/lib/context/group.h"
 
 #include <fcntl.h>
@@ -25,7 +25,8 @@ static int not_commd(const struct commd_context *ctx, const char *what)
                      ctx->socket_path, what);
 }
 
-/* For people. Not commd reads it: the system would make it wait for our memory. */
+/* The command line, for people. commd does not read it from /proc: the kernel would make commd wait
+ * for this process's memory. */
 static void own_command(char buf[MSG_COMMAND_MAX])
 {
     _cleanup_(close_fdp) int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
@@ -346,8 +347,8 @@ static int join_wait(struct commd_context *ctx, struct join_wait *w,
     return 0;
 }
 
-/* The lock is held, and dropped at the end. commd may have been restarted since we
- * connected; nothing of ours lives in it then. */
+/* commd may have been restarted since this process connected; it knows nothing of its groups then.
+ * The lock is held, and dropped for a moment at the end. */
 static int reconnect(struct commd_context *ctx)
 {
     int r;
@@ -381,8 +382,8 @@ static void wait_end(struct commd_context *ctx, struct join_wait *w)
     list_remove(ctx->waits, w, next);
 }
 
-/* Sends @m, in which *req becomes its number,
- * and @fd (-1: none), and waits for the answer. The lock is held, and dropped while waiting. */
+/* Sends @m, in which *req becomes its number, and @fd (-1: none), and waits for the answer. The
+ * lock is held, and dropped while waiting. */
 static int ask_and_wait(struct commd_context *ctx, struct msg *m, uint32_t *req, int fd,
                         const char *op, int64_t limit_ms, struct join_wait *w)
 {
@@ -423,7 +424,7 @@ int control_join(struct commd_context *ctx, const struct msg *msg, struct join_w
             atomic_store(&ctx->lost, true);
         r = join_wait(ctx, w, &m.client_join, deadline_ms);
         wait_end(ctx, w);
-        /* what arrived between the decision to give up and now is left by dispatch rules */
+        /* the answer may have come after the decision to give up */
         if (r && w->done && w->reply.type == MSG_JOINED) {
             struct msg leave = {.type = MSG_CLIENT_LEAVE};
             leave.client_leave.group = w->reply.joined.group;
@@ -468,7 +469,7 @@ int control_arena_add(struct commd_context *ctx, uint64_t arena, size_t size, in
     return r;
 }
 
-/* When it fails the connection is lost, and with it all that commd knew of us. */
+/* If this fails the connection is lost, and commd forgets all arenas of this process. */
 void control_arena_again(struct commd_context *ctx, uint64_t arena, size_t size, int fd)
 {
     struct msg m = arena_add(arena, size);

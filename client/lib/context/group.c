@@ -158,7 +158,7 @@ static int join_error(const struct join_wait *w, struct commd_error *e)
     return e->code;
 }
 
-/* commd counts us in, but we cannot take part: the others shall not wait for us. */
+/* commd counts this rank in, but it cannot take part: the others shall not wait for it. */
 static void group_decline(struct commd_context *ctx, const struct join_wait *w, uint64_t id)
 {
     struct commd_group none = {.ctx = ctx, .connection = w->connection};

@@ -11,7 +11,7 @@
 
 struct alive {
     int fd;    /* the board, by an open file description of our own that holds the lock; -1: none */
-    bool pids; /* those that commd gave mean something here */
+    bool pids; /* the pids that commd gave are pids of this process's namespace */
     struct alive *next;
 };
 
@@ -86,7 +86,7 @@ void group_close(struct commd_group *g);
 /* The first failure that ended the group for this member; tells commd if the others cannot
  * know (a limit passed, an interrupt). */
 void group_fail(struct commd_group *g, const struct commd_error *why);
-/* The same; whatever its code, the others cannot know. */
+/* The same, of a failure that the others cannot know of, whatever its code. */
 void group_give_up(struct commd_group *g, const struct commd_error *why);
 const char *group_node_of(const struct commd_group *g, unsigned rank);
 

@@ -2,12 +2,11 @@
  * operation: nobody may be looking at commctl. One rank of a node speaks for all that wait there:
  * it holds the name of an abstract socket, which the kernel frees however the rank ends.
  *
- * Who is missing knows the group's home, which may be another node. The commd of this node is asked
- * as commctl why asks it, so that it asks the others, over a connection of its own, since nobody
- * but the join waits for answers on ours. Such a connection counts among those that a user may
- * have, so a user has one at a time on a node. Where there is no answer in time it is asked again a
- * few times; then the list is left out.
- */
+ * The group's home, which may be another node, knows who is missing. This rank asks the commd of
+ * its node as commctl why does, so that commd asks the other nodes. It has a connection of its own
+ * for that: on the context's connection only the join waits for answers. Such a connection counts
+ * among those that a user may have, so a user has one at a time on a node. If there is no answer in
+ * time the rank asks again a few times, and leaves the list out then. */
 #include "client/lib/context/group.h"
 
 #include <stddef.h>

@@ -1,6 +1,6 @@
-/* split.c - new groups out of one: every rank learns what all have chosen by one gathering over the
- * parent, computes its new rank, and those of one colour join a group under a name that all of them
- * derive alike. */
+/* split.c - new groups out of one. Every rank learns what all ranks have chosen by one all_gather
+ * over the parent, and computes its new rank. The ranks of one colour join a group, under a name
+ * that all of them derive alike. */
 #include "client/lib/context/group.h"
 
 #include <stdio.h>

@@ -1,16 +1,16 @@
 /* announce.c - an operation on the device path: its slot at commd-gpu, and the words that streams
  * write and wait for. See shm/gpu/session.h.
  *
- * Slots are taken in the order of the process's calls, and one is free when the operation that had
- * it has ended: with SESSION_SLOTS pending the caller waits for the oldest, and holds no lock but
- * that of its group meanwhile. What an operation needs beyond its slot lies in a ring, of which
- * half is used: commd-gpu may hold what it has read for a little longer than its end is seen here.
+ * Slots are taken in the order of the process's calls. A slot is free when its operation has ended:
+ * with SESSION_SLOTS pending operations the caller waits for the oldest, and holds no lock but its
+ * group's meanwhile. Counts and blocks that do not fit into a slot lie in a ring. Half of the ring
+ * is used: commd-gpu may still hold what it has read when this process sees the operation's end.
  *
- * What this rank cannot do, mostly because commd-gpu lends no memory for it, is announced all the
- * same, as declined (SESSION_DECLINED). So it is an operation on all ranks, and all count alike,
- * whatever the others have announced by then: it fails with that reason, when all have announced
- * it, and those behind it go on. Here the call has told of it, and no stream waits; its limit
- * begins with the call. */
+ * An operation that this rank cannot do, mostly because commd-gpu lends no memory for it, is
+ * announced as declined (SESSION_DECLINED). So all ranks count alike, whatever the others have
+ * announced by then. The operation fails with this rank's reason when all ranks have announced it,
+ * and later operations go on. On this rank the call has told of the failure, no stream waits, and
+ * the limit begins with the call. */
 #include "client/lib/device/note.h"
 #include "client/lib/device/session.h"
 
@@ -18,7 +18,7 @@
 #include <stdio.h>
 
 enum { AUX_MOST = SESSION_AUX / 2, WAIT_NAP_US = 50, WATCH_EVERY = 20 };
-enum { SLOT_BUSY = LENT_BUSY + 1 }; /* nothing has happened, and it is to be tried again */
+enum { SLOT_BUSY = LENT_BUSY + 1 }; /* nothing has happened: the caller tries again */
 
 static struct announced *announced_of(struct gate *gate)
 {
@@ -81,8 +81,7 @@ static const struct gate_ops announced_ops = {
     .wait_stream = gate_wait_stream,
 };
 
-/* ---- what is announced ------------------------------------------------------------------------
- */
+/* ---- what is announced ----------------------------------------------------------------------- */
 
 /* The words beside the slot, and the memory that stands in for buffers. */
 struct beside {
@@ -91,8 +90,8 @@ struct beside {
     struct lent *lent; /* owned; NULL: none */
     bool send, recv;   /* of which sides */
     uint64_t returns;  /* LENT_BUSY: see lent_wait() */
-    uint32_t aux_len;  /* of the words, as far as it is known; 0: it is not */
-    bool late;         /* waiting for it has come to its limit */
+    uint32_t aux_len;  /* bytes of the words; 0: not known yet */
+    bool late;         /* the operation's limit has passed while it waited for memory */
     cu_ptr send_at, recv_at;
 };
 
@@ -104,7 +103,7 @@ static void put_counts(struct beside *b, const size_t *counts, unsigned n, unsig
     b->bits |= bit;
 }
 
-/* Those that the operation has: of gather_v and scatter_v everywhere the one of this rank, too. */
+/* The operation's counts. Of gather_v and scatter_v each rank gives its own count, too. */
 static void put_all_counts(struct beside *b, const struct device_group *dg,
                            const struct commd_op *op)
 {
@@ -122,7 +121,7 @@ static void put_all_counts(struct beside *b, const struct device_group *dg,
                    SESSION_RECV_COUNTS);
 }
 
-/* COMMD_E_*, or MEMORY_ALONE, MEMORY_ELSEWHERE: nothing of it is put. */
+/* COMMD_E_*, or MEMORY_ALONE, MEMORY_ELSEWHERE: nothing of the side is put. */
 static int put_side(struct session *s, const struct side_place *p, const char *name,
                     struct beside *b, uint32_t bit, struct session_place *ret_place)
 {
@@ -148,8 +147,8 @@ static int put_side(struct session *s, const struct side_place *p, const char *n
     return 0;
 }
 
-/* Of sides of which b->send and b->recv say that commd-gpu has no memory of theirs: it lends some,
- * in which their blocks lie one behind the other. */
+/* commd-gpu lends memory for the sides that b->send and b->recv name. The blocks of a side lie one
+ * behind the other there. */
 static int put_lent(struct session *s, const char *name, const struct side_places *p,
                     struct beside *b, struct session_slot *slot)
 {
@@ -336,7 +335,7 @@ static int copy_lent(const struct announced *a, const struct side_place *p, cu_p
     return r ? driver_error(coll_name((unsigned)a->coll), "cuMemcpyAsync", r) : 0;
 }
 
-/* With memory that commd-gpu lends: see lent.c. */
+/* What streams do for an operation with memory that commd-gpu lends: see lent.c. */
 static int enqueue_lent(struct device_group *dg, struct announced *a, const struct commd_op *op,
                         const struct side_places *p, const struct beside *b, bool wait)
 {
@@ -426,7 +425,7 @@ static int announce_declined(struct device_group *dg, const struct commd_op *op,
     publish(s, a, slot, &words);
     note_ended(dg->group, (uint32_t)slot->desc.seq, why.code);
     dg->next_seq++;
-    if (atomic_load(&s->lost)) /* meanwhile, see below */
+    if (atomic_load(&s->lost)) /* meanwhile: as in announce_locked() */
         session_release(s);
     *error_mine() = why;
     return why.code;
@@ -498,7 +497,7 @@ static int announce_locked(struct device_group *dg, const struct commd_op *op,
     else
         *how->ret_work = w;
     async_land(w);
-    if (atomic_load(&s->lost)) /* meanwhile: whoever found it may have missed this one */
+    if (atomic_load(&s->lost)) /* meanwhile: session_release() may have missed this operation */
         session_release(s);
     return 0;
 }
@@ -524,8 +523,9 @@ int announce(struct device_group *dg, const struct commd_op *op, const struct op
         free(b.words);
         aux_len = b.aux_len;
         if (r == SLOT_BUSY) {
-            usleep(WAIT_NAP_US);           /* nobody rings, and the oldest is about to end */
-            if (++naps % WATCH_EVERY == 0) /* else nobody does, if nothing is to land */
+            usleep(WAIT_NAP_US); /* nobody rings, and the oldest is about to end */
+            if (++naps % WATCH_EVERY ==
+                0) /* the progress thread watches only if works are to land */
                 session_watch(dg->session);
         }
         if (r == LENT_BUSY && !until)

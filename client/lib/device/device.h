@@ -5,22 +5,22 @@
 #include "client/lib/coll/work.h"
 #include "client/lib/device/driver.h"
 
-/* Has the layer a say in this operation at all? One look, that processes without a GPU pay for. */
+/* Can the operation be one on a GPU? The one look that processes without a GPU pay for. */
 static inline bool device_may(const struct commd_op *op)
 {
     return unlikely(driver_seen) || unlikely(op->memory == COMMD_MEMORY_CUDA);
 }
 
-/* Whose the operation is, whose arguments are right otherwise. COMMD_E_INVALID; of one on a GPU
- * also what an earlier operation failed with that had no work to tell it. */
+/* Which layer runs an operation whose arguments were checked. COMMD_E_INVALID; of an operation on a
+ * GPU also the failure of an earlier one (session_tell_failure()). */
 enum device_way {
-    DEVICE_HOST,  /* the layers' below */
+    DEVICE_HOST,  /* its buffers are in host memory: the layers below run it */
     DEVICE_GPU,   /* its buffers are on a GPU */
     DEVICE_BEHIND /* a message in host memory, which must not overtake one from a GPU */
 };
 int device_way(struct commd_group *g, const struct commd_op *op, enum device_way *ret_way);
 
-/* False: the layers below have it. True: ours, or, with *ret_r, nobody's. */
+/* False: the layers below run the operation. True: this layer does, or, with *ret_r, none. */
 static inline bool device_takes(struct commd_group *g, const struct commd_op *op, int *ret_r)
 {
     enum device_way way;
@@ -39,11 +39,11 @@ static inline int device_tells(struct commd_group *g, const struct commd_op *op,
     return unlikely(device_may(op)) && (!r || r == COMMD_E_ABORTED) ? device_tell(g, r) : r;
 }
 
-/* Of those that are not DEVICE_HOST's. */
+/* Operations that are not DEVICE_HOST. */
 int device_run(struct commd_group *g, const struct commd_op *op, struct commd_status *ret_status);
 int device_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done, void *arg,
                  struct commd_work **ret_work);
-/* Of which one at least is. */
+/* A batch in which one operation at least is not DEVICE_HOST. */
 int device_start_batch(struct commd_group *g, const struct commd_op *ops, unsigned n,
                        commd_done_fn on_done, void *arg, struct commd_work **ret_work);
 

@@ -105,7 +105,7 @@ static int primary_of(const char *op, int gpu, cu_context *ret_ctx)
     return r ? driver_error(op, "cuDevicePrimaryCtxRetain", r) : 0;
 }
 
-/* That of the current context; -1: there is none. */
+/* The GPU of the current context; -1: no context is current. */
 static int current_gpu(void)
 {
     cu_device dev;

@@ -1,5 +1,5 @@
 /* driver.h - the CUDA driver of this process, if it has loaded one: what lies where, and in which
- * context calls are made. libcommd never loads the driver itself: who has buffers on a GPU has it.
+ * context calls are made. libcommd never loads the driver: a program with buffers on a GPU has it.
  */
 #ifndef COMMD_CLIENT_DRIVER_H
 #define COMMD_CLIENT_DRIVER_H
@@ -7,25 +7,26 @@
 #include "client/lib/context/error.h"
 #include "shm/gpu/cuda.h"
 
-/* Is there one? Set once, and only read where a device is possible. */
+/* Has the process loaded a driver? Set once, and only read where a device is possible. */
 extern bool driver_seen;
 
-/* Looks for it, unless it has been found. */
+/* Looks for the driver, unless it has been found. */
 void driver_look(void);
-/* NULL: there is none; *ret_why (may be NULL): one line. */
+/* The driver's functions. NULL: there is no driver; *ret_why (may be NULL) says why, in a line. */
 const struct cuda *driver(const char **ret_why);
 /* COMMD_E_INVALID, NOMEM or GPU_LOST, with "all_reduce: cuMemcpyAsync: ..." */
 int driver_error(const char *op, const char *call, cu_result r);
 
-/* A stream of ours, in the current context. What waits in a stream stands in a hardware queue, and
- * holds up the streams that share it, which are of one priority. So ours have other ones than most
- * of the caller's, which are of the least, and each kind, for each waits for something else, has
- * its own. What still shares: streams of one kind, of all groups, where there are more of them than
- * queues; the caller's of a priority that high; and all where a GPU has too few priorities. */
+/* A stream of libcommd's, in the current context. A wait in a stream stands in a hardware queue,
+ * and holds up the other streams of that queue. Streams of one priority share queues. Most of the
+ * caller's streams have the least priority, so libcommd's have higher ones; each kind of them waits
+ * for something else, and has a priority of its own. Streams still share a queue: of one kind,
+ * where groups have more streams than there are queues; with a stream of the caller's of so high a
+ * priority; and all of them where a GPU has too few priorities. */
 enum driver_lane { LANE_DOWN, LANE_UP, LANE_LANDING };
 cu_result driver_stream(enum driver_lane lane, cu_stream *ret);
 
-/* Is @p memory of a GPU (managed memory counts as such)? Then of which. */
+/* Is @p memory of a GPU (managed memory counts as such)? *ret_gpu: of which. */
 bool driver_owns(const void *p, int *ret_gpu);
 
 /* The context in which an operation's calls are made is current while a scope is open: the

@@ -5,13 +5,14 @@
  *   commd-gpu                          kernel, done
  *
  * All copies are on the GPU. They are on the caller's stream if that waits for the result anyway,
- * else on two of ours (staged.c): then `landed`, a word in a page of ours, says that the operation
- * is over, where `done` says it of others. Until then the memory is the operation's.
+ * else on two of libcommd's (staged.c). The operation is over when the word `landed`, in a page of
+ * this process, says so; of an operation without lent memory `done` says it. Until then the memory
+ * is the operation's.
  *
- * What is not in use is kept for the next operation. There is at most COMMD_DEVICE_ARENA bytes of
- * it for each GPU, and commd-gpu may lend less; who needs more while older operations have it waits
- * until one of them is over, but not longer than its limit. Meanwhile it holds no lock but that of
- * its group, and others that need less go first.
+ * Memory that is not in use is kept for the next operation. commd-gpu lends at most
+ * COMMD_DEVICE_ARENA bytes for each GPU, or less. An operation that needs more while older ones
+ * have it waits until one of these is over, but not longer than its limit. The call holds no lock
+ * but its group's meanwhile, and operations of other groups that need less go first.
  *
  * Who wakes me: nobody, see session.c. What if commd-gpu dies now: the mapping holds the memory, so
  * copies go on. */

@@ -23,7 +23,7 @@ struct flag_slot {
 
 /* A slot, with a context current. 0 or COMMD_E_*. */
 int flags_take(const char *op, struct flag_slot **ret_slot);
-/* No stream writes there any more. Waits for what was written may come later: words only grow. */
+/* No stream writes to the slot any more. A stream may still wait for its words: they only grow. */
 void flags_give(struct flag_slot *slot);
 
 /* ---- staging.c ------------------------------------------------------------------------------- */

@@ -1,8 +1,8 @@
 /* message.c - a message from or to a buffer on a GPU, through host memory.
  *
- * A send is copied to the staging buffer on the caller's stream, which needs to wait for nothing
- * more; the progress thread begins it when that is there (messages_go() in async/progress.c),
- * before any other to the same rank that was called later: message_behind().
+ * A send is copied to the staging buffer on the caller's stream, which waits for nothing. The
+ * progress thread begins the send when the copy is there (messages_go() in async/progress.c),
+ * before any send to the same rank that was called later: message_behind().
  *
  * A receive is posted by the call, into the staging buffer. From there it goes
  *   on the stream that waits for it, behind a wait for done: of commd_run(), and of the first
@@ -12,16 +12,16 @@
  * behind it. Nor by the progress thread: see coll/gate.h. The lander may be held up by the driver;
  * that delays nothing but other messages of which no stream waits.
  *
- * What this rank cannot do, mostly because there is no memory for it, takes its place among the
- * messages all the same, as declined (p2p.c): the other rank is told. Here the call has told of it.
- */
+ * A message that this rank cannot do, mostly because there is no memory for it, takes its place
+ * among the messages as declined (p2p.c): the other rank is told. Here the call has told of the
+ * failure. */
 #include "client/lib/device/staged.h"
 
 #include <signal.h>
 
 enum { FLUSH_NAP_US = 200, FLUSH_LOOK = 50 };
 
-/* By the host: no stream will. */
+/* The host stores the word that no stream stores. */
 static void store_landed(const struct staged *st)
 {
     atomic_store_explicit(st->gate.landed, st->gate.base + st->gate.pieces, memory_order_release);
@@ -29,7 +29,7 @@ static void store_landed(const struct staged *st)
 
 /* ---- sends ----------------------------------------------------------------------------------- */
 
-/* @by: 1, it is one that is not done, or -1. */
+/* Counts a send that is not done: @by 1, or -1 once it is. */
 static void count_send(const struct staged *st, int by)
 {
     atomic_fetch_add(&st->group->sends, (unsigned)by);
@@ -339,7 +339,7 @@ static int queue(struct staged *st, struct commd_work *w, bool send)
     return r;
 }
 
-/* The other rank is told of it where the message would be, behind those that were called before. */
+/* The other rank is told in the message's place, behind the messages that were called before. */
 static void message_decline(struct device_group *dg, const struct commd_op *op)
 {
     const struct commd_error why = *commd_last_error();

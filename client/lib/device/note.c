@@ -1,12 +1,12 @@
-/* note.c - see note.h. A few stores into lines that nobody else looks at while all is well, and one
- * look at the clock for each announcement. What only the progress thread can see, that an input is
- * there, it writes down when it looks, some times a second.
+/* note.c - see note.h. An announcement costs a few stores into lines that nobody else looks at
+ * while all is well, and one look at the clock. That an input is there only the progress thread can
+ * see: it writes that down when it looks, some times a second.
  *
  * gpu_ended is the number before the oldest operation that has not ended: the ring of the recorder
  * says which of the later ones have.
  *
  * Who writes: this rank, under device_group.lock (announced) or session.pend (ended, ready). What
- * if it dies now: it stays as it is. */
+ * if the rank dies now: the words stay as they are. */
 #include "client/lib/device/note.h"
 
 #include <stdio.h>
@@ -40,7 +40,7 @@ void note_ended(struct commd_group *g, uint32_t seq, int code)
 
     recorder_gpu_end(rec, seq, code, now_ns());
     atomic_thread_fence(memory_order_seq_cst); /* of two that end at once one sees both */
-    do {                                       /* those of another session have another lock */
+    do {                                       /* operations of two sessions have two locks */
         uint32_t begun = atomic_load_explicit(&m->gpu_begun, memory_order_acquire);
 
         /* no more than can be pending: what stands on the board another process may have written */
@@ -72,7 +72,7 @@ static bool has_come(const struct board_member *m, uint32_t seq)
     return (int32_t)(atomic_load_explicit(&m->gpu_begun, memory_order_relaxed) - seq) >= 0;
 }
 
-/* Nor has it ended it. */
+/* The member's stream has not come to the operation, nor has it ended. */
 static bool is_unready(const struct board_member *m, uint32_t seq)
 {
     return (int32_t)(atomic_load_explicit(&m->gpu_ended, memory_order_relaxed) - seq) < 0 &&

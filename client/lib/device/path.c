@@ -1,14 +1,14 @@
 /* path.c - which way a group's operations on GPUs go.
  *
- * It is agreed upon at the first of them, by ordinary all_gathers over the group: there the host
- * waits for the other ranks. First each says whether it can (a session,
- * and buffers that another process can map) and where its GPU is; if all can, each
- * attaches to the group at its commd-gpu, and says whether it did. All did: the device path. Else
- * the host path, for good. Where commd says that a node has no GPU service there is nothing to
- * agree upon.
+ * The ranks agree on the path at the first operation, by ordinary all_gathers over the group: there
+ * the host waits for the other ranks. First each rank says whether it can take the device path (it
+ * has a session, and buffers that another process can map) and where its GPU is. If all can, each
+ * attaches to the group at its commd-gpu, and says whether it did. If all did the group takes the
+ * device path, else the host path, for good. Where commd says that a node has no GPU service the
+ * ranks need not agree.
  *
- * Where COMMD_DEVICE_PATH asks for the device path, and it is not taken, the operation fails and
- * says who cannot, and why; the next one agrees anew.
+ * Where COMMD_DEVICE_PATH asks for the device path, and the group cannot take it, the operation
+ * fails and names the rank and the reason; the next one agrees anew.
  *
  * When commd-gpu is lost the next operation agrees anew. Ranks may by then have announced different
  * numbers of operations: then nothing fits any more, and the group is broken. */
@@ -139,7 +139,7 @@ static bool units_have_nccl(const struct device_group *dg, const struct offer *o
     return true;
 }
 
-/* The numbers of the next operation differ: those in between are lost for some. */
+/* Do the ranks number their next operation alike? If not, some have lost operations. */
 static int check_numbers(struct device_group *dg, const struct offer *offers)
 {
     struct commd_error e;
@@ -161,8 +161,8 @@ static int check_numbers(struct device_group *dg, const struct offer *offers)
     return 0;
 }
 
-/* Can commd-gpu map what the first operation needs, or lend as much? Then what comes later most
- * likely, too. */
+/* Can commd-gpu map what the first operation needs, or lend as much? Later operations need much the
+ * same. */
 static bool can_share(struct session *s, const struct commd_group *g, const struct commd_op *op)
 {
     struct side_places p = side_places_of(g, op);
@@ -187,7 +187,7 @@ static bool can_share(struct session *s, const struct commd_group *g, const stru
     return r >= 0;
 }
 
-/* What was lent by those that are lost, and their descriptors. */
+/* Lets go of what sessions that are lost hold: lent memory, descriptors. */
 static void drop_lost(struct device *dev)
 {
     for (struct session *s = atomic_load(&dev->session); s; s = s->next)
@@ -253,8 +253,8 @@ static void attach(struct device_group *dg, const struct offer *offers, struct o
     free(c);
 }
 
-/* What is still pending, in an abort of NCCL or because a result that was lent has not landed, says
- * nothing of what the group agrees upon next, nor is anything more asked for it. */
+/* Operations may still be pending, in an abort of NCCL or because a lent result has not landed.
+ * They are of the past: the group agrees without them. */
 static void detach(struct device_group *dg)
 {
     struct session_msg m = {.type = SESSION_DETACH, .id = dg->attached};
@@ -381,8 +381,8 @@ static int gpu_of(const struct commd_group *g, const struct commd_op *op)
     return driver(NULL)->ctx_device(&ordinal) ? -1 : ordinal;
 }
 
-/* What has failed since the call began is told first: other ranks were told, and need not come to
- * agree. */
+/* A failure since the call began is told first: ranks that were told of it need not come to agree.
+ */
 static int leave_path(struct device_group *dg)
 {
     if (atomic_load(&dg->session->lost))
@@ -421,7 +421,7 @@ int path_start(struct device_group *dg, const struct commd_op *op, int gpu,
 
 void path_leave(struct device_group *dg)
 {
-    /* also on those that it had before: what was lent there may not have landed */
+    /* also on sessions that the group had before: results that were lent may not have landed */
     for (struct session *s = atomic_load(&dg->dev->session); s; s = s->next)
         session_past(s, dg, true);
     if (dg->session)

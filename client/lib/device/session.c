@@ -6,10 +6,11 @@
  * (session_ended()), before the slot is used again. Who looks: the progress thread, as for whatever
  * is to land (works_land()); and who needs the slot.
  *
- * Who wakes me: nobody, it is polled. What if commd-gpu dies now: the socket ends, which
+ * Who wakes me: nobody; the words are polled. What if commd-gpu dies now: the socket ends, which
  * session_watch() sees; all pending operations fail with COMMD_E_GPU_LOST, streams go on, and the
  * next operation of a group agrees anew (path.c). What if a rank dies now: commd-gpu sees the end
- * of its session; for ranks elsewhere the board says it, and we ask commd-gpu to give up.
+ * of that rank's session; of a rank on another node the board says so, and this process asks
+ * commd-gpu to give up.
  *
  * A context has one session for each GPU that its groups work on: the first is commd's affair, the
  * others are asked for at the first (SESSION_MORE), and end with it.
@@ -119,7 +120,7 @@ int session_ask_fd(struct session *s, const struct session_msg *m, size_t len, c
                   : error_set(error_mine(), COMMD_E_PROTOCOL, "run",
                               "commd-gpu answers what nobody has asked");
     }
-    if (!heard) /* the answer, if it comes, would be taken for that of the next question */
+    if (!heard) /* a late answer would be taken for the next question's */
         session_lose(s, r == COMMD_E_PROTOCOL ? "commd-gpu does not answer as it should"
                                               : "commd-gpu is gone");
     if (!r && ret_fd)
@@ -137,8 +138,7 @@ int session_ask(struct session *s, const struct session_msg *m, size_t len, cons
     return session_ask_fd(s, m, len, fds, nfds, &answer, NULL);
 }
 
-/* Until session_unuse() its socket stays open, and its number is nobody else's. False: it is lost.
- */
+/* The socket stays open until session_unuse(). False: the session is lost. */
 static bool session_use(struct session *s)
 {
     atomic_fetch_add(&s->users, 1); /* before the look at lost: session_shut() has them reversed */
@@ -235,7 +235,7 @@ static void session_free(struct session *s)
     free(s);
 }
 
-/* The socket of another one. */
+/* Asks for the socket of another session. */
 static int ask_for_more(struct session *first, int *ret_sock)
 {
     struct session_msg m = {.type = SESSION_MORE}, answer;
@@ -248,7 +248,7 @@ static int ask_for_more(struct session *first, int *ret_sock)
     return r;
 }
 
-/* @first: NULL, there is none. */
+/* @first: the context's first session, NULL if this becomes it. */
 static int session_new(struct device *dev, int gpu, struct session *first,
                        struct session **ret_session)
 {
@@ -280,7 +280,7 @@ static int session_new(struct device *dev, int gpu, struct session *first,
     return 0;
 }
 
-/* That for GPU @gpu, or for -1 the first; NULL: there is none that works. */
+/* The session for GPU @gpu, or for -1 the first; NULL: there is none that works. */
 static struct session *session_find(const struct device *dev, int gpu)
 {
     struct session *s = atomic_load(&dev->session);
@@ -335,7 +335,7 @@ void announced_begin(struct announced *a, enum announced_state to, int64_t now)
     a->deadline_ms = a->limit_ms < 0 ? -1 : now + a->limit_ms;
 }
 
-/* Its result becomes ours. */
+/* Copies the result out of the slot, before the slot is used again. */
 static void announced_collect(struct announced *a)
 {
     const struct device_group *dg = a->group;
@@ -375,14 +375,15 @@ static void announced_end(struct announced *a)
         note_ended(dg->group, (uint32_t)a->seq, a->error.code);
     if (a->error.code && a->tells == TELLS_NEXT_CALL)
         failure_note(dg, &a->error, past ? FAILURE_OWN : FAILURE_SHARED);
-    /* behind it: who agrees anew, or finds nothing pending, has been told of the failure before.
-     * Not because of one of the past, of which the other ranks may know nothing. */
+    /* behind the failure's note: a thread that agrees anew, or finds nothing pending, finds the
+     * note. Of an operation of the past the other ranks may know nothing: no reason to agree anew
+     */
     if (a->error.code == COMMD_E_GPU_LOST && !past)
         path_lost(dg);
     atomic_fetch_sub(&dg->pending, 1);
 }
 
-/* commd-gpu's part of it is over. */
+/* commd-gpu's part of the operation is over. */
 static bool announced_done(const struct announced *a)
 {
     return seq_reached(atomic_load_explicit(a->gate.done, memory_order_acquire),
@@ -439,7 +440,7 @@ void session_lose(struct session *s, const char *why)
     atomic_fetch_add(&s->users, 1);
     pthread_mutex_lock(&s->pend);
     before = atomic_load(&s->lost);
-    if (!before) { /* who finds that it is lost finds out why */
+    if (!before) { /* `why` before `lost`: a thread that sees the one sees the other */
         snprintf(s->why, sizeof s->why, "%.200s; the next one starts commd-gpu again", why);
         atomic_store(&s->lost, true);
     }
@@ -486,8 +487,8 @@ static void ask_to_end(struct announced *a, const struct commd_error *why)
     session_unuse(a->session);
 }
 
-/* A rank that has died, on whatever node: the board has it. Who has left may have completed what is
- * pending here; if it has not, its commd-gpu tells ours. */
+/* A rank that has died, on whatever node: the board says so. A rank that has left may have
+ * completed what is pending here; if it has not, its commd-gpu tells this node's. */
 static bool somebody_died(struct device_group *dg, struct commd_error *e)
 {
     const struct board *b = &dg->group->board;
@@ -507,7 +508,7 @@ static bool somebody_died(struct device_group *dg, struct commd_error *e)
     return false;
 }
 
-/* A group that is broken stays so. */
+/* Has the group ended for this rank, is it broken, or has a rank died? */
 static bool group_broke(struct device_group *dg, struct commd_error *e)
 {
     struct board_cause c;

@@ -58,19 +58,19 @@ static inline bool announced_lands(const struct announced *a)
 }
 
 struct session {
-    struct session *next; /* older ones, of any GPU; of those that are lost, streams may still look
-                             at the flags */
+    struct session
+        *next; /* older ones, of any GPU; streams may still look at the flags of lost ones */
     struct commd_context *ctx;
-    bool first; /* commd was asked for it; the context's others end with it */
+    bool first; /* commd was asked for this one; the context's other sessions end with it */
     int gpu;
     struct cu_uuid uuid;
     uint32_t nccl;
-    int sock, bell;         /* -1 once it is lost and nobody uses them: session_shut() */
+    int sock, bell;         /* -1 once the session is lost and nobody uses them: session_shut() */
     _Atomic unsigned users; /* of sock, without calls held */
     struct session_region *region;
     cu_ptr flags; /* of the region's, as streams see them */
     _Atomic bool lost;
-    char why[SESSION_TEXT]; /* from when it is lost */
+    char why[SESSION_TEXT]; /* the session is lost: written before `lost` */
 
     pthread_mutex_t calls; /* questions, announcements, and what they need: */
     uint64_t count;        /* operations announced */
@@ -93,31 +93,30 @@ struct session {
 
 /* ---- session.c ------------------------------------------------------------------------------- */
 
-/* That of the context for GPU @gpu of this process; a CUDA context is current. Makes one if there
- * is none, or if it is lost. COMMD_E_*: there cannot be one. */
+/* The context's session for GPU @gpu of this process; a CUDA context is current. Makes a session if
+ * there is none that works. COMMD_E_*: there cannot be one. */
 int session_get(struct device *dev, int gpu, struct session **ret_session);
 /* Sends @m (with fds), and waits for the answer to its id. */
 int session_ask(struct session *s, const struct session_msg *m, size_t len, const int *fds,
                 unsigned nfds);
-/* The same, of a question whose answer is of its own type, in *ret, and has a descriptor; ret_fd
- * NULL: as session_ask(). */
+/* The same, where the answer has the question's type and a descriptor; ret_fd NULL: it has not. */
 int session_ask_fd(struct session *s, const struct session_msg *m, size_t len, const int *fds,
                    unsigned nfds, struct session_msg *ret, int *ret_fd);
 int session_tell(struct session *s, const struct session_msg *m);
-/* Its descriptors are closed, if it is lost and nobody uses them any more. */
+/* Closes the descriptors, if the session is lost and nobody uses them any more. */
 void session_shut(struct session *s);
 /* commd-gpu is gone, or of no use any more. */
 void session_lose(struct session *s, const char *why);
-/* It is lost: all that is pending ends. */
+/* The session is lost: ends all pending operations. */
 void session_release(struct session *s);
 /* Has @a ended? Then its result is in it. */
 bool session_ended(struct announced *a);
 /* Its limit begins. With pend held, or before it is announced. */
 void announced_begin(struct announced *a, enum announced_state to, int64_t now);
-/* All of the group's that have not ended are of the past; with @leave they do not know it any more.
- */
+/* The group's operations that have not ended are of the past; @leave: they forget the group. */
 void session_past(struct session *s, struct device_group *dg, bool leave);
-/* A stream may have seen the end of what nobody else has looked at yet. */
+/* Takes the results of the group's operations that have ended: a stream may have seen an end that
+ * no thread has looked at yet. */
 void session_collect(struct device_group *dg);
 /* What the call that is about to return, or to begin, tells of: a failure's code, or 0. */
 int session_tell_failure(struct device_group *dg);
@@ -148,8 +147,8 @@ size_t lent_bytes(const struct side_places *p, bool send, bool recv, size_t *ret
 enum { LENT_BUSY = 1 };
 int lent_take(struct session *s, const char *op, size_t bytes, uint64_t *ret_returns,
               struct lent **ret);
-/* With calls free, for others to go on: until some has been given back since @returns was so much.
- * False: not until @until (-1: for good). */
+/* Waits until memory has been given back since lent_returns was @returns. `calls` is free, so that
+ * others go on. False: none was until @until (-1: for good). */
 bool lent_wait(struct session *s, uint64_t returns, int64_t until);
 /* The operation is over; lent_return() is the same without pend held. */
 static inline void lent_give(struct session *s, struct lent *l)
@@ -163,7 +162,7 @@ static inline void lent_give(struct session *s, struct lent *l)
     s->lent_returns++;
 }
 void lent_return(struct session *s, struct lent *l);
-/* What is not in use goes. */
+/* Gives back what is not in use. */
 void lent_drop(struct session *s);
 /* The current context's streams can copy between it and a buffer on GPU @buffer, or why not. */
 int lent_reach(struct session *s, const char *op, struct lent *l, int buffer);
@@ -181,15 +180,15 @@ int announced_ready(const struct announced *a, cu_stream s);
 int announced_await(const struct announced *a, cu_stream s);
 int announced_await_done(const struct announced *a, cu_stream s);
 int announced_land(const struct announced *a, cu_stream s);
-/* As staged_follow(), of what was announced. */
+/* As staged_follow(), behind operations that were announced. */
 int announced_follow(struct device_group *dg, const struct side_place *in, cu_stream stream);
-/* Before @before, and, for one whose memory commd-gpu has, of those that land. */
+/* The same, behind those before @before; where @before does not land, only behind those that do. */
 int announced_follow_before(const struct announced *before, const struct side_place *in,
                             cu_stream stream);
 
 /* ---- path.c ---------------------------------------------------------------------------------- */
 
-/* Is COMMD_DEVICE_PATH one that there is? */
+/* Is the value of COMMD_DEVICE_PATH allowed? */
 int path_check(void);
 /* Starts a collective, on the path that the group has. */
 int path_start(struct device_group *dg, const struct commd_op *op, int gpu,

@@ -27,7 +27,7 @@
 
 enum { CLOSE_NAPS = 20, CLOSE_NAP_US = 500 };
 enum { LOOK_EVERY = 16 }; /* buffers, between looks for memory that was freed: an entry each */
-/* Operations until it is tried again: first, and at most. */
+/* Operations until memory that could not be mapped is tried again: first, and at most. */
 enum { AGAIN_SOON = 2, AGAIN_LATE = 64, AGAIN_MOST = 1 << 20 };
 
 /* As the driver says. No holes: it is compared by memcmp(). */
@@ -37,12 +37,12 @@ struct piece {
     uint64_t buffer; /* CU_POINTER_BUFFER_ID */
 };
 
-/* What lies side by side. */
+/* Pieces that lie side by side, as commd-gpu was told of them. */
 struct exported {
     struct exported *next;
     uint32_t id;    /* 0: commd-gpu could not map it */
-    unsigned rests; /* operations, then, until it is tried again */
-    uint64_t again; /* by this one */
+    unsigned rests; /* with id 0: operations from the last attempt to the next */
+    uint64_t again; /* the operation that tries again */
     cu_ptr base;
     size_t bytes;
     uint64_t used; /* operations before this one may name it */
@@ -188,8 +188,8 @@ static void close_all(const int *fds, unsigned n)
         close(fds[i]);
 }
 
-/* Whatever the driver says: containers and sandboxes have their own ways to refuse it. A GPU that
- * has failed is found by what is done in place of it. */
+/* Whatever code the driver gives: containers and sandboxes refuse an export in ways of their own. A
+ * GPU that has failed is found by the copies that are made in place of the export. */
 static int cannot_export(const char *op, const char *call, cu_result r)
 {
     driver_error(op, call, r);
@@ -246,8 +246,9 @@ static bool is_covered(const struct session *s, const struct walk *w)
     return false;
 }
 
-/* *ret->id 0: it cannot be mapped there. @rested: so many operations after that was so before. What
- * commd-gpu has not closed yet it closes at once, unless it waits for pending operations. */
+/* *ret->id 0: commd-gpu cannot map the buffer. @rested: operations since the last attempt, 0: this
+ * is the first. Where commd-gpu has not closed older memory yet (COMMD_E_TIMEOUT) it does so at
+ * once, unless an operation is pending: so the attempt is repeated. */
 static int memory_export(struct session *s, const char *op, const struct walk *w, unsigned rested,
                          struct exported **ret)
 {
@@ -295,7 +296,7 @@ static bool holds(const struct exported *m, const struct walk *w)
     return i + w->n <= m->n && !memcmp(&m->piece[i], w->piece, w->n * sizeof *w->piece);
 }
 
-/* Is all of it what it was? */
+/* Does the driver still have the same pieces there? */
 static bool is_there(const char *op, const struct exported *m)
 {
     struct walk now;
@@ -320,7 +321,8 @@ static void look_for_freed(struct session *s, const char *op)
         forget(s, at);
 }
 
-/* NULL: it is not there yet. What the buffer shares a piece with is as it was, then. */
+/* NULL: commd-gpu has not been told of the buffer. Entries that share a piece with it and have
+ * changed are forgotten then. */
 static struct exported *exported_find(struct session *s, const char *op, const struct walk *w)
 {
     for (struct exported *m = s->memory; m; m = m->next)
@@ -338,7 +340,7 @@ static struct exported *exported_find(struct session *s, const char *op, const s
     return NULL;
 }
 
-/* Together with what shares a piece with it, if that is not too much. */
+/* Makes @w the buffer together with the entries that share a piece with it, if they fit. */
 static void widen(struct session *s, const char *op, struct walk *w)
 {
     cu_ptr from = w->piece[0].base, to = walk_end(w);

@@ -1,11 +1,10 @@
 /* staged.c - a collective on GPU buffers, through host memory.
  *
- *   caller's stream  ... what computes the input | event `called`
- *   stream "down"    waits for that event; copies the input to the staging buffer; ready
- *   progress thread  sees ready (coll/gate.h); runs the operation in the staging buffer, as any
- * other of the group; done stream "up"      waits for done; copies the result to the caller's
- * buffer; landed caller's stream  waits for landed: at once (commd_run()), in
- * commd_work_wait_stream(), or never
+ *   caller's stream   what computes the input | event `called`
+ *   stream "down"     waits for `called` | copies the input to the staging buffer | ready
+ *   progress thread   sees ready (coll/gate.h) | runs the operation in the staging buffer | done
+ *   stream "up"       waits for done | copies the result to the caller's buffer | landed
+ *   caller's stream   waits for landed: in commd_run(), in commd_work_wait_stream(), or never
  *
  * Everything is enqueued by the call, before the operation is queued in the group. No thread of
  * ours calls CUDA afterwards, and no host waits. A small operation that its stream waits for has
@@ -15,12 +14,12 @@
  * To the other ranks it is an operation of the group as any other. In the staging buffer it is in
  * place, wherever that is allowed, which halves the room.
  *
- * Operations of a group are executed in the order of the calls, so one whose input is what another
- * before it writes waits for that to land: follow().
+ * Operations of a group are executed in the order of the calls. So an operation whose input is the
+ * result of an earlier one waits until that has landed: staged_follow().
  *
- * What this rank cannot do, mostly because there is no memory for it, is queued all the same, as
- * declined (run_decline()): in its place it fails on all ranks, and the group goes on. Here the
- * call has told of it.
+ * An operation that this rank cannot do, mostly because there is no memory for it, is queued as
+ * declined (run_decline()): it fails in its place on all ranks, and the group goes on. Here the
+ * call has told of the failure.
  *
  * Why waits on streams cannot block each other (streams may share a hardware queue, in which what
  * was enqueued first goes first): what a wait needs, of this process, was enqueued before it. Where
@@ -30,10 +29,10 @@
  * other ranks then holds up the input of the other group, and ranks must use both in one order.
  *
  * Who wakes me: nobody; the progress thread polls. What if a rank dies now: the operation fails,
- * done is stored all the same. What if the group is left: the same. If this stream never gets
- * there: the operation does not begin here, and the others name this rank. In flight, with its
- * staging buffer, is an operation until its streams have stored ready and landed; nobody can know
- * whether a stream whose GPU has failed will, so what such a one holds is kept. */
+ * done is stored all the same. What if the group is left: the same. If the caller's stream never
+ * comes to the operation: it does not begin here, and the other ranks name this one. An operation
+ * is in flight, and keeps its staging buffer, until its streams have stored ready and landed.
+ * Nobody knows whether a stream of a GPU that has failed will do so: its staging buffer is kept. */
 #include "client/lib/device/session.h"
 #include "client/lib/device/staged.h"
 
@@ -226,7 +225,7 @@ int stream_lane_from(struct device_group *dg, const char *name, cu_context ctx, 
     return e ? driver_error(name, "cuEventRecord", e) : 0;
 }
 
-/* What the group shall run. */
+/* The operation that the group runs in the staging buffer. */
 static struct commd_op host_op(const struct commd_op *op, const struct side_places *p,
                                uint8_t *staging)
 {
@@ -362,7 +361,7 @@ void staged_queued(struct staged *st, struct commd_work *w, const struct telling
         work_unref(w);
 }
 
-/* The others call it, too. */
+/* The other ranks call the operation, too: it fails in its place. */
 static void staged_decline(struct device_group *dg, const struct commd_op *op)
 {
     const struct commd_error why = *commd_last_error();

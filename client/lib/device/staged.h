@@ -49,11 +49,11 @@ struct device_group {
     struct device *dev;        /* borrowed */
     struct device_group *next; /* in dev->groups */
     struct commd_group *group;
-    pthread_mutex_t lock;      /* from the first call on a stream until the operation is queued: the
-                                  order   of the calls */
+    pthread_mutex_t lock; /* from the first call on a stream until the operation is queued: it keeps
+                             the order of the calls */
     struct stream_lane *lanes; /* owned; under lock */
     _Atomic unsigned sends; /* messages from GPUs that are not done: later ones must not overtake */
-    _Atomic unsigned quiet_sends; /* of these, such that have no work: who leaves waits for them */
+    _Atomic unsigned quiet_sends; /* of these, without a work: a rank that leaves waits for them */
     /* the device path: path.c; under lock */
     _Atomic int path;                /* enum group_path; DEVICE becomes LOST without the lock */
     struct session *_Atomic session; /* borrowed */
@@ -125,7 +125,7 @@ struct side_places {
 
 size_t side_block_bytes(const struct side_place *p, unsigned k);
 struct side_places side_places_of(const struct commd_group *g, const struct commd_op *op);
-/* All of it lies between these. */
+/* All bytes of the side lie between these. */
 void side_span(const struct side_place *p, uintptr_t *ret_lo, uintptr_t *ret_hi);
 
 /* ---- staged.c -------------------------------------------------------------------------------- */
@@ -143,14 +143,14 @@ int staged_begin(struct device_group *dg, const struct commd_op *op, const struc
 int staged_new(struct device_group *dg, const char *name, size_t bytes, struct staged **ret_staged);
 void staged_unref(struct staged *st);
 void gate_unref(struct gate *gate); /* the same, of its gate */
-/* It was not queued after all: lets all streams go on. */
+/* The operation was not queued after all: lets all streams go on. */
 void staged_drop(struct staged *st);
-/* What is not in flight any more gives back what it holds. */
+/* Operations that are not in flight any more give back what they hold. */
 void staged_reap(struct device *dev);
 /* In @ctx, two streams of ours: the first goes on from where @stream is now. */
 int stream_lane_from(struct device_group *dg, const char *name, cu_context ctx, cu_stream stream,
                      struct stream_lane **ret_lane);
-/* Queued: hands the work out, or lets go of it. */
+/* The operation is queued: hands the work out, or lets go of it. */
 void staged_queued(struct staged *st, struct commd_work *w, const struct telling *how);
 /* The host's part has ended, with @e if not NULL; a failure is told as one of @kind. */
 void staged_over(struct staged *st, const struct commd_error *e, enum failure_state kind);
@@ -164,14 +164,14 @@ int staged_write(struct staged *st, enum staged_word word, uint32_t pieces, cu_s
 int staged_await(struct staged *st, enum staged_word word, uint32_t pieces, cu_stream s);
 /* All of @word, in the context of the operation; staged.c. */
 int staged_wait_stream(struct staged *st, enum staged_word word, cu_stream stream);
-/* What an operation before it in the group writes is its input once that has landed. */
+/* @s waits for earlier operations of the group that write to @in, until they have landed. */
 int staged_follow(struct device_group *dg, const struct side_place *in, cu_stream s);
 
 /* ---- message.c ------------------------------------------------------------------------------- */
 
 int message_start(struct device_group *dg, const struct commd_op *op, int gpu,
                   const struct telling *how);
-/* One in host memory that must not overtake. */
+/* A message in host memory that must not overtake one from a GPU. */
 int message_behind(struct device_group *dg, const struct commd_op *op, const struct telling *how);
 /* Waits for sends without a work; see device_group_flush(). */
 void messages_flush(struct device_group *dg);

@@ -2,8 +2,7 @@
  * words; and waits for what an earlier operation of the group writes. */
 #include "client/lib/device/session.h"
 
-/* ---- through host memory ----------------------------------------------------------------------
- */
+/* ---- through host memory --------------------------------------------------------------------- */
 
 int staged_copy(struct staged *st, cu_ptr to, cu_ptr from, size_t bytes, cu_stream s)
 {
@@ -45,8 +44,7 @@ int staged_await(struct staged *st, enum staged_word word, uint32_t pieces, cu_s
     return r ? driver_error(st->name, "cuStreamWaitValue32", r) : 0;
 }
 
-/* ---- through commd-gpu ------------------------------------------------------------------------
- */
+/* ---- through commd-gpu ----------------------------------------------------------------------- */
 
 static cu_ptr flag_at(const struct announced *a, size_t array)
 {
@@ -91,8 +89,7 @@ int announced_land(const struct announced *a, cu_stream s)
     return r ? driver_error(coll_name((unsigned)a->coll), "cuStreamWriteValue32", r) : 0;
 }
 
-/* ---- what comes before ------------------------------------------------------------------------
- */
+/* ---- what comes before ----------------------------------------------------------------------- */
 
 int staged_follow(struct device_group *dg, const struct side_place *in, cu_stream s)
 {
