@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include <cmocka.h>
+#include <limits.h>
 #include <sched.h>
 #include <sys/wait.h>
 
@@ -680,6 +681,28 @@ static void who_waits_in_an_aborted_group_hears_of_the_failure(void **state)
     assert_null(strstr(commd_last_error()->message, "a failure before it")); /* it has been told */
 }
 
+/* Whoever reads the code of an error knows whether the group is broken. */
+static void a_broken_group_has_a_code_that_says_so(void **state)
+{
+    static const int alone[] = {COMMD_OK,      COMMD_E_INVALID, COMMD_E_MISMATCH,
+                                COMMD_E_QUOTA, COMMD_E_DENIED,  COMMD_E_NO_DAEMON,
+                                COMMD_E_NOMEM, COMMD_E_FORKED,  COMMD_E_GPU_LOST};
+    const struct commd_error why = {.code = COMMD_E_GPU_LOST};
+    struct commd_error e;
+
+    for (int code = 1; code >= -20; code--) {
+        bool breaks = true;
+
+        for (unsigned i = 0; i < ARRAY_LEN(alone); i++)
+            breaks &= code != alone[i];
+        assert_int_equal(commd_error_breaks_group(code), breaks);
+    }
+    assert_true(commd_error_breaks_group(INT_MIN) && commd_error_breaks_group(INT_MAX));
+    group_give_up(ranks->group[0], &why);
+    assert_true(group_has_failed(ranks->group[0], &e));
+    assert_int_equal(e.code, COMMD_E_ABORTED);
+}
+
 enum { CALLERS = 2, TELLINGS = 20000 };
 
 struct telling_all {
@@ -1067,6 +1090,7 @@ int main(void)
         TEST(a_message_that_fails_breaks_nothing),
         TEST(who_came_since_may_come_late),
         TEST(who_waits_in_an_aborted_group_hears_of_the_failure),
+        TEST(a_broken_group_has_a_code_that_says_so),
         TEST(one_of_several_threads_is_told),
         TEST(the_limit_begins_when_the_input_is_there),
         TEST(a_failing_driver_is_named),
