@@ -10,7 +10,7 @@ libcommd_client_la_SOURCES = client/include/commd/commd.h client/lib/api/check.h
 	client/lib/coll/finish.c client/lib/coll/run.h client/lib/api/api_p2p.c client/lib/p2p/p2p_api.h \
 	client/lib/async/async.c client/lib/async/async.h client/lib/async/progress.c \
 	client/lib/async/handles.c client/lib/context/context.c client/lib/context/context.h \
-	client/lib/context/error.h client/lib/context/group.h client/lib/context/held.h \
+	client/lib/context/error.h client/lib/context/group.h \
 	client/lib/coll/coll_blocks.c client/lib/coll/coll_steps.c \
 	client/lib/coll/coll_steps.h client/lib/coll/teams.c client/lib/coll/teams.h \
 	client/lib/coll/registered.c client/lib/coll/registered.h \

@@ -6,7 +6,7 @@
 #include <pthread.h>
 
 #include "client/lib/context/error.h"
-#include "client/lib/context/held.h"
+#include "shm/util/held.h"
 #include "shm/proto/codec.h"
 #include "shm/util/wait.h"
 

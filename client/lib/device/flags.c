@@ -5,7 +5,7 @@
 
 #include <sys/mman.h>
 
-#include "client/lib/context/held.h"
+#include "shm/util/held.h"
 #include "client/lib/device/driver.h"
 
 enum { PAGE_BYTES = 64 << 10, PAGE_SLOTS = PAGE_BYTES / sizeof(struct flag_words) };
