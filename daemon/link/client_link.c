@@ -179,24 +179,24 @@ static void client_later(struct client_link *client, bool moved)
     event_add(client->retry, &tv);
 }
 
-static int client_flush(struct client_link *client)
+static enum stream_result client_flush(struct client_link *client)
 {
     size_t before = client->stream.out_bytes;
-    int r = stream_flush(&client->stream);
+    enum stream_result r = stream_flush(&client->stream);
 
     client->flying += client->stream.sent_fds;
     client->tenant->flying += client->stream.sent_fds;
     client->listener->flying += client->stream.sent_fds;
     client->stream.sent_fds = 0;
-    if (r == STREAM_E_AGAIN)
+    if (r == STREAM_AGAIN)
         event_add(client->write, NULL);
     else
         event_del(client->write);
-    if (r == STREAM_E_LATER)
+    if (r == STREAM_LATER)
         client_later(client, client->stream.out_bytes < before);
-    if (r == 0 && client->state == CLIENT_CLOSING)
+    if (r == STREAM_OK && client->state == CLIENT_CLOSING)
         client_bury(client);
-    else if (r == 0 && client->resumes)
+    else if (r == STREAM_OK && client->resumes)
         client_resume(client);
     return r;
 }
@@ -218,7 +218,7 @@ static void client_sent(struct client_link *client, const struct msg *msg, int r
         client->welcome = true;
         event_del(client->timer);
     }
-    if (client_flush(client) < 0)
+    if (client_flush(client) == STREAM_FAILED)
         client_doom(client, "its connection closed");
     while (listener_holds_too_much(client->tenant) &&
            (worst = listener_worst(client->tenant, true)))
@@ -284,7 +284,7 @@ void client_close(struct client_link *client)
     if (client->died)
         event_del(client->died);
     client_arm(client, CLIENT_DEADLINE_MS);
-    if (client_flush(client) < 0)
+    if (client_flush(client) == STREAM_FAILED)
         client_bury(client);
 }
 
@@ -342,42 +342,26 @@ static void client_deliver(struct client_link *client, const struct msg *msg)
         listener->ops->msg(listener->arg, client->slot, msg);
 }
 
-/* Takes messages until @until_us, or *@budget is used up. 0: there may be more; STREAM_E_AGAIN,
- * also while it is paused; STREAM_E_EOF, -errno; -ECANCELED: the client was ended on the way. */
-static int client_take(struct client_link *client, unsigned *budget, uint64_t until_us)
+/* Takes messages until @until_us, or *@budget is used up. STREAM_OK: there may be more, or the client
+ * was paused or ended on the way. */
+static enum stream_result client_take(struct client_link *client, unsigned *budget,
+                                      uint64_t until_us, const char **ret_why)
 {
-    while (*budget) {
-        struct msg msg;
-        char why[MSG_TEXT_MAX];
-        int r;
+    struct msg msg;
 
-        r = stream_next(&client->stream, &msg);
-        if (r == CODEC_E_MORE && !stream_fds_left(&client->stream)) {
-            r = stream_fill(&client->stream);
-            if (r && r != STREAM_E_FDS)
-                return r;
-            if (!r)
-                continue;
-            r = CODEC_E_MORE;
-        }
-        if (r) {
-            snprintf(why, sizeof(why), "protocol error: %s",
-                     r == CODEC_E_MORE ? "a descriptor came that nobody asked for"
-                                       : codec_strerror(r));
-            client_refuse(client, CAUSE_PROTOCOL, why);
-            return -ECANCELED;
-        }
+    while (*budget) {
+        enum stream_result r = stream_next(&client->stream, &msg, ret_why);
+
+        if (r != STREAM_OK)
+            return r;
         client_deliver(client, &msg);
         msg_fini(&msg);
         --*budget;
-        if (client->state != CLIENT_OPEN || !client->known)
-            return -ECANCELED;
-        if (client->paused)
-            return STREAM_E_AGAIN;
-        if (clock_us() >= until_us)
-            return 0;
+        if (client->state != CLIENT_OPEN || !client->known || client->paused ||
+            clock_us() >= until_us)
+            break;
     }
-    return 0;
+    return STREAM_OK;
 }
 
 /* Not before some of the descriptors that we are closing are closed. */
@@ -416,25 +400,30 @@ void client_step(struct client_link *client, uint64_t until_us)
 {
     unsigned budget = client->end[0] ? MIN(client->last, (unsigned)CLIENT_BUDGET) : CLIENT_BUDGET;
     unsigned before = budget;
-    int r;
+    char text[MSG_TEXT_MAX];
+    enum stream_result r;
+    const char *why;
 
     if (client->state != CLIENT_OPEN || client->paused)
         return;
-    r = client_take(client, &budget, until_us);
+    r = client_take(client, &budget, until_us, &why);
     client->last -= MIN(client->last, before - budget);
-    if (r == -ECANCELED)
+    if (client->state != CLIENT_OPEN || client->paused)
         return;
-    if (r == 0 && (!client->end[0] || client->last)) {
+    if (r == STREAM_GARBAGE) {
+        snprintf(text, sizeof(text), "protocol error: %s", why);
+        client_refuse(client, CAUSE_PROTOCOL, text);
+    } else if (r == STREAM_OK && (!client->end[0] || client->last)) {
         listener_work(client); /* others first */
     } else if (client->end[0]) {
         client_lost(client, client->end);
-    } else if (r == STREAM_E_LATER) {
+    } else if (r == STREAM_LATER) {
         client_read_later(client);
-    } else if (r == STREAM_E_EOF && client->died) {
+    } else if (r == STREAM_EOF && client->died) {
         client->state = CLIENT_ENDING;
         event_del(client->read);
         client_arm(client, CLIENT_LINGER_MS);
-    } else if (r != STREAM_E_AGAIN) {
+    } else if (r != STREAM_AGAIN) {
         client_lost(client, "its connection closed");
     }
 }
@@ -442,9 +431,8 @@ void client_step(struct client_link *client, uint64_t until_us)
 static void client_write(evutil_socket_t fd, short what, void *arg)
 {
     struct client_link *client = arg;
-    int r = client_flush(client);
 
-    if (r >= 0)
+    if (client_flush(client) != STREAM_FAILED)
         return;
     if (client->state == CLIENT_CLOSING)
         client_bury(client);

@@ -20,6 +20,7 @@
  * next turn. */
 #include "daemon/link/engine_link.h"
 
+#include <assert.h>
 #include <event2/event.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -133,35 +134,27 @@ static void keep_port(struct engine_link *link)
     notify_store("engine", link->port); /* no matter if not: another may take it then */
 }
 
-/* As client_take() of client_link.c. */
-static int link_take(struct engine_link *link, unsigned budget)
+/* STREAM_OK: there may be more. */
+static enum stream_result link_take(struct engine_link *link, unsigned budget)
 {
-    unsigned life = link->life;
+    const char *why;
+    struct msg msg;
 
-    while (budget) {
-        struct msg msg;
-        int r = stream_next(&link->stream, &msg);
+    while (budget--) {
+        enum stream_result r = stream_next(&link->stream, &msg, &why);
 
-        if (r == CODEC_E_MORE) {
-            r = stream_fill(&link->stream);
-            if (r)
-                return r;
-            continue;
-        }
-        if (r) {
+        if (r == STREAM_GARBAGE)
             log_error("%s pid %d: protocol error: %s -> killing it", link->program.words,
-                      (int)link->pid, codec_strerror(r));
-            return -EPROTO;
-        }
+                      (int)link->pid, why);
+        if (r != STREAM_OK)
+            return r;
         if (msg.type == MSG_ENGINE_HELLO)
             keep_port(link);
         link->ops->msg(link->arg, &msg);
         msg_fini(&msg);
-        budget--;
-        if (link->life != life || link->state == ENGINE_DOWN)
-            return -ECANCELED;
+        assert(link->state == ENGINE_RUNNING); /* the owner can kill the process; its end comes later */
     }
-    return 0;
+    return STREAM_OK;
 }
 
 /* It closed its socket, or spoke nonsense: it has to end now. */
@@ -180,7 +173,7 @@ static void link_ending(struct engine_link *link, bool kill)
 static void engine_read(evutil_socket_t fd, short what, void *arg)
 {
     struct engine_link *link = arg;
-    int r;
+    enum stream_result r;
 
     if (link->state != ENGINE_RUNNING)
         return;
@@ -189,23 +182,23 @@ static void engine_read(evutil_socket_t fd, short what, void *arg)
         return;
     }
     r = link_take(link, ENGINE_BUDGET);
-    if (r == 0)
+    if (r == STREAM_OK)
         event_active(link->read, EV_READ, 0);
-    else if (r != STREAM_E_AGAIN && r != -ECANCELED)
-        link_ending(link, r != STREAM_E_EOF);
+    else if (r != STREAM_AGAIN)
+        link_ending(link, r != STREAM_EOF);
 }
 
 /* -EPIPE: end of file on the reading side says the same in an orderly way. */
 static void link_flush(struct engine_link *link)
 {
     struct timeval tv = clock_timeval(ENGINE_RETRY_MS);
-    int r = stream_flush(&link->stream);
+    enum stream_result r = stream_flush(&link->stream);
 
-    if (r == STREAM_E_AGAIN)
+    if (r == STREAM_AGAIN)
         event_add(link->write, NULL);
     else
         event_del(link->write);
-    if (r == STREAM_E_LATER)
+    if (r == STREAM_LATER)
         event_add(link->retry, &tv);
 }
 

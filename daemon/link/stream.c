@@ -16,9 +16,10 @@
  * A descriptor that was sent and not taken out counts against the user that commd runs as, and
  * at RLIMIT_NOFILE of them the kernel refuses to send more, to whomever (ETOOMANYREFS). The
  * socket is writable all the while, so waiting for that would be a busy loop: it is
- * STREAM_E_LATER, as it is when the owner of the stream says so (may_send). */
+ * STREAM_LATER, as it is when the owner of the stream says so (may_send). */
 #include "daemon/link/stream.h"
 
+#include <assert.h>
 #include <fcntl.h>
 #include <sys/socket.h>
 
@@ -182,11 +183,6 @@ static ssize_t stream_recv(struct stream *s, bool *ret_fit)
     return n;
 }
 
-bool stream_fds_left(const struct stream *s)
-{
-    return s->nin_fds && s->in_off == s->in_len;
-}
-
 int stream_take_fd(struct stream *s)
 {
     int fd;
@@ -198,32 +194,31 @@ int stream_take_fd(struct stream *s)
     return fd;
 }
 
-int stream_fill(struct stream *s)
+/* Reads once. STREAM_GARBAGE: more descriptors came than a message can have, or any at all where none
+ * may come. */
+static enum stream_result stream_fill(struct stream *s)
 {
     ssize_t n;
     bool fit;
-    int r;
 
-    r = stream_room(s);
-    if (r)
-        return r;
-    if (s->in_len == s->in_size)
-        return 0; /* full of frames that wait to be decoded */
+    if (stream_room(s))
+        return STREAM_FAILED;
+    assert(s->in_len < s->in_size); /* what is there is not a whole frame */
     if (!closer_room(s->closer, s->uid) && fds_next(s))
-        return STREAM_E_LATER;
+        return STREAM_LATER;
     n = stream_recv(s, &fit);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return STREAM_E_AGAIN;
+        return STREAM_AGAIN;
     /* ECONNRESET: it went with messages of ours unread */
     if (n == 0 || (n < 0 && errno == ECONNRESET))
-        return STREAM_E_EOF;
+        return STREAM_EOF;
     if (n < 0)
-        return -errno;
+        return STREAM_FAILED;
     s->in_len += (size_t)n;
-    return fit ? 0 : STREAM_E_FDS;
+    return fit ? STREAM_OK : STREAM_GARBAGE;
 }
 
-int stream_next(struct stream *s, struct msg *ret_msg)
+static enum codec_result stream_decode(struct stream *s, struct msg *ret_msg)
 {
     size_t need;
     int r;
@@ -238,6 +233,24 @@ int stream_next(struct stream *s, struct msg *ret_msg)
     r = codec_decode(s->in + s->in_off, need, ret_msg);
     s->in_off += need;
     return r;
+}
+
+enum stream_result stream_next(struct stream *s, struct msg *ret_msg, const char **ret_why)
+{
+    for (;;) {
+        enum codec_result decoded = stream_decode(s, ret_msg);
+        enum stream_result r;
+
+        if (decoded == CODEC_OK)
+            return STREAM_OK;
+        *ret_why = decoded == CODEC_E_MORE ? "a descriptor came that nobody asked for"
+                                           : codec_strerror(decoded);
+        if (decoded != CODEC_E_MORE || (s->nin_fds && s->in_off == s->in_len))
+            return STREAM_GARBAGE;
+        r = stream_fill(s);
+        if (r != STREAM_OK)
+            return r;
+    }
 }
 
 int stream_send_shared(struct stream *s, const struct msg *msg, struct stream_fd *const *fds,
@@ -321,21 +334,21 @@ static ssize_t frame_write(int fd, struct stream_frame *frame)
     return sendmsg(fd, &mh, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-int stream_flush(struct stream *s)
+enum stream_result stream_flush(struct stream *s)
 {
     while (s->out) {
         struct stream_frame *frame = s->out;
         ssize_t n;
 
         if (frame->nfds && s->may_send && !s->may_send(s->arg, frame->nfds))
-            return STREAM_E_LATER;
+            return STREAM_LATER;
         n = frame_write(s->fd, frame);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return errno == EAGAIN         ? STREAM_E_AGAIN
-                   : errno == ETOOMANYREFS ? STREAM_E_LATER
-                                           : -errno;
+            return errno == EAGAIN         ? STREAM_AGAIN
+                   : errno == ETOOMANYREFS ? STREAM_LATER
+                                           : STREAM_FAILED;
         s->sent_fds += frame->nfds;
         s->out_fds -= frame->nfds;
         while (frame->nfds) /* sent with the first byte */
@@ -349,5 +362,5 @@ int stream_flush(struct stream *s)
             s->out_tail = &s->out;
         frame_free(frame);
     }
-    return 0;
+    return STREAM_OK;
 }

@@ -7,12 +7,14 @@
 #include "shm/proto/codec.h"
 
 enum { STREAM_MAX_FDS = 2 }; /* with one message, and waiting to be taken */
-enum {
-    STREAM_E_AGAIN = 1, /* the socket will say when */
-    STREAM_E_EOF = 2,
-    STREAM_E_FDS = 3, /* descriptors came that belong to no message */
-    STREAM_E_LATER =
-        4, /* descriptors cannot be sent or taken now, and no socket says when: ask a clock */
+
+enum stream_result {
+    STREAM_OK,
+    STREAM_AGAIN,   /* the socket will say when */
+    STREAM_LATER,   /* descriptors cannot be sent or taken now; no socket says when: ask a clock */
+    STREAM_EOF,     /* the other side has closed */
+    STREAM_FAILED,  /* nothing more can be read, or sent */
+    STREAM_GARBAGE, /* what came is not our protocol */
 };
 
 struct stream_frame;
@@ -52,17 +54,11 @@ struct stream {
 /* Takes @fd. */
 void stream_init(struct stream *s, int fd, size_t max);
 void stream_fini(struct stream *s);
-/* Reads once. 0: something came; STREAM_E_AGAIN; STREAM_E_EOF; negative errno. STREAM_E_FDS: more
- * descriptors than a message can have, or any at all without keeps_fds; they are being closed.
- * STREAM_E_LATER: there is no room for those that are about to come. */
-int stream_fill(struct stream *s);
-/* Decodes the next whole frame; CODEC_E_MORE when there is none; other CODEC_E_*: the other
- * side does not speak our protocol. */
-int stream_next(struct stream *s, struct msg *ret_msg);
+/* Takes the next message; reads where no whole one has come. STREAM_GARBAGE: *ret_why says what came
+ * instead. STREAM_LATER: there is no room for the descriptors that are about to come. */
+enum stream_result stream_next(struct stream *s, struct msg *ret_msg, const char **ret_why);
 /* The oldest descriptor that came in, now the caller's; -1: there is none. */
 int stream_take_fd(struct stream *s);
-/* Descriptors are left, but of no message: all that came have been decoded. */
-bool stream_fds_left(const struct stream *s);
 /* Queues @msg with duplicates of @fds. 0 or negative errno, nothing queued then. */
 int stream_send(struct stream *s, const struct msg *msg, const int *fds, unsigned nfds);
 /* The same with descriptors that are shared: each is referred to until it is sent. */
@@ -70,8 +66,7 @@ int stream_send_shared(struct stream *s, const struct msg *msg, struct stream_fd
                        unsigned nfds);
 /* Forgets what is not sent. The other side cannot make sense of anything after that. */
 void stream_drop(struct stream *s);
-/* Sends what the socket takes, in order. 0: nothing is left; STREAM_E_AGAIN; STREAM_E_LATER;
- * negative errno. */
-int stream_flush(struct stream *s);
+/* Sends what the socket takes, in order. STREAM_OK: nothing is left. */
+enum stream_result stream_flush(struct stream *s);
 
 #endif

@@ -123,10 +123,10 @@ static void what_waits_for_a_descriptor_waits_in_order(void **state)
 
         assert_int_equal(stream_send(&s, &msg, &(int){0}, i == 2), 0);
     }
-    assert_int_equal(stream_flush(&s), STREAM_E_LATER);
+    assert_int_equal(stream_flush(&s), STREAM_LATER);
     assert_int_equal(take(far, &got), 1);
     assert_int_equal(recv(far, &(char){0}, 1, MSG_DONTWAIT), -1); /* 3 and 4 do not overtake */
-    assert_int_equal(stream_flush(&s), STREAM_E_LATER);
+    assert_int_equal(stream_flush(&s), STREAM_LATER);
     may = true;
     assert_int_equal(stream_flush(&s), 0);
     for (uint32_t i = 2; i <= 4; i++) {
@@ -152,9 +152,9 @@ static void send_too_many(void)
         far[i] = pair(&s[i]);
     for (unsigned i = 0; i < 200 && r == 0; i++)
         r = stream_send(&s[0], &msg, &far[1], 1) ? 99 : stream_flush(&s[0]);
-    if (r != STREAM_E_LATER || s[0].sent_fds < 10) /* more of this user's may fly elsewhere */
+    if (r != STREAM_LATER || s[0].sent_fds < 10) /* more of this user's may fly elsewhere */
         _exit(2);
-    if (stream_send(&s[1], &msg, &far[1], 1) || stream_flush(&s[1]) != STREAM_E_LATER)
+    if (stream_send(&s[1], &msg, &far[1], 1) || stream_flush(&s[1]) != STREAM_LATER)
         _exit(3);                 /* the socket is empty, and yet */
     while (stream_flush(&s[1])) { /* as the other one is read */
         take(far[0], &got);
