@@ -1,11 +1,20 @@
 /* client_link.c - one client on the UNIX socket.
  *
- *   OPEN     reads, at most CLIENT_BUDGET messages in a row, then others have their turn; not
- *            while a question of commctl is being answered, and until the answer is sent
- *   ENDING   end of file was seen; for CLIENT_LINGER_MS we wait to learn whether the process
- *            has ended too, because "its process ended" is what people want to read
- *   CLOSING  a last message goes out, nothing is read, within CLIENT_DEADLINE_MS
- *   DEAD     on listener->dead until the turn ends
+ *   OPEN       reads, at most CLIENT_BUDGET messages in a row, then others have their turn
+ *   ASKING     a question of commctl is being answered: nothing is read
+ *   ANSWERED   the same until all that was sent is out
+ *   LINGERING  end of file was seen; for CLIENT_LINGER_MS we wait to learn whether the process
+ *              has ended too, because "its process ended" is what people want to read
+ *   DOOMED     something cannot be sent to it: LAST in the next turn of the loop, because sending
+ *              never calls the owner
+ *   LAST       the process has ended, or the connection is of no use: what lies in the socket is
+ *              taken, up to CLIENT_LAST_BUDGET messages, then the owner is told; nothing is sent
+ *   CLOSING    a last message goes out, nothing is read, within CLIENT_DEADLINE_MS
+ *   DEAD       on listener->dead until the turn ends
+ *
+ * Who wakes it: the socket, the pidfd, a timer; in LAST only listener_turn(), in DOOMED only the
+ * timer. What if the client dies now: the pidfd says so in any state before LAST. What if commd is
+ * stopped now: what was not taken waits in the socket.
  *
  * A client has CLIENT_DEADLINE_MS to be welcomed. The owner (and through it the core) hears of
  * it with its first well-formed message; what sends garbage never gets that far.
@@ -22,11 +31,10 @@
  * that few descriptors fly to one client; what may fly to one user is listener.c's to say. Where
  * that or the kernel forbids to send one more, a timer tries again, RETRY_MIN_MS to RETRY_MAX_MS.
  * When the share of a user holds up one of its clients for STALL_MS, the client of that user that
- * reads worst is closed. Sending never calls the owner: failures go to client->doom and are carried
- * out by the timer in the next turn. */
+ * reads worst is closed. */
 #include "daemon/link/client_link.h"
 
-#include <poll.h>
+#include <assert.h>
 #include <stdio.h>
 
 #include "daemon/process/clock.h"
@@ -48,6 +56,44 @@ enum {
 };
 
 static const char does_not_read[] = "it does not read what it is sent";
+static const char closed[] = "its connection closed";
+
+/* clang-format off */
+static const bool conn_may[CONN_NSTATES][CONN_NSTATES] = { /* rows: from; columns: to */
+                     /* OPEN ASK ANSW LING DOOM LAST CLOS DEAD */
+    [CONN_OPEN]      = {0,   1,  0,   1,   1,   1,   1,   1},
+    [CONN_ASKING]    = {1,   0,  1,   0,   1,   1,   1,   0},
+    [CONN_ANSWERED]  = {1,   0,  0,   0,   1,   1,   1,   0},
+    [CONN_LINGERING] = {0,   0,  0,   0,   1,   0,   1,   1},
+    [CONN_DOOMED]    = {0,   0,  0,   0,   0,   1,   0,   1},
+    [CONN_LAST]      = {0,   0,  0,   0,   0,   0,   0,   1},
+    [CONN_CLOSING]   = {0,   0,  0,   0,   0,   0,   0,   1},
+    [CONN_DEAD]      = {0},
+};
+/* clang-format on */
+
+static void conn_set_state(struct client_link *client, enum conn_state state)
+{
+    assert(conn_may[client->state][state]);
+    client->state = state;
+    event_del(client->again);
+    if (state == CONN_OPEN)
+        event_add(client->read, NULL);
+    else
+        event_del(client->read);
+}
+
+static void session_set(struct client_link *client, enum client_session session)
+{
+    assert(session > client->session);
+    client->session = session;
+}
+
+/* Has the owner been told of it, and not of its end? */
+static bool session_open(const struct client_link *client)
+{
+    return client->session == SESSION_KNOWN || client->session == SESSION_WELCOME;
+}
 
 struct client_link *client_free(struct client_link *client)
 {
@@ -85,9 +131,8 @@ static void client_bury(struct client_link *client)
 {
     struct listener *listener = client->listener;
 
-    if (client->state == CLIENT_DEAD)
-        return;
-    client->state = CLIENT_DEAD;
+    assert(client->session == SESSION_OVER);
+    conn_set_state(client, CONN_DEAD);
     listener->slots[client->slot] = NULL;
     listener->nclients--;
     client->tenant->nclients--;
@@ -95,11 +140,9 @@ static void client_bury(struct client_link *client)
     listener_unwork(client);
     TAILQ_REMOVE(&listener->clients, client, entry);
     TAILQ_INSERT_TAIL(&listener->dead, client, entry);
-    event_del(client->read);
     event_del(client->write);
     event_del(client->timer);
     event_del(client->retry);
-    event_del(client->again);
     if (client->died)
         event_del(client->died);
 }
@@ -108,15 +151,14 @@ static void client_bury(struct client_link *client)
 static void client_lost(struct client_link *client, const char *text)
 {
     struct listener *listener = client->listener;
-    unsigned slot = client->slot;
-    bool known = client->known;
+    bool known = session_open(client);
 
-    client->known = false;
+    session_set(client, SESSION_OVER);
     client_bury(client);
     if (known && listener->ops->ended)
         listener->ops->ended(listener->arg, client->uid, client->pid, client->pidfd);
     if (known)
-        listener->ops->closed(listener->arg, slot, text);
+        listener->ops->closed(listener->arg, client->slot, text);
 }
 
 /* What could not be sent may be by the client's doing: it counts as a line of that user. */
@@ -129,19 +171,27 @@ static void log_client(struct client_link *client, const char *why)
     listener_log_user(client->listener, client->uid, CONF_LOG_ERROR, text);
 }
 
+/* May anything be sent to it that does not have to be its last message? */
+static bool client_hears(const struct client_link *client)
+{
+    return conn_may[client->state][CONN_DOOMED];
+}
+
 static void client_doom(struct client_link *client, const char *text)
 {
-    if (!client->doom[0])
-        snprintf(client->doom, sizeof(client->doom), "%s", text);
+    if (!client_hears(client))
+        return;
+    conn_set_state(client, CONN_DOOMED);
+    snprintf(client->why, sizeof(client->why), "%s", text);
     event_active(client->timer, EV_TIMEOUT, 0);
 }
 
 static void client_doom_unread(struct client_link *client)
 {
     stream_drop(&client->stream); /* the descriptors are needed at once */
-    if (client->state == CLIENT_CLOSING)
+    if (client->state == CONN_CLOSING)
         return client_bury(client);
-    if (!client->doom[0])
+    if (client_hears(client))
         listener_log_refused(client->listener, client->uid, client->pid, does_not_read);
     client_doom(client, does_not_read);
 }
@@ -167,7 +217,7 @@ static void client_later(struct client_link *client, bool moved)
     if (client->waits_ms && clock_ms() - client->waits_ms >= CLIENT_STALL_MS) {
         client->waits_ms = 0;
         worst = listener_worst(client->tenant, false);
-        if (worst && worst->state != CLIENT_CLOSING)
+        if (worst && worst->state != CONN_CLOSING)
             client_doom_unread(worst);
     }
     if (evtimer_pending(client->retry, NULL))
@@ -177,6 +227,16 @@ static void client_later(struct client_link *client, bool moved)
                            : MIN(2 * client->retry_ms, (unsigned)CLIENT_RETRY_MAX_MS);
     tv = clock_timeval(client->retry_ms);
     event_add(client->retry, &tv);
+}
+
+/* More may have been read than was taken: no event will come for that. */
+static void client_read_on(struct client_link *client)
+{
+    static const struct timeval at_once;
+
+    conn_set_state(client, CONN_OPEN);
+    listener_work(client);
+    event_add(client->listener->more, &at_once);
 }
 
 static enum stream_result client_flush(struct client_link *client)
@@ -194,10 +254,10 @@ static enum stream_result client_flush(struct client_link *client)
         event_del(client->write);
     if (r == STREAM_LATER)
         client_later(client, client->stream.out_bytes < before);
-    if (r == STREAM_OK && client->state == CLIENT_CLOSING)
+    if (r == STREAM_OK && client->state == CONN_CLOSING)
         client_bury(client);
-    else if (r == STREAM_OK && client->resumes)
-        client_resume(client);
+    else if (r == STREAM_OK && client->state == CONN_ANSWERED)
+        client_read_on(client);
     return r;
 }
 
@@ -214,12 +274,12 @@ static void client_sent(struct client_link *client, const struct msg *msg, int r
         client_doom(client, text);
         return;
     }
-    if (msg->type == MSG_WELCOME) {
-        client->welcome = true;
+    if (msg->type == MSG_WELCOME && client->session == SESSION_KNOWN) {
+        session_set(client, SESSION_WELCOME);
         event_del(client->timer);
     }
     if (client_flush(client) == STREAM_FAILED)
-        client_doom(client, "its connection closed");
+        client_doom(client, closed);
     while (listener_holds_too_much(client->tenant) &&
            (worst = listener_worst(client->tenant, true)))
         client_doom_unread(worst);
@@ -228,7 +288,7 @@ static void client_sent(struct client_link *client, const struct msg *msg, int r
 /* May anything more be queued for it? */
 static bool client_takes(struct client_link *client, unsigned nfds)
 {
-    if (client->doom[0] || client->state == CLIENT_CLOSING)
+    if (!client_hears(client))
         return false;
     if (client->stream.out_bytes <= CLIENT_MAX_UNSENT &&
         client->stream.out_fds + nfds <= CLIENT_MAX_FDS)
@@ -252,35 +312,30 @@ void client_send_shared(struct client_link *client, const struct msg *msg,
 
 void client_pause(struct client_link *client)
 {
-    client->paused = true;
-    client->resumes = false;
-    event_del(client->read);
-    event_del(client->again);
+    if (client->state == CONN_OPEN)
+        conn_set_state(client, CONN_ASKING);
 }
 
 void client_resume(struct client_link *client)
 {
-    static const struct timeval at_once;
-
-    client->resumes = client->stream.out != NULL;
-    if (!client->paused || client->resumes || client->state != CLIENT_OPEN)
+    if (client->state != CONN_ASKING)
         return;
-    client->paused = false;
-    event_add(client->read, NULL);
-    listener_work(client); /* more may have been read than was taken: no event will come for it */
-    event_add(client->listener->more, &at_once);
+    if (client->stream.out)
+        conn_set_state(client, CONN_ANSWERED);
+    else
+        client_read_on(client);
 }
 
 void client_close(struct client_link *client)
 {
-    client->known = false;
-    if (client->doom[0]) {
+    if (client->session == SESSION_OVER)
+        return; /* the owner is not told of listener_drain() */
+    session_set(client, SESSION_OVER);
+    if (!client_hears(client)) {
         client_bury(client);
         return;
     }
-    client->state = CLIENT_CLOSING;
-    event_del(client->read);
-    event_del(client->again);
+    conn_set_state(client, CONN_CLOSING);
     if (client->died)
         event_del(client->died);
     client_arm(client, CLIENT_DEADLINE_MS);
@@ -293,8 +348,7 @@ static void client_refuse(struct client_link *client, enum cause cause, const ch
 {
     struct listener *listener = client->listener;
     struct msg msg = {.type = MSG_REFUSED};
-    unsigned slot = client->slot;
-    bool known = client->known;
+    bool known = session_open(client);
 
     listener_log_refused(listener, client->uid, client->pid, text);
     listener->refused[cause]++;
@@ -303,7 +357,7 @@ static void client_refuse(struct client_link *client, enum cause cause, const ch
     client_send(client, &msg, NULL, 0);
     client_close(client);
     if (known)
-        listener->ops->closed(listener->arg, slot, text);
+        listener->ops->closed(listener->arg, client->slot, text);
 }
 
 /* One more session of commctl for its user? It is counted. */
@@ -331,22 +385,22 @@ static void client_deliver(struct client_link *client, const struct msg *msg)
 
     if (msg->type == MSG_CLIENT_HELLO && msg->client_hello.admin && !client_admin_ok(client))
         return;
-    if (msg->type == MSG_ADMIN && client->end[0])
+    if (msg->type == MSG_ADMIN && client->state == CONN_LAST)
         return; /* it will not read the answer */
-    if (!client->known) {
-        client->known = true;
+    if (client->session == SESSION_NONE) {
+        session_set(client, SESSION_KNOWN);
         listener->ops->open(listener->arg, client->slot, client->uid, client->pid);
     }
-    /* open() may have ended it already */
-    if (client->state == CLIENT_OPEN && client->known)
+    if (session_open(client)) /* open() may have ended it already */
         listener->ops->msg(listener->arg, client->slot, msg);
 }
 
-/* Takes messages until @until_us, or *@budget is used up. STREAM_OK: there may be more, or the client
- * was paused or ended on the way. */
+/* Takes messages until @until_us, or *@budget is used up, or its state changes. STREAM_OK: there
+ * may be more. */
 static enum stream_result client_take(struct client_link *client, unsigned *budget,
                                       uint64_t until_us, const char **ret_why)
 {
+    enum conn_state state = client->state;
     struct msg msg;
 
     while (*budget) {
@@ -357,8 +411,7 @@ static enum stream_result client_take(struct client_link *client, unsigned *budg
         client_deliver(client, &msg);
         msg_fini(&msg);
         --*budget;
-        if (client->state != CLIENT_OPEN || !client->known || client->paused ||
-            clock_us() >= until_us)
+        if (client->state != state || clock_us() >= until_us)
             break;
     }
     return STREAM_OK;
@@ -377,8 +430,7 @@ static void client_read(evutil_socket_t fd, short what, void *arg)
 {
     struct client_link *client = arg;
 
-    if (client->state != CLIENT_OPEN || client->paused)
-        return;
+    assert(client->state == CONN_OPEN);
     event_add(client->read, NULL); /* client_read_later() took it away */
     listener_work(client);
 }
@@ -386,45 +438,47 @@ static void client_read(evutil_socket_t fd, short what, void *arg)
 /* Nothing more will come but what is in the socket: take that, then end. */
 static void client_end(struct client_link *client, const char *text)
 {
-    if (client->state != CLIENT_OPEN)
-        return client_lost(client, text);
-    if (client->end[0])
+    if (client->state == CONN_LAST)
         return;
-    snprintf(client->end, sizeof(client->end), "%s", text);
+    if (client->state == CONN_LINGERING)
+        return client_lost(client, text);
+    conn_set_state(client, CONN_LAST);
+    if (text != client->why)
+        snprintf(client->why, sizeof(client->why), "%s", text);
     client->last = CLIENT_LAST_BUDGET;
-    client->paused = client->resumes = false;
     listener_work(client);
 }
 
 void client_step(struct client_link *client, uint64_t until_us)
 {
-    unsigned budget = client->end[0] ? MIN(client->last, (unsigned)CLIENT_BUDGET) : CLIENT_BUDGET;
+    enum conn_state state = client->state;
+    unsigned budget =
+        state == CONN_LAST ? MIN(client->last, (unsigned)CLIENT_BUDGET) : CLIENT_BUDGET;
     unsigned before = budget;
     char text[MSG_TEXT_MAX];
     enum stream_result r;
     const char *why;
 
-    if (client->state != CLIENT_OPEN || client->paused)
+    if (state != CONN_OPEN && state != CONN_LAST)
         return;
     r = client_take(client, &budget, until_us, &why);
     client->last -= MIN(client->last, before - budget);
-    if (client->state != CLIENT_OPEN || client->paused)
+    if (client->state != state)
         return;
     if (r == STREAM_GARBAGE) {
         snprintf(text, sizeof(text), "protocol error: %s", why);
         client_refuse(client, CAUSE_PROTOCOL, text);
-    } else if (r == STREAM_OK && (!client->end[0] || client->last)) {
+    } else if (r == STREAM_OK && (state == CONN_OPEN || client->last)) {
         listener_work(client); /* others first */
-    } else if (client->end[0]) {
-        client_lost(client, client->end);
+    } else if (state == CONN_LAST) {
+        client_lost(client, client->why);
     } else if (r == STREAM_LATER) {
         client_read_later(client);
     } else if (r == STREAM_EOF && client->died) {
-        client->state = CLIENT_ENDING;
-        event_del(client->read);
+        conn_set_state(client, CONN_LINGERING);
         client_arm(client, CLIENT_LINGER_MS);
     } else if (r != STREAM_AGAIN) {
-        client_lost(client, "its connection closed");
+        client_lost(client, closed);
     }
 }
 
@@ -434,10 +488,10 @@ static void client_write(evutil_socket_t fd, short what, void *arg)
 
     if (client_flush(client) != STREAM_FAILED)
         return;
-    if (client->state == CLIENT_CLOSING)
+    if (client->state == CONN_CLOSING)
         client_bury(client);
     else
-        client_end(client, "its connection closed");
+        client_end(client, closed);
 }
 
 static void client_died(evutil_socket_t fd, short what, void *arg)
@@ -449,15 +503,15 @@ static void client_timer(evutil_socket_t fd, short what, void *arg)
 {
     struct client_link *client = arg;
 
-    if (client->state == CLIENT_CLOSING)
+    if (client->state == CONN_CLOSING)
         client_bury(client); /* it does not read its last message */
-    else if (client->doom[0])
-        client_end(client, client->doom);
-    else if (client->state == CLIENT_ENDING)
-        client_lost(client, "its connection closed");
+    else if (client->state == CONN_DOOMED)
+        client_end(client, client->why);
+    else if (client->state == CONN_LINGERING)
+        client_lost(client, closed);
     else if (client->queued)
         client_arm(client, CLIENT_DEADLINE_MS); /* we are the ones who are late */
-    else if (!client->welcome)
+    else if (client->session < SESSION_WELCOME)
         client_refuse(client, CAUSE_PROTOCOL, "no hello within 2 s");
 }
 

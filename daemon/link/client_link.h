@@ -10,7 +10,26 @@
 #include "daemon/link/sock.h"
 #include "daemon/link/stream.h"
 
-enum client_state { CLIENT_OPEN, CLIENT_ENDING, CLIENT_CLOSING, CLIENT_DEAD };
+/* See client_link.c. */
+enum conn_state {
+    CONN_OPEN,
+    CONN_ASKING,
+    CONN_ANSWERED,
+    CONN_LINGERING,
+    CONN_DOOMED,
+    CONN_LAST,
+    CONN_CLOSING,
+    CONN_DEAD,
+    CONN_NSTATES
+};
+
+/* What the owner of the listener knows of a client; it only goes forward. */
+enum client_session {
+    SESSION_NONE,    /* nothing: no well-formed message has come */
+    SESSION_KNOWN,   /* it has come, and what it sent */
+    SESSION_WELCOME, /* its hello was accepted */
+    SESSION_OVER     /* it has gone, or was sent away */
+};
 
 TAILQ_HEAD(client_list, client_link);
 
@@ -44,26 +63,22 @@ struct client_link {
     TAILQ_ENTRY(client_link) work;  /* of tenant->work */
     struct listener *listener;      /* borrowed */
     struct tenant *tenant;          /* borrowed: outlives its clients */
-    enum client_state state;
+    enum conn_state state;
+    enum client_session session;
+    bool admin;  /* a session of commctl: counted in tenant->nadmins */
+    bool queued; /* on tenant->work */
     unsigned slot;
     uint32_t uid, pid;
-    int pidfd;                                 /* owned; -1: not to be had */
-    struct stream stream;                      /* owned */
+    int pidfd;              /* owned; -1: not to be had */
+    struct stream stream;   /* owned */
+    unsigned flying;        /* descriptors sent to it, and not known to be taken out */
+    char why[MSG_TEXT_MAX]; /* DOOMED, LAST: why it ends, to be told when its messages are taken */
+    unsigned last;          /* LAST: messages that we still take */
     struct event *read, *write, *died, *timer; /* owned */
     struct event *retry; /* owned: what could not be sent, and no socket will say when */
     struct event *again; /* owned: to be read, as soon as its user's descriptors are closed */
     unsigned retry_ms;
-    uint64_t waits_ms;      /* since when its user's share of descriptors holds it up; 0: not */
-    unsigned flying;        /* descriptors sent to it, and not known to be taken out */
-    bool queued;            /* on tenant->work */
-    bool admin;             /* counted in tenant->nadmins */
-    bool paused;            /* not read from: its question is being answered */
-    bool resumes;           /* read from again when all is sent */
-    unsigned last;          /* ending: messages that we still take */
-    char end[MSG_TEXT_MAX]; /* ending: why, to be told when these have been taken */
-    bool known;             /* the owner was told of it, and has not forgotten it */
-    bool welcome;
-    char doom[MSG_TEXT_MAX]; /* close with this text as soon as we are back in the loop */
+    uint64_t waits_ms; /* since when its user's share of descriptors holds it up; 0: not */
 };
 
 struct listener {

@@ -152,7 +152,8 @@ static enum stream_result link_take(struct engine_link *link, unsigned budget)
             keep_port(link);
         link->ops->msg(link->arg, &msg);
         msg_fini(&msg);
-        assert(link->state == ENGINE_RUNNING); /* the owner can kill the process; its end comes later */
+        assert(link->state ==
+               ENGINE_RUNNING); /* the owner can kill the process; its end comes later */
     }
     return STREAM_OK;
 }

@@ -811,7 +811,7 @@ bool listener_client(const struct listener *listener, unsigned slot,
         .uid = client->uid,
         .payer = client->tenant->uid,
         .pid = client->pid,
-        .welcome = client->welcome,
+        .welcome = client->session == SESSION_WELCOME,
     };
     return true;
 }
@@ -851,8 +851,7 @@ void listener_drain(struct listener *listener)
     listener_unlink(listener);
     for (client = TAILQ_FIRST(&listener->clients); client; client = next) {
         next = TAILQ_NEXT(client, entry);
-        if (client->state != CLIENT_CLOSING)
-            client_close(client);
+        client_close(client);
     }
 }
 

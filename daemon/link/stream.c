@@ -194,8 +194,8 @@ int stream_take_fd(struct stream *s)
     return fd;
 }
 
-/* Reads once. STREAM_GARBAGE: more descriptors came than a message can have, or any at all where none
- * may come. */
+/* Reads once. STREAM_GARBAGE: more descriptors came than a message can have, or any at all where
+ * none may come. */
 static enum stream_result stream_fill(struct stream *s)
 {
     ssize_t n;

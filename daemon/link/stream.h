@@ -54,8 +54,8 @@ struct stream {
 /* Takes @fd. */
 void stream_init(struct stream *s, int fd, size_t max);
 void stream_fini(struct stream *s);
-/* Takes the next message; reads where no whole one has come. STREAM_GARBAGE: *ret_why says what came
- * instead. STREAM_LATER: there is no room for the descriptors that are about to come. */
+/* Takes the next message; reads where no whole one has come. STREAM_GARBAGE: *ret_why says what
+ * came instead. STREAM_LATER: there is no room for the descriptors that are about to come. */
 enum stream_result stream_next(struct stream *s, struct msg *ret_msg, const char **ret_why);
 /* The oldest descriptor that came in, now the caller's; -1: there is none. */
 int stream_take_fd(struct stream *s);

@@ -203,6 +203,8 @@ static void put(int fd, enum msg_type type)
         msg.client_hello.version = MSG_VERSION;
         snprintf(msg.client_hello.program, sizeof(msg.client_hello.program), "test");
     }
+    if (type == MSG_ADMIN)
+        snprintf(msg.admin.verb, sizeof(msg.admin.verb), "status");
     assert_int_equal(codec_encode(&msg, &frame, &len), 0);
     assert_int_equal(send(fd, frame, len, MSG_NOSIGNAL), (ssize_t)len);
     free(frame);
@@ -569,6 +571,36 @@ static void last_words_come_before_the_end(void **state)
     waitpid(pid, NULL, 0);
 }
 
+/* A child that asks, never says hello, and ends while its own child still has the socket. */
+static void who_is_dead_is_not_waited_for(void **state)
+{
+    struct world *w = *state;
+    int hold[2];
+    pid_t pid;
+
+    assert_int_equal(pipe(hold), 0);
+    pid = fork();
+    if (pid == 0) {
+        int fd = client(w);
+
+        put(fd, MSG_ADMIN);
+        if (fork() == 0) {
+            close(hold[1]);
+            _exit(read(hold[0], &(char){0}, 1) != 0);
+        }
+        _exit(fd < 0);
+    }
+    close(hold[0]);
+    assert_int_equal(waitid(P_PID, (id_t)pid, &(siginfo_t){0}, WEXITED | WNOWAIT), 0);
+    world_turn(w);
+    assert_false(listener_idle(w->listener));
+    run_until(w, listener_idle(w->listener));
+    assert_string_equal(log_text, ""); /* no hello was waited for */
+    assert_int_equal(w->opens + w->closes, 0);
+    close(hold[1]);
+    waitpid(pid, NULL, 0);
+}
+
 static void a_killed_process_is_told_from_a_closed_socket(void **state)
 {
     struct world *w = *state;
@@ -791,6 +823,33 @@ static void draining_ends_everything(void **state)
     assert_true(listener_idle(w->listener));
     listener_turn(w->listener);
     assert_int_equal(recv(fd, &c, 1, 0), 0);
+    close(fd);
+}
+
+/* The owner is not told who is closed by that, and may close it, too. */
+static void closing_who_is_drained(void **state)
+{
+    struct world *w = *state;
+    struct msg big = {.type = MSG_JOIN_FAILED}, msg;
+    unsigned sent = 0, n;
+    int fd = client(w);
+    const char *why;
+
+    put(fd, MSG_CLIENT_HELLO);
+    get(w, fd, &msg);
+    memset(big.join_failed.text, 'x', sizeof(big.join_failed.text) - 1);
+    for (; sent < 50; sent++)
+        listener_send(w->listener, 0, &big, NULL, 0);
+    listener_drain(w->listener);
+    listener_close(w->listener, 0);
+    listener_close(w->listener, 0);
+    assert_false(listener_idle(w->listener));
+    while (sent--) {
+        run_until(w, readable(fd));
+        assert_int_equal(msg_recv_fd(fd, &msg, NULL, 0, &n, -1, &why), 0);
+    }
+    run_until(w, listener_idle(w->listener));
+    assert_int_equal(w->closes, 0);
     close(fd);
 }
 
@@ -1214,6 +1273,7 @@ int main(void)
         T(half_a_frame_is_waited_for),
         T(silence_is_not_waited_for),
         T(last_words_come_before_the_end),
+        T(who_is_dead_is_not_waited_for),
         T(a_killed_process_is_told_from_a_closed_socket),
         T(who_does_not_read_is_closed),
         BARE(who_does_not_take_descriptors_is_closed),
@@ -1233,6 +1293,7 @@ int main(void)
         BARE(a_socket_that_cannot_be_made),
         BARE(a_stale_socket_is_replaced),
         T(draining_ends_everything),
+        T(closing_who_is_drained),
 #undef T
 #undef BARE
     };
