@@ -71,6 +71,8 @@ daemon/http/page.c: daemon/http/page.html
 noinst_LTLIBRARIES += libcommd-link.la
 libcommd_link_la_SOURCES = daemon/link/client_link.c daemon/link/client_link.h \
 	daemon/process/clock.h daemon/link/listener.c daemon/link/listener.h \
+	daemon/link/listener_admit.c daemon/link/listener_fds.c daemon/link/listener_priv.h \
+	daemon/link/listener_socket.c daemon/link/listener_turns.c \
 	daemon/link/peer_hello.c \
 	daemon/link/peer_hello.h daemon/link/peer_link.c daemon/link/peer_link.h \
 	daemon/link/peer_link_priv.h daemon/link/peer_links.c daemon/process/log_limit.c \

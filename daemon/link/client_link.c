@@ -23,12 +23,12 @@
  * file even without a pidfd. Whichever comes first, what the client had sent before is
  * delivered before its end: a LEAVE followed by exit() must not look like a lost rank.
  *
- * What is to be read from a client only puts it in line (listener_work()); listener.c gives each
- * user its time in a turn, and calls client_step().
+ * What is to be read from a client only puts it in line (listener_work()); listener_turns.c gives
+ * each user its time in a turn, and calls client_step().
  *
  * What a client does not read piles up to CLIENT_MAX_UNSENT (plus one message) and to
  * CLIENT_MAX_FDS descriptors, then it is closed. The socket takes no more than CLIENT_SNDBUF, so
- * that few descriptors fly to one client; what may fly to one user is listener.c's to say. Where
+ * that few descriptors fly to one client; what may fly to one user is said in listener_fds.c. Where
  * that or the kernel forbids to send one more, a timer tries again, RETRY_MIN_MS to RETRY_MAX_MS.
  * When the share of a user holds up one of its clients for STALL_MS, the client of that user that
  * reads worst is closed. */

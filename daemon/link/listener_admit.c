@@ -1,0 +1,252 @@
+/* listener_admit.c - who may come in.
+ *
+ * Whoever opens the socket is identified by SO_PEERCRED: the user is the tenant. A foreign user
+ * namespace shows as the overflow uid, which is nobody in particular, and is refused. A foreign
+ * pid namespace shows as pid 0: such a client is served, but its death is seen by end of file
+ * only. Where the kernel has SO_PEERPIDFD (6.5) the pidfd is certain to be the process that
+ * connected; pidfd_open() could meet a reused pid.
+ *
+ * Room: max_clients + LISTENER_EXTRA slots, the last LISTENER_ROOT of which are for root and
+ * our own user, and one user may hold max_clients_per_user + LISTENER_TOOLS. The exact quotas
+ * for training clients are the core's; these bounds hold before anything is read. Whoever has
+ * LISTENER_MAX_PENDING descriptors that we are closing still, gets no further connection.
+ * Connections, of two descriptors each, may have half of all descriptors: a user half of what the
+ * others leave, so that one user's sessions and boards together leave some to others. At nine
+ * tenths of all descriptors nobody is let in any more but root and our own user.
+ *
+ * A connection may hold messages with descriptors from the moment at which it is made, so none is
+ * closed here, also not those that are refused: the closer does it (shm/util/closer.c). */
+#include <stdio.h>
+#include <sys/syscall.h>
+
+#include "daemon/core/core.h"
+#include "daemon/core/share.h"
+#include "daemon/link/client_link.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* Linux 6.5; Debian 12's headers do not have it */
+#endif
+
+enum {
+    LISTENER_ROOT = 16,
+    LISTENER_TOOLS = 16,
+    LISTENER_ACCEPT_BUDGET = 64,
+    LISTENER_MAX_PENDING = 1024,
+};
+
+/* Nothing is kept for it: one message into the fresh socket, and the end. */
+static void refuse_fd(struct listener *listener, int fd, const struct ucred *cred, enum cause cause,
+                      const char *text)
+{
+    struct msg msg = {.type = MSG_REFUSED};
+    struct stream stream;
+
+    listener_log_refused(listener, cred->uid, (uint32_t)cred->pid, text);
+    listener->refused[cause]++;
+    msg.refused.cause = cause;
+    snprintf(msg.refused.text, sizeof(msg.refused.text), "%s", text);
+    stream_init(&stream, fd, 0);
+    stream.closer = listener->closer;
+    stream.uid = payer_of(listener->payers, cred->uid);
+    if (stream_send(&stream, &msg, NULL, 0) == 0)
+        stream_flush(&stream);
+    stream_fini(&stream);
+}
+
+static uint32_t overflow_uid(void)
+{
+    unsigned uid = 65534;
+    FILE *f = fopen("/proc/sys/kernel/overflowuid", "re");
+
+    if (f) {
+        if (fscanf(f, "%u", &uid) != 1)
+            uid = 65534;
+        fclose(f);
+    }
+    return uid;
+}
+
+bool listener_trusts(uint32_t uid)
+{
+    return uid == 0 || uid == geteuid() || uid == CORE_GPU_UID;
+}
+
+/* The most connections that a user may have, of @room, and of the descriptors for them. */
+static unsigned may_hold(const struct listener *listener, const struct tenant *tenant,
+                         unsigned room)
+{
+    unsigned others = listener->nclients - (tenant ? tenant->nclients : 0);
+    uint64_t of_room = share_of(room, listener->max_clients_per_user + LISTENER_TOOLS, others);
+
+    return (unsigned)MIN(of_room, share_of(listener->max_conns, listener->max_conns / 2, others));
+}
+
+/* NULL: welcome. */
+static const char *room_check(const struct listener *listener, const struct tenant *tenant, int fd,
+                              char *buf, size_t len)
+{
+    unsigned room = listener->max_clients + LISTENER_EXTRA;
+    unsigned held = tenant->nclients + tenant->nunread;
+
+    if (closer_pending(listener->closer, tenant->uid) >= LISTENER_MAX_PENDING) {
+        snprintf(
+            buf, len,
+            "user %u has sent %u descriptors and more that are not closed yet (do they linger?)",
+            tenant->uid, LISTENER_MAX_PENDING);
+        return buf;
+    }
+    if (!listener_trusts(tenant->uid)) {
+        room -= LISTENER_ROOT;
+        if ((unsigned)fd >= listener->max_fd) { /* descriptors are given out from below */
+            snprintf(buf, len, "commd has few descriptors left (LimitNOFILE=)");
+            return buf;
+        }
+    }
+    if (listener->nclients >= MIN(room, listener->nslots)) {
+        snprintf(buf, len, "this node serves %u clients already (limits.max_clients)",
+                 listener->max_clients);
+        return buf;
+    }
+    if (held >= listener->max_clients_per_user + LISTENER_TOOLS) {
+        snprintf(buf, len, "user %u has %u clients already (limits.max_clients_per_user)",
+                 tenant->uid, listener->max_clients_per_user);
+        return buf;
+    }
+    if (!listener_trusts(tenant->uid) && held >= may_hold(listener, tenant, room)) {
+        snprintf(buf, len, "user %u has %u connections already, half of what others leave (%s)",
+                 tenant->uid, held,
+                 room < listener->max_conns ? "limits.max_clients" : "LimitNOFILE=");
+        return buf;
+    }
+    return NULL;
+}
+
+void listener_held(const struct listener *listener, uint32_t uid, uint64_t *ret_used,
+                   uint64_t *ret_may, uint64_t *ret_all, uint64_t *ret_room)
+{
+    const struct tenant *tenant = tenant_find(listener, uid);
+    unsigned most = listener->max_clients_per_user + LISTENER_TOOLS;
+    unsigned used = tenant ? tenant->nclients : 0;
+
+    *ret_used = used + (tenant ? tenant->nunread : 0);
+    *ret_room = listener->max_clients + LISTENER_EXTRA - (listener_trusts(uid) ? 0 : LISTENER_ROOT);
+    *ret_all = listener->nclients;
+    *ret_may = listener_trusts(uid) ? MIN(most, *ret_room)
+                                    : may_hold(listener, tenant, (unsigned)*ret_room);
+}
+
+static unsigned client_free_slot(struct listener *listener)
+{
+    unsigned slot = listener->next_slot;
+
+    while (listener->slots[slot])
+        slot = (slot + 1) % listener->nslots;
+    listener->next_slot = (slot + 1) % listener->nslots;
+    return slot;
+}
+
+static int peer_pidfd(int fd, pid_t pid)
+{
+    int pidfd = -1;
+    socklen_t len = sizeof(pidfd);
+
+    if (pid <= 0)
+        return -1;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &len) == 0)
+        return pidfd;
+    /* -1 also when it has ended already: end of file will tell. */
+    return (int)syscall(SYS_pidfd_open, pid, 0);
+}
+
+static void log_full(struct listener *listener)
+{
+    log_limit_write(&listener->limit, CONF_LOG_WARN, "descriptors", "",
+                    "no file descriptor is left for clients (LimitNOFILE=) -> refused");
+}
+
+static uint32_t counted_as(const struct listener *listener, const struct ucred *cred, int pidfd)
+{
+    return listener->ops->user
+               ? listener->ops->user(listener->arg, cred->uid, (uint32_t)cred->pid, pidfd)
+               : cred->uid;
+}
+
+static void accept_one(struct listener *listener, int fd)
+{
+    struct ucred cred = {.uid = UINT32_MAX};
+    socklen_t len = sizeof(cred);
+    struct tenant *tenant = NULL;
+    _cleanup_(close_fdp) int pidfd = -1;
+    char why[MSG_TEXT_MAX];
+    uint32_t uid = UINT32_MAX;
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len))
+        cred.uid = UINT32_MAX;
+    else if (cred.uid == overflow_uid() && !listener_trusts(cred.uid))
+        return refuse_fd(listener, fd, &cred, CAUSE_DENIED,
+                         "its user is not known here (another user namespace?)");
+    else if (cred.uid == CORE_GPU_UID || cred.uid == CORE_CONTAINED_UID)
+        return refuse_fd(listener, fd, &cred, CAUSE_DENIED,
+                         "commd keeps the number of its user for itself");
+    else {
+        pidfd = peer_pidfd(fd, cred.pid);
+        uid = counted_as(listener, &cred, pidfd);
+        tenant = tenant_get(listener, payer_of(listener->payers, uid));
+    }
+    if (!tenant) /* no memory: the client sees it and may come again */
+        closer_sock(listener->closer, payer_of(listener->payers, cred.uid), fd);
+    else if (room_check(listener, tenant, fd, why, sizeof(why)))
+        refuse_fd(listener, fd, &cred, CAUSE_QUOTA, why);
+    else
+        client_new(listener, tenant, client_free_slot(listener), fd, steal_fd(&pidfd), uid,
+                   (uint32_t)cred.pid); /* likewise */
+}
+
+/* Whose it is, as far as that can be told. */
+static void close_sock(struct listener *listener, int fd)
+{
+    struct ucred cred = {.uid = UINT32_MAX};
+    socklen_t len = sizeof(cred);
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len))
+        cred.uid = UINT32_MAX;
+    closer_sock(listener->closer, payer_of(listener->payers, cred.uid), fd);
+}
+
+/* Those in the queue may have sent something already. */
+void listener_end(struct listener *listener)
+{
+    int fd;
+
+    if (listener->socket.fd < 0)
+        return;
+    shutdown(listener->socket.fd, SHUT_RDWR); /* later callers learn at once that nobody is here */
+    while ((fd = accept4(listener->socket.fd, NULL, NULL, SOCK_CLOEXEC)) >= 0 ||
+           errno == ECONNABORTED || errno == EINTR)
+        if (fd >= 0)
+            close_sock(listener, fd);
+    closer_fd(listener->closer, geteuid(), steal_fd(&listener->socket.fd));
+}
+
+void listener_accept(evutil_socket_t unused, short what, void *arg)
+{
+    struct listener *listener = arg;
+
+    for (unsigned i = 0; i < LISTENER_ACCEPT_BUDGET; i++) {
+        int fd = -1, r;
+
+        r = sock_accept(listener->socket.fd, &listener->reserve, NULL, &fd);
+        if (r == SOCK_E_AGAIN)
+            return;
+        if (r) {
+            log_full(listener);
+            if (r < 0)
+                return;
+            if (fd >= 0)
+                close_sock(listener, fd);
+            sock_reserve_init(&listener->reserve); /* else the next call tries again */
+            continue;
+        }
+        accept_one(listener, fd);
+    }
+}

@@ -1,0 +1,118 @@
+/* listener_priv.h - what the files of the listener share: its users, its socket, and who does what.
+ * listener.c, listener_socket.c, listener_admit.c, listener_turns.c, listener_fds.c; one client:
+ * client_link.c. */
+#ifndef COMMD_LISTENER_PRIV_H
+#define COMMD_LISTENER_PRIV_H
+
+#include <event2/event.h>
+#include <sys/queue.h>
+
+#include "daemon/link/listener.h"
+#include "daemon/link/sock.h"
+#include "daemon/link/stream.h"
+#include "daemon/process/log_limit.h"
+
+struct client_link;
+TAILQ_HEAD(client_list, client_link);
+
+/* Where clients come in. */
+struct listener_socket {
+    int fd; /* owned; -1: nobody is let in any more */
+    char path[108];
+    uint64_t inode; /* of the socket, so that only ours is removed; 0: removed */
+};
+
+/* The socket of a client that is gone for us, but has not taken out the descriptors in it. */
+struct unread {
+    TAILQ_ENTRY(unread) entry;
+    int fd; /* owned */
+    unsigned flying;
+};
+
+TAILQ_HEAD(unread_list, unread);
+
+/* One user, @uid a payer: its clients share its turns, and what descriptors it may take of ours. */
+struct tenant {
+    TAILQ_ENTRY(tenant) entry; /* of listener->tenants */
+    TAILQ_ENTRY(tenant) turn;  /* of listener->turns while it has work, or is at it */
+    uint32_t uid;
+    bool queued;                /* on listener->turns */
+    unsigned nclients, nadmins; /* of listener->clients */
+    struct client_list work;    /* borrowed: those that have something to do, oldest first */
+    struct unread_list unread;  /* owned */
+    unsigned nunread;
+    unsigned flying;          /* descriptors sent to it, and not known to be taken out */
+    struct stream_count held; /* descriptors that wait to be sent to it */
+};
+
+TAILQ_HEAD(tenant_list, tenant);
+
+struct listener {
+    struct event_base *base; /* borrowed */
+    const struct listener_ops *ops;
+    void *arg;
+    struct listener_socket socket;
+    struct event *accept; /* owned */
+    struct sock_reserve reserve;
+    const struct payers *payers; /* borrowed */
+    struct closer *closer;       /* borrowed; NULL: what clients send is closed at once */
+    struct client_link **slots;  /* borrowed from clients; NULL: free */
+    unsigned nslots, next_slot, nclients;
+    unsigned max_clients, max_clients_per_user;
+    struct client_list clients, dead;     /* owned */
+    struct tenant_list tenants;           /* owned */
+    struct tenant_list turns;             /* borrowed */
+    struct event *more;                   /* owned: the turn ended before the work did */
+    struct event *unread;                 /* owned: looks whether sockets left behind are empty */
+    unsigned flying, max_flying;          /* over all users */
+    unsigned max_held, max_fd, max_conns; /* of RLIMIT_NOFILE */
+    struct stream_count held;
+    uint64_t counted_ms;    /* when flying was last looked at */
+    struct log_limit limit; /* of what users cause, also in the core */
+    uint64_t refused[CAUSE_COUNT];
+};
+
+/* ---- listener.c: users ---- */
+
+struct tenant *tenant_find(const struct listener *listener, uint32_t uid);
+struct tenant *tenant_get(struct listener *listener, uint32_t uid); /* NULL: no memory */
+/* "client pid 7 uid 1000: TEXT -> refused", within the limit of that user. */
+void listener_log_refused(struct listener *listener, uint32_t uid, uint32_t pid, const char *text);
+
+/* ---- listener_socket.c ---- */
+
+/* Makes the socket at @path and listens. On failure as listener_new(). */
+int listener_bind(struct listener_socket *sock, const char *path, unsigned mode, char **ret_error);
+void listener_unlink(struct listener_socket *sock);
+
+/* ---- listener_admit.c ---- */
+
+void listener_accept(evutil_socket_t fd, short what, void *listener);
+/* Takes nobody any more. */
+void listener_end(struct listener *listener);
+bool listener_trusts(uint32_t uid);
+
+/* ---- listener_turns.c ---- */
+
+/* Puts it in line for the turns of its user. */
+void listener_work(struct client_link *client);
+void listener_unwork(struct client_link *client);
+void listener_serve(struct listener *listener);
+
+/* ---- listener_fds.c ---- */
+
+/* Shares out what RLIMIT_NOFILE allows. */
+void listener_share_fds(struct listener *listener);
+/* May @nfds descriptors be sent to @client now, as far as its user's share goes? */
+bool listener_may_send(struct client_link *client, unsigned nfds);
+/* The client of @tenant that keeps most descriptors waiting (@unsent), or has most of all; NULL. */
+struct client_link *listener_worst(struct tenant *tenant, bool unsent);
+bool listener_holds_too_much(const struct tenant *tenant);
+/* Keeps the socket of a client that goes until what flies to it is taken out. */
+void listener_keep_unread(struct client_link *client);
+/* Looks whether the sockets that are kept so are empty: a timer's. */
+void listener_unread(evutil_socket_t fd, short what, void *listener);
+/* Closes those of @tenant, at the end. */
+void listener_drop_unread(struct listener *listener, struct tenant *tenant);
+
+#endif
