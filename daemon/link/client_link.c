@@ -95,28 +95,19 @@ static bool session_open(const struct client_link *client)
     return client->session == SESSION_KNOWN || client->session == SESSION_WELCOME;
 }
 
-struct client_link *client_free(struct client_link *client)
+void client_free(struct client_link *client)
 {
-    if (!client)
-        return NULL;
-    if (client->read)
-        event_free(client->read);
-    if (client->write)
-        event_free(client->write);
-    if (client->died)
-        event_free(client->died);
-    if (client->timer)
-        event_free(client->timer);
-    if (client->retry)
-        event_free(client->retry);
-    if (client->again)
-        event_free(client->again);
+    struct event *events[] = {client->read,  client->write, client->died,
+                              client->timer, client->retry, client->again};
+
+    for (unsigned i = 0; i < ARRAY_LEN(events); i++)
+        if (events[i])
+            event_free(events[i]);
     if (client->tenant)
         listener_keep_unread(client);
     stream_fini(&client->stream);
     close_fdp(&client->pidfd);
     free(client);
-    return NULL;
 }
 
 static void client_arm(struct client_link *client, uint64_t ms)
@@ -297,28 +288,37 @@ static bool client_takes(struct client_link *client, unsigned nfds)
     return false;
 }
 
-void client_send(struct client_link *client, const struct msg *msg, const int *fds, unsigned nfds)
+void listener_send(struct listener *listener, unsigned slot, const struct msg *msg, const int *fds,
+                   unsigned nfds)
 {
-    if (client_takes(client, nfds))
+    struct client_link *client = listener->slots[slot];
+
+    if (client && client_takes(client, nfds))
         client_sent(client, msg, stream_send(&client->stream, msg, fds, nfds));
 }
 
-void client_send_shared(struct client_link *client, const struct msg *msg,
-                        struct stream_fd *const *fds, unsigned nfds)
+void listener_send_shared(struct listener *listener, unsigned slot, const struct msg *msg,
+                          struct stream_fd *const *fds, unsigned nfds)
 {
-    if (client_takes(client, nfds))
+    struct client_link *client = listener->slots[slot];
+
+    if (client && client_takes(client, nfds))
         client_sent(client, msg, stream_send_shared(&client->stream, msg, fds, nfds));
 }
 
-void client_pause(struct client_link *client)
+void listener_pause(struct listener *listener, unsigned slot)
 {
-    if (client->state == CONN_OPEN)
+    struct client_link *client = listener->slots[slot];
+
+    if (client && client->state == CONN_OPEN)
         conn_set_state(client, CONN_ASKING);
 }
 
-void client_resume(struct client_link *client)
+void listener_resume(struct listener *listener, unsigned slot)
 {
-    if (client->state != CONN_ASKING)
+    struct client_link *client = listener->slots[slot];
+
+    if (!client || client->state != CONN_ASKING)
         return;
     if (client->stream.out)
         conn_set_state(client, CONN_ANSWERED);
@@ -326,9 +326,11 @@ void client_resume(struct client_link *client)
         client_read_on(client);
 }
 
-void client_close(struct client_link *client)
+void listener_close(struct listener *listener, unsigned slot)
 {
-    if (client->session == SESSION_OVER)
+    struct client_link *client = listener->slots[slot];
+
+    if (!client || client->session == SESSION_OVER)
         return; /* the owner is not told of listener_drain() */
     session_set(client, SESSION_OVER);
     if (!client_hears(client)) {
@@ -354,8 +356,8 @@ static void client_refuse(struct client_link *client, enum cause cause, const ch
     listener->refused[cause]++;
     msg.refused.cause = cause;
     snprintf(msg.refused.text, sizeof(msg.refused.text), "%s", text);
-    client_send(client, &msg, NULL, 0);
-    client_close(client);
+    listener_send(listener, client->slot, &msg, NULL, 0);
+    listener_close(listener, client->slot);
     if (known)
         listener->ops->closed(listener->arg, client->slot, text);
 }
@@ -517,7 +519,8 @@ static void client_timer(evutil_socket_t fd, short what, void *arg)
 
 static void client_freep(struct client_link **client)
 {
-    *client = client_free(*client);
+    if (*client)
+        client_free(*client);
 }
 
 int client_new(struct listener *listener, struct tenant *tenant, unsigned slot, int fd, int pidfd,

@@ -1,4 +1,5 @@
-/* client_link.h - one client's connection. Private to the listener's files. */
+/* client_link.h - one client's connection. Private to the listener's files. What listener.h says of
+ * one slot is done in client_link.c, too. */
 #ifndef COMMD_CLIENT_LINK_H
 #define COMMD_CLIENT_LINK_H
 
@@ -51,15 +52,8 @@ struct client_link {
 /* Takes @fd and @pidfd, also on failure. */
 int client_new(struct listener *listener, struct tenant *tenant, unsigned slot, int fd, int pidfd,
                uint32_t uid, uint32_t pid);
-struct client_link *client_free(struct client_link *client);
-void client_send(struct client_link *client, const struct msg *msg, const int *fds, unsigned nfds);
-void client_send_shared(struct client_link *client, const struct msg *msg,
-                        struct stream_fd *const *fds, unsigned nfds);
+void client_free(struct client_link *client);
 /* Does what there is to do for it, at most until @until_us; it queues itself again for the rest. */
 void client_step(struct client_link *client, uint64_t until_us);
-void client_pause(struct client_link *client);
-void client_resume(struct client_link *client); /* when what it was sent is out */
-/* Flushes what was sent, then ends it; the owner is not told. */
-void client_close(struct client_link *client);
 
 #endif

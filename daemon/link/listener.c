@@ -164,41 +164,9 @@ void listener_turn(struct listener *listener)
     tenants_reap(listener);
 }
 
-void listener_send(struct listener *listener, unsigned slot, const struct msg *msg, const int *fds,
-                   unsigned nfds)
-{
-    if (listener->slots[slot])
-        client_send(listener->slots[slot], msg, fds, nfds);
-}
-
-void listener_send_shared(struct listener *listener, unsigned slot, const struct msg *msg,
-                          struct stream_fd *const *fds, unsigned nfds)
-{
-    if (listener->slots[slot])
-        client_send_shared(listener->slots[slot], msg, fds, nfds);
-}
-
-void listener_pause(struct listener *listener, unsigned slot)
-{
-    if (listener->slots[slot])
-        client_pause(listener->slots[slot]);
-}
-
-void listener_resume(struct listener *listener, unsigned slot)
-{
-    if (listener->slots[slot])
-        client_resume(listener->slots[slot]);
-}
-
 int listener_take_fd(struct listener *listener, unsigned slot)
 {
     return listener->slots[slot] ? stream_take_fd(&listener->slots[slot]->stream) : -1;
-}
-
-void listener_close(struct listener *listener, unsigned slot)
-{
-    if (listener->slots[slot])
-        client_close(listener->slots[slot]);
 }
 
 bool listener_client(const struct listener *listener, unsigned slot,
@@ -252,7 +220,7 @@ void listener_drain(struct listener *listener)
     listener_unlink(&listener->socket);
     for (client = TAILQ_FIRST(&listener->clients); client; client = next) {
         next = TAILQ_NEXT(client, entry);
-        client_close(client);
+        listener_close(listener, client->slot);
     }
 }
 
