@@ -1,7 +1,7 @@
 /* metrics.c - the table of metrics.
  *
- * One row says everything about a metric: its name, type and help, and where its number stands in
- * struct metrics, or, where it has labels, the function that writes its samples. doc/metrics.md has
+ * One row says everything about a metric: its name, type and help, where its number stands, and,
+ * where it has labels, the function that writes its samples. doc/metrics.md has
  * the same rows for people; test_metrics compares the two, and etc/grafana.json with both.
  *
  * The number of series is bounded by the number of configured nodes: a label is a node, or one of
@@ -28,18 +28,22 @@ const struct metrics_code metrics_codes[METRICS_CODES] = {
     {505, "only HTTP/1.0 and HTTP/1.1"},
 };
 
-enum metric_unit { METRIC_NUMBER, METRIC_US };
+enum metric_unit { METRIC_NUMBER, METRIC_US, METRIC_MS };
 
 struct metric {
     const char *name, *type, *help;
-    size_t at; /* in struct metrics; where there is no write() */
+    size_t at; /* in struct metrics, or in what write() writes one sample of */
+    size_t size;
+    size_t known; /* of a process: which bool says that the number is known */
     enum metric_unit unit;
     void (*write)(struct body *body, const struct metric *metric, const struct metrics *m);
 };
 
 static void add_number(struct body *body, const struct metric *metric, uint64_t number)
 {
-    if (metric->unit == METRIC_US)
+    if (metric->unit == METRIC_MS)
+        number *= 1000;
+    if (metric->unit != METRIC_NUMBER)
         body_add(body, "%" PRIu64 ".%06" PRIu64, number / 1000000, number % 1000000);
     else
         body_add(body, "%" PRIu64, number);
@@ -53,6 +57,21 @@ static void sample(struct body *body, const struct metric *metric, const char *l
     body_add(body, "\"} ");
     add_number(body, metric, number);
     body_add(body, "\n");
+}
+
+/* @base: what metric->at counts from. */
+static uint64_t number_of(const struct metric *metric, const void *base)
+{
+    const void *field = (const char *)base + metric->at;
+
+    switch (metric->size) {
+    case sizeof(bool):
+        return *(const bool *)field;
+    case sizeof(uint32_t):
+        return *(const uint32_t *)field;
+    default:
+        return *(const uint64_t *)field;
+    }
 }
 
 /* ---- metrics with labels ---------------------------------------------------------------- */
@@ -69,34 +88,20 @@ static void write_build_info(struct body *body, const struct metric *metric,
     body_add(body, "\"} 1\n");
 }
 
-static void write_node_up(struct body *body, const struct metric *metric, const struct metrics *m)
+/* A number of each other node: struct metrics_node. */
+static void write_nodes(struct body *body, const struct metric *metric, const struct metrics *m)
 {
     for (unsigned i = 0; i < m->nnodes; i++)
         if (!m->nodes[i].self)
-            sample(body, metric, "node", m->nodes[i].name, m->nodes[i].up);
+            sample(body, metric, "node", m->nodes[i].name, number_of(metric, &m->nodes[i]));
 }
 
-static void write_node_linked(struct body *body, const struct metric *metric,
-                              const struct metrics *m)
+/* The same, only where it was measured. */
+static void write_measured(struct body *body, const struct metric *metric, const struct metrics *m)
 {
     for (unsigned i = 0; i < m->nnodes; i++)
-        if (!m->nodes[i].self)
-            sample(body, metric, "node", m->nodes[i].name, m->nodes[i].linked);
-}
-
-static void write_node_age(struct body *body, const struct metric *metric, const struct metrics *m)
-{
-    for (unsigned i = 0; i < m->nnodes; i++)
-        if (!m->nodes[i].self)
-            sample(body, metric, "node", m->nodes[i].name, m->nodes[i].age_ms * 1000);
-}
-
-static void write_node_links(struct body *body, const struct metric *metric,
-                             const struct metrics *m)
-{
-    for (unsigned i = 0; i < m->nnodes; i++)
-        if (!m->nodes[i].self)
-            sample(body, metric, "node", m->nodes[i].name, m->nodes[i].links);
+        if (!m->nodes[i].self && number_of(metric, &m->nodes[i]))
+            sample(body, metric, "node", m->nodes[i].name, number_of(metric, &m->nodes[i]));
 }
 
 static void write_node_losses(struct body *body, const struct metric *metric,
@@ -117,50 +122,15 @@ static void write_node_losses(struct body *body, const struct metric *metric,
         }
 }
 
-/* The engine's connections to that node. @rtt: only what was measured. */
-static void write_traffic(struct body *body, const struct metric *metric, const struct metrics *m,
-                          uint64_t (*number)(const struct core_traffic *traffic), bool rtt)
+/* Of each GPU: struct metrics_gpu. */
+static void write_gpus(struct body *body, const struct metric *metric, const struct metrics *m)
 {
-    for (unsigned i = 0; i < m->nnodes; i++) {
-        uint64_t n = number(&m->nodes[i].traffic);
+    char device[16];
 
-        if (!m->nodes[i].self && (n || !rtt))
-            sample(body, metric, "node", m->nodes[i].name, n);
+    for (unsigned i = 0; i < m->ngpus; i++) {
+        snprintf(device, sizeof(device), "%u", i);
+        sample(body, metric, "device", device, number_of(metric, &m->gpus[i]));
     }
-}
-
-#define WRITE_TRAFFIC(field_, rtt_)                                                                \
-    static uint64_t traffic_##field_(const struct core_traffic *traffic)                           \
-    {                                                                                              \
-        return traffic->field_;                                                                    \
-    }                                                                                              \
-    static void write_##field_(struct body *body, const struct metric *metric,                     \
-                               const struct metrics *m)                                            \
-    {                                                                                              \
-        write_traffic(body, metric, m, traffic_##field_, rtt_);                                    \
-    }
-
-WRITE_TRAFFIC(sent, false)
-WRITE_TRAFFIC(received, false)
-WRITE_TRAFFIC(segments, false)
-WRITE_TRAFFIC(retransmits, false)
-WRITE_TRAFFIC(mends, false)
-WRITE_TRAFFIC(stalled_us, false)
-WRITE_TRAFFIC(rtt_us, true)
-WRITE_TRAFFIC(min_rtt_us, true)
-WRITE_TRAFFIC(bandwidth, true)
-
-static void write_gpu_operations(struct body *body, const struct metric *metric,
-                                 const struct metrics *m)
-{
-    for (unsigned i = 0; i < m->ngpus; i++)
-        body_add(body, "%s{device=\"%u\"} %" PRIu64 "\n", metric->name, i, m->gpus[i].operations);
-}
-
-static void write_gpu_moved(struct body *body, const struct metric *metric, const struct metrics *m)
-{
-    for (unsigned i = 0; i < m->ngpus; i++)
-        body_add(body, "%s{device=\"%u\"} %" PRIu64 "\n", metric->name, i, m->gpus[i].moved);
 }
 
 static void write_groups(struct body *body, const struct metric *metric, const struct metrics *m)
@@ -170,31 +140,14 @@ static void write_groups(struct body *body, const struct metric *metric, const s
     sample(body, metric, "state", "broken", m->groups_broken);
 }
 
-/* All causes that there are, so that a rate() has a beginning. */
-static void write_causes(struct body *body, const struct metric *metric,
-                         const uint64_t counts[CAUSE_COUNT])
+/* Of an array with a counter for each cause: all that there are, so that a rate() has a beginning.
+ */
+static void write_causes(struct body *body, const struct metric *metric, const struct metrics *m)
 {
     for (unsigned cause = CAUSE_NONE + 1; cause < CAUSE_COUNT; cause++)
         if (strcmp(cause_name(cause), "?"))
-            sample(body, metric, "cause", cause_name(cause), counts[cause]);
-}
-
-static void write_groups_broken(struct body *body, const struct metric *metric,
-                                const struct metrics *m)
-{
-    write_causes(body, metric, m->counts.groups_broken);
-}
-
-static void write_joins_failed(struct body *body, const struct metric *metric,
-                               const struct metrics *m)
-{
-    write_causes(body, metric, m->counts.joins_failed);
-}
-
-static void write_clients_refused(struct body *body, const struct metric *metric,
-                                  const struct metrics *m)
-{
-    write_causes(body, metric, m->clients_refused);
+            sample(body, metric, "cause", cause_name(cause),
+                   number_of(metric, (const uint64_t *)m + cause));
 }
 
 static void write_handshakes(struct body *body, const struct metric *metric,
@@ -230,43 +183,25 @@ static void write_http_requests(struct body *body, const struct metric *metric,
     }
 }
 
-static void write_cpu(struct body *body, const struct metric *metric, const struct metrics *m)
+/* Of commd and of the engine, where /proc says: struct metrics_process. */
+static void write_processes(struct body *body, const struct metric *metric, const struct metrics *m)
 {
-    if (m->commd.known)
-        sample(body, metric, "process", "commd", m->commd.cpu_us);
-    if (m->engine.known)
-        sample(body, metric, "process", "commd-engine", m->engine.cpu_us);
-}
+    const struct metrics_process *const of[] = {&m->commd, &m->engine};
+    static const char *const names[] = {"commd", "commd-engine"};
 
-static void write_resident(struct body *body, const struct metric *metric, const struct metrics *m)
-{
-    if (m->commd.known)
-        sample(body, metric, "process", "commd", m->commd.resident_bytes);
-    if (m->engine.known)
-        sample(body, metric, "process", "commd-engine", m->engine.resident_bytes);
-}
-
-static void write_fds(struct body *body, const struct metric *metric, const struct metrics *m)
-{
-    if (m->commd.fds_known)
-        sample(body, metric, "process", "commd", m->commd.fds);
-    if (m->engine.fds_known)
-        sample(body, metric, "process", "commd-engine", m->engine.fds);
+    for (unsigned i = 0; i < ARRAY_LEN(of); i++)
+        if (*(const bool *)((const char *)of[i] + metric->known))
+            sample(body, metric, "process", names[i], number_of(metric, of[i]));
 }
 
 /* ---- operations ------------------------------------------------------------------------- */
 
-static void write_operations(struct body *body, const struct metric *metric,
-                             const struct metrics *m)
+/* Of each collective: struct recorder_totals. */
+static void write_collectives(struct body *body, const struct metric *metric,
+                              const struct metrics *m)
 {
     for (unsigned c = 0; c < COLL_COUNT; c++)
-        sample(body, metric, "collective", coll_name(c), m->operations.of[c].ops);
-}
-
-static void write_bytes(struct body *body, const struct metric *metric, const struct metrics *m)
-{
-    for (unsigned c = 0; c < COLL_COUNT; c++)
-        sample(body, metric, "collective", coll_name(c), m->operations.of[c].bytes);
+        sample(body, metric, "collective", coll_name(c), number_of(metric, &m->operations.of[c]));
 }
 
 static void add_ns(struct body *body, uint64_t ns)
@@ -318,7 +253,17 @@ static void write_waits(struct body *body, const struct metric *metric, const st
 
 /* ---- the table -------------------------------------------------------------------------- */
 
-#define AT(field_)              .at = offsetof(struct metrics, field_)
+#define FIELD(type_, field_) .at = offsetof(type_, field_), .size = sizeof(((type_ *)0)->field_)
+#define AT(field_)           FIELD(struct metrics, field_)
+#define NODE(field_)         FIELD(struct metrics_node, field_), .write = write_nodes
+#define MEASURED(field_)     FIELD(struct metrics_node, field_), .write = write_measured
+#define PROCESS(field_, known_)                                                                    \
+    FIELD(struct metrics_process, field_), .known = offsetof(struct metrics_process, known_),      \
+        .write = write_processes
+#define GPU(field_)    FIELD(struct metrics_gpu, field_), .write = write_gpus
+#define CAUSES(field_) FIELD(struct metrics, field_[0]), .write = write_causes
+#define COLLECTIVES(field_)                                                                        \
+    FIELD(__typeof__(((struct metrics *)0)->operations.of[0]), field_), .write = write_collectives
 #define GAUGE(name_, help_)     .name = "commd_" name_, .type = "gauge", .help = help_
 #define COUNTER(name_, help_)   .name = "commd_" name_, .type = "counter", .help = help_
 #define HISTOGRAM(name_, help_) .name = "commd_" name_, .type = "histogram", .help = help_
@@ -333,34 +278,34 @@ static const struct metric rows[] = {
 
     { GAUGE("nodes", "Nodes of the cluster as configured, this one included."), AT(nnodes) },
     { GAUGE("nodes_up", "Nodes over which groups may run, this one included."), AT(nodes_up) },
-    { GAUGE("node_up", "1 if groups of this node may run over that one."), .write = write_node_up },
-    { GAUGE("node_linked", "1 if the two commds have a link."), .write = write_node_linked },
+    { GAUGE("node_up", "1 if groups of this node may run over that one."), NODE(up) },
+    { GAUGE("node_linked", "1 if the two commds have a link."), NODE(linked) },
     { GAUGE("node_state_age_seconds", "Time since the state of that node changed."),
-      .unit = METRIC_US, .write = write_node_age },
+      NODE(age_ms), .unit = METRIC_MS },
     { COUNTER("node_links_total", "How often the link to that node came up."),
-      .write = write_node_links },
+      NODE(links) },
     { COUNTER("node_losses_total", "How often that node was lost, by how."),
       .write = write_node_losses },
     { COUNTER("node_sent_bytes_total", "Data sent to that node, as the other side has it."),
-      .write = write_sent },
+      NODE(traffic.sent) },
     { COUNTER("node_received_bytes_total", "Data that came from that node."),
-      .write = write_received },
+      NODE(traffic.received) },
     { COUNTER("node_segments_total", "Segments of TCP sent to that node."),
-      .write = write_segments },
+      NODE(traffic.segments) },
     { COUNTER("node_retransmits_total", "Of these, those that were sent again."),
-      .write = write_retransmits },
+      NODE(traffic.retransmits) },
     { COUNTER("node_mended_connections_total",
               "Data connections to that node that broke and were made again, nothing lost."),
-      .write = write_mends },
+      NODE(traffic.mends) },
     { COUNTER("node_stalled_seconds_total", "Time in which that node took no data."),
-      .unit = METRIC_US, .write = write_stalled_us },
+      NODE(traffic.stalled_us), .unit = METRIC_US },
     { GAUGE("node_rtt_seconds", "To that node and back, smoothed; the slowest that sent in 2 s."),
-      .unit = METRIC_US, .write = write_rtt_us },
+      MEASURED(traffic.rtt_us), .unit = METRIC_US },
     { GAUGE("node_min_rtt_seconds", "The least that was seen."),
-      .unit = METRIC_US, .write = write_min_rtt_us },
+      MEASURED(traffic.min_rtt_us), .unit = METRIC_US },
     { GAUGE("node_bandwidth_bytes_per_second",
             "The highest rate at which data arrived at that node."),
-      .write = write_bandwidth },
+      MEASURED(traffic.bandwidth) },
     { COUNTER("tls_handshakes_failed_total", "TLS handshakes between nodes that failed."),
       .write = write_handshakes },
     { COUNTER("node_connections_refused_total", "Connections to the port of the nodes refused."),
@@ -380,9 +325,9 @@ static const struct metric rows[] = {
       AT(counts.gpu_losses) },
     { GAUGE("gpu_clients", "Clients with a session at commd-gpu."), AT(gpu_clients) },
     { COUNTER("gpu_operations_total", "Operations on that GPU that have ended."),
-      .write = write_gpu_operations },
+      GPU(operations) },
     { COUNTER("gpu_moved_bytes_total", "Bytes of its memory that they have read."),
-      .write = write_gpu_moved },
+      GPU(moved) },
 
     { GAUGE("clients", "Clients connected, commctl apart."), AT(clients) },
     { GAUGE("clients_limit", "limits.max_clients."), AT(max_clients) },
@@ -390,7 +335,7 @@ static const struct metric rows[] = {
     { GAUGE("clients_of_one_user", "Clients of the user who has most."), AT(most_clients) },
     { COUNTER("clients_total", "Clients that were let in, commctl apart."), AT(counts.clients) },
     { COUNTER("clients_refused_total", "Clients refused, or closed for what they sent."),
-      .write = write_clients_refused },
+      CAUSES(clients_refused) },
     { GAUGE("users", "Users who have clients or groups."), AT(users) },
 
     { GAUGE("groups", "Groups with a rank or their home here, by state."), .write = write_groups },
@@ -399,17 +344,17 @@ static const struct metric rows[] = {
     { GAUGE("groups_of_one_user", "Groups of the user who has most."), AT(most_groups) },
     { COUNTER("groups_opened_total", "Groups that opened."), AT(counts.groups_opened) },
     { COUNTER("groups_broken_total", "Groups that broke, by the first cause."),
-      .write = write_groups_broken },
+      CAUSES(counts.groups_broken) },
     { COUNTER("joins_failed_total", "Ranks of this node whose join failed."),
-      .write = write_joins_failed },
+      CAUSES(counts.joins_failed) },
     { COUNTER("ranks_lost_total", "Ranks of this node that ended without leaving their group."),
       AT(counts.ranks_lost) },
     { COUNTER("collectives_total", "Operations completed in groups with ranks here."),
       AT(collectives) },
     { COUNTER("operations_total", "The same, by collective; each rank here counts for itself."),
-      .write = write_operations },
+      COLLECTIVES(ops) },
     { COUNTER("operation_bytes_total", "What ranks here gave to these operations."),
-      .write = write_bytes },
+      COLLECTIVES(bytes) },
     { HISTOGRAM("operation_duration_seconds", "From the call of a rank here to its return."),
       .write = write_durations },
     { HISTOGRAM("operation_wait_seconds", "Of that, until the last rank here had called."),
@@ -432,10 +377,10 @@ static const struct metric rows[] = {
     { GAUGE("longest_turn_cpu_seconds", "Time of the processor that the longest turn took."),
       AT(longest_turn_us), .unit = METRIC_US },
     { COUNTER("process_cpu_seconds_total", "Time of the processor, all threads, user and system."),
-      .unit = METRIC_US, .write = write_cpu },
+      PROCESS(cpu_us, known), .unit = METRIC_US },
     { GAUGE("process_resident_memory_bytes", "Memory in use, shared memory included."),
-      .write = write_resident },
-    { GAUGE("process_open_fds", "Open descriptors."), .write = write_fds },
+      PROCESS(resident_bytes, known) },
+    { GAUGE("process_open_fds", "Open descriptors."), PROCESS(fds, fds_known) },
     { GAUGE("process_max_fds", "Descriptors that commd may have open."), AT(max_fds) },
 
     { COUNTER("log_lines_total", "Lines written to the log, by level."), .write = write_log_lines },
@@ -450,14 +395,6 @@ static const struct metric rows[] = {
       AT(http_dropped) },
 };
 /* clang-format on */
-
-static uint64_t number_of(const struct metric *metric, const struct metrics *m)
-{
-    uint64_t number;
-
-    memcpy(&number, (const char *)m + metric->at, sizeof(number));
-    return number;
-}
 
 bool metrics_row(unsigned i, const char **ret_name, const char **ret_type, const char **ret_help)
 {

@@ -66,7 +66,7 @@ struct metrics {
     uint64_t ready, start_us, uptime_ms, nodes_up;
     uint64_t engine_up;
     uint64_t gpu_up, gpu_clients, ngpus;
-    struct {
+    struct metrics_gpu {
         uint64_t operations, moved;
     } gpus[MSG_MAX_GPUS];
     uint64_t groups_joining, groups_open, groups_broken;
