@@ -6,84 +6,36 @@
 
 #include "shm/util/ranks.h"
 
-static void read_row(const struct msg_table *t, uint32_t row, struct seat *s, const char **missing)
-{
-    const char *rank = cells_by_key(t, row, "rank", missing),
-               *peer = cells_by_key(t, row, "message_peer", missing);
-    const char *asleep = cells_by_key(t, row, "asleep_ms", missing);
-    const char *tag = cells_by_key(t, row, "message_tag", missing);
-    const char *unasked = cells_by_key(t, row, "unasked_from", missing);
-    const char *watched = cells_by_key(t, row, "watched_ms", missing);
-    const char *cause = cells_by_key(t, row, "cause_rank", missing);
-    const char *gone = cells_by_key(t, row, "gone_rank", missing);
-    const char *joining = cells_by_key(t, row, "joining_ms", missing);
-    const char *unready = cells_by_key(t, row, "unready_ms", missing);
+#define READ_TEXT(cell_)   (cell_)
+#define READ_NUMBER(cell_) cells_number(cell_)
+#define READ_COUNT(cell_)  (uint32_t) cells_number(cell_)
+#define READ_INDEX(cell_)  (*(cell_) ? (int64_t)cells_number(cell_) : -1)
+#define READ_FLAG(cell_)   is(cell_, "true")
 
-    *s = (struct seat){
-        .group = cells_by_key(t, row, "group", missing),
-        .name = cells_by_key(t, row, "name", missing),
-        .state = cells_by_key(t, row, "state", missing),
-        .cause = cells_by_key(t, row, "cause", missing),
-        .cause_text = cells_by_key(t, row, "cause_text", missing),
-        .missing = cells_by_key(t, row, "missing", missing),
-        .gone = cells_by_key(t, row, "gone", missing),
-        .gone_node = cells_by_key(t, row, "gone_node", missing),
-        .gone_pid = cells_number(cells_by_key(t, row, "gone_pid", missing)),
-        .gone_ops = (uint32_t)cells_number(cells_by_key(t, row, "gone_ops", missing)),
-        .gone_rank = *gone ? (int64_t)cells_number(gone) : -1,
-        .node = cells_by_key(t, row, "node", missing),
-        .process = cells_by_key(t, row, "process", missing),
-        .kernel = cells_by_key(t, row, "kernel", missing),
-        .operation = cells_by_key(t, row, "operation", missing),
-        .last = cells_by_key(t, row, "last", missing),
-        .message = cells_by_key(t, row, "message", missing),
-        .command = cells_by_key(t, row, "command", missing),
-        .exit = cells_by_key(t, row, "exit", missing),
-        .job = cells_by_key(t, row, "job", missing),
-        .engine = cells_by_key(t, row, "engine", missing),
-        .throttled_pct = cells_number(cells_by_key(t, row, "throttled_pct", missing)),
-        .engine_throttled_pct = cells_number(cells_by_key(t, row, "engine_throttled_pct", missing)),
-        .uid = cells_number(cells_by_key(t, row, "uid", missing)),
-        .size = cells_number(cells_by_key(t, row, "size", missing)),
-        .nodes = cells_number(cells_by_key(t, row, "nodes", missing)),
-        .ended_s = cells_number(cells_by_key(t, row, "ended_s", missing)),
-        .pid = cells_number(cells_by_key(t, row, "pid", missing)),
-        .asleep_ms = cells_number(asleep),
-        .message_ms = cells_number(cells_by_key(t, row, "message_ms", missing)),
-        .messages_done = cells_number(cells_by_key(t, row, "messages_done", missing)),
-        .done = cells_number(cells_by_key(t, row, "done", missing)),
-        .lately = cells_number(cells_by_key(t, row, "lately", missing)),
-        .lately_ms = cells_number(cells_by_key(t, row, "lately_ms", missing)),
-        .lately_in_ms = cells_number(cells_by_key(t, row, "lately_in_ms", missing)),
-        .starved_pct = cells_number(cells_by_key(t, row, "starved_pct", missing)),
-        .joining = *joining != 0,
-        .joining_ms = cells_number(joining),
-        .moved = cells_number(cells_by_key(t, row, "moved", missing)),
-        .usual_ms = cells_number(cells_by_key(t, row, "usual_ms", missing)),
-        .busy_pct = cells_number(cells_by_key(t, row, "busy_pct", missing)),
-        .ops = (uint32_t)cells_number(cells_by_key(t, row, "ops", missing)),
-        .started = (uint32_t)cells_number(cells_by_key(t, row, "started", missing)),
-        .rank = *rank ? (int64_t)cells_number(rank) : -1,
-        .cause_rank = *cause ? (int64_t)cells_number(cause) : -1,
-        .message_peer = *peer ? (int64_t)cells_number(peer) : -1,
-        .message_tag = *tag ? (int64_t)cells_number(tag) : -1,
-        .unasked_from = *unasked ? (int64_t)cells_number(unasked) : -1,
-        .unasked_tag = cells_number(cells_by_key(t, row, "unasked_tag", missing)),
-        .gpu_operation = cells_by_key(t, row, "gpu_operation", missing),
-        .gpu_last = cells_by_key(t, row, "gpu_last", missing),
-        .gpu_error = cells_by_key(t, row, "gpu_error", missing),
-        .gpu_begun = (uint32_t)cells_number(cells_by_key(t, row, "gpu_begun", missing)),
-        .gpu_ended = (uint32_t)cells_number(cells_by_key(t, row, "gpu_ended", missing)),
-        .gpu_done = cells_number(cells_by_key(t, row, "gpu_done", missing)),
-        .gpu_ms = cells_number(cells_by_key(t, row, "gpu_ms", missing)),
-        .gpu_silent_ms = cells_number(cells_by_key(t, row, "gpu_silent_ms", missing)),
-        .gpu_ready = is(cells_by_key(t, row, "gpu_ready", missing), "true"),
-        .unready_ms = cells_number(unready),
-        .unready = *unready != 0,
-        .ended = is(cells_by_key(t, row, "state", missing), "ended"),
-        .asleep = *asleep != 0,
-        .watched = *watched != 0,
-    };
+/* Where each column stands in @t; the key of one that it has not, else NULL. */
+static const char *find_columns(const struct msg_table *t, uint32_t at[RANKS_NCOLUMNS])
+{
+#define KEY(key_, kind_, title_) #key_,
+    static const char *const keys[] = {RANKS_COLUMNS(KEY)};
+#undef KEY
+
+    for (unsigned i = 0; i < RANKS_NCOLUMNS; i++)
+        if ((at[i] = cells_column(t, keys[i])) == t->ncolumns)
+            return keys[i];
+    return NULL;
+}
+
+static void read_row(const struct msg_table *t, const uint32_t at[RANKS_NCOLUMNS], uint32_t row,
+                     struct seat *s)
+{
+#define READ(key_, kind_, title_) .key_ = READ_##kind_(cells_at(t, row, at[RANKS_##key_])),
+    *s = (struct seat){RANKS_COLUMNS(READ)};
+#undef READ
+    s->joining = *cells_at(t, row, at[RANKS_joining_ms]) != 0;
+    s->asleep = *cells_at(t, row, at[RANKS_asleep_ms]) != 0;
+    s->watched = *cells_at(t, row, at[RANKS_watched_ms]) != 0;
+    s->unready = *cells_at(t, row, at[RANKS_unready_ms]) != 0;
+    s->ended = is(s->state, "ended");
 }
 
 /* A group that is joining has no id yet: its name is its user's. One of that name may have failed
@@ -216,7 +168,8 @@ static int look_before(struct seats *seats)
 
 int seats_read(const struct msg_table *t, struct seats *ret_seats, const char **ret_key)
 {
-    const char *missing = NULL;
+    uint32_t at[RANKS_NCOLUMNS];
+    const char *missing = find_columns(t, at);
     struct seats seats = {.at = calloc(t->nrows + 1, sizeof(*seats.at)),
                           .by_rank = calloc(t->nrows + 1, sizeof(*seats.by_rank)),
                           .n = t->nrows};
@@ -225,13 +178,13 @@ int seats_read(const struct msg_table *t, struct seats *ret_seats, const char **
         seats_free(&seats);
         return -ENOMEM;
     }
-    for (uint32_t i = 0; i < t->nrows && !missing; i++)
-        read_row(t, i, &seats.at[i], &missing);
     if (missing) {
         *ret_key = missing;
         seats_free(&seats);
         return -EPROTO;
     }
+    for (uint32_t i = 0; i < t->nrows; i++)
+        read_row(t, at, i, &seats.at[i]);
     connect_seats(&seats);
     if (look_before(&seats)) {
         seats_free(&seats);

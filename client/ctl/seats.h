@@ -7,27 +7,24 @@
 #define COMMCTL_SEATS_H
 
 #include "shm/proto/msg.h"
+#include "shm/proto/ranks_table.h"
 
 enum { STUCK_MS = 500 };
 
-/* A row of the table; strings are the table's. */
+#define SEAT_TEXT                       const char *
+#define SEAT_NUMBER                     uint64_t
+#define SEAT_COUNT                      uint32_t
+#define SEAT_INDEX                      int64_t
+#define SEAT_FLAG                       bool
+#define SEAT_FIELD(key_, kind_, title_) SEAT_##kind_ key_;
+
+/* A row of the table, a field for each column; strings are the table's. */
 struct seat {
-    const char *group, *name, *state, *cause, *cause_text, *missing, *node, *process, *kernel,
-        *operation, *last, *message, *command, *gpu_operation, *gpu_last, *gpu_error, *gone,
-        *gone_node, *exit, *job, *engine;
-    uint64_t uid, size, nodes, ended_s, pid, asleep_ms, message_ms, done, busy_pct, unready_ms,
-        gpu_done, gpu_ms, gpu_silent_ms, gone_pid, lately, lately_ms, lately_in_ms, usual_ms, moved,
-        starved_pct, messages_done, throttled_pct, engine_throttled_pct;
-    uint32_t ops, started, gpu_begun, gpu_ended, gone_ops;
-    int64_t rank, cause_rank, gone_rank, message_peer, message_tag; /* -1: none, any */
-    int64_t unasked_from; /* of a message that it has and did not ask for; -1: none */
-    uint64_t unasked_tag;
-    uint64_t joining_ms; /* for which it waits in its join, if it does */
-    bool joining;
+    RANKS_COLUMNS(SEAT_FIELD)
+    bool joining; /* it waits in its join: for joining_ms */
     bool asleep, watched;
     bool ended;        /* its group has, whatever state it is looked at in */
     bool unready;      /* the operation after `started` was called; its stream has not come to it */
-    bool gpu_ready;    /* of the oldest by commd-gpu that is pending: its stream has come to it */
     unsigned number;   /* of its group: that of the group's first row */
     unsigned group_at; /* where its group begins in by_rank */
     const struct seat *sleeps_in; /* where its process sleeps longest; NULL: nowhere for long */

@@ -12,6 +12,7 @@
 #include "daemon/daemon.h"
 #include "daemon/process/clock.h"
 #include "shm/proto/codec.h"
+#include "shm/proto/ranks_table.h"
 #include "shm/util/wait.h"
 
 enum { JOINERS_SHOWN = 256 }; /* of a node, for one group */
@@ -381,78 +382,19 @@ static unsigned starved_pct(const struct rank_row *row)
 
 /* ---- the table -------------------------------------------------------------------------- */
 
+#define RANKS_TEXT   MSG_CELL_STRING
+#define RANKS_NUMBER MSG_CELL_NUMBER
+#define RANKS_COUNT  MSG_CELL_NUMBER
+#define RANKS_INDEX  MSG_CELL_NUMBER
+#define RANKS_FLAG   MSG_CELL_BOOL
+
 void ranks_table(struct table *table)
 {
-    static const struct table_column columns[] = {
-        {"group", "GROUP", MSG_CELL_STRING},
-        {"name", "NAME", MSG_CELL_STRING},
-        {"uid", "UID", MSG_CELL_NUMBER},
-        {"size", "SIZE", MSG_CELL_NUMBER},
-        {"nodes", "NODES", MSG_CELL_NUMBER},
-        {"state", "STATE", MSG_CELL_STRING},
-        {"cause", "CAUSE", MSG_CELL_STRING},
-        {"cause_rank", "CAUSE RANK", MSG_CELL_NUMBER},
-        {"cause_text", "CAUSE TEXT", MSG_CELL_STRING},
-        {"missing", "MISSING", MSG_CELL_STRING},
-        {"ended_s", "ENDED [s]", MSG_CELL_NUMBER},
-        {"gone", "GONE", MSG_CELL_STRING},
-        {"gone_rank", "GONE RANK", MSG_CELL_NUMBER},
-        {"gone_node", "GONE FROM", MSG_CELL_STRING},
-        {"gone_pid", "GONE PID", MSG_CELL_NUMBER},
-        {"gone_ops", "GONE AFTER", MSG_CELL_NUMBER},
-        {"rank", "RANK", MSG_CELL_NUMBER},
-        {"node", "NODE", MSG_CELL_STRING},
-        {"pid", "PID", MSG_CELL_NUMBER},
-        {"process", "PROCESS", MSG_CELL_STRING},
-        {"kernel", "IN KERNEL", MSG_CELL_STRING},
-        {"ops", "OPS", MSG_CELL_NUMBER},
-        {"started", "STARTED", MSG_CELL_NUMBER},
-        {"operation", "OPERATION", MSG_CELL_STRING},
-        {"asleep_ms", "ASLEEP [ms]", MSG_CELL_NUMBER},
-        {"last", "LAST OPERATION", MSG_CELL_STRING},
-        {"message", "MESSAGE", MSG_CELL_STRING},
-        {"message_peer", "PEER", MSG_CELL_NUMBER},
-        {"message_tag", "TAG", MSG_CELL_NUMBER},
-        {"message_ms", "FOR [ms]", MSG_CELL_NUMBER},
-        {"unasked_from", "UNASKED FROM", MSG_CELL_NUMBER},
-        {"unasked_tag", "UNASKED TAG", MSG_CELL_NUMBER},
-        {"messages_done", "MESSAGES DONE", MSG_CELL_NUMBER},
-        {"done", "DONE", MSG_CELL_NUMBER},
-        {"moved", "MOVED", MSG_CELL_NUMBER},
-        {"busy_pct", "IN OPERATIONS [%]", MSG_CELL_NUMBER},
-        {"watched_ms", "WATCHED [ms]", MSG_CELL_NUMBER},
-        {"starved_pct", "STARVED [%]", MSG_CELL_NUMBER},
-        {"joining_ms", "JOINS FOR [ms]", MSG_CELL_NUMBER},
-        {"lately", "LATELY", MSG_CELL_NUMBER},
-        {"lately_ms", "LATELY [ms]", MSG_CELL_NUMBER},
-        {"lately_in_ms", "LATELY IN [ms]", MSG_CELL_NUMBER},
-        {"usual_ms", "USUAL [ms]", MSG_CELL_NUMBER},
-        {"unready_ms", "UNREADY [ms]", MSG_CELL_NUMBER},
-        {"gpu_begun", "GPU BEGUN", MSG_CELL_NUMBER},
-        {"gpu_ended", "GPU ENDED", MSG_CELL_NUMBER},
-        {"gpu_done", "GPU DONE", MSG_CELL_NUMBER},
-        {"gpu_operation", "ON GPU", MSG_CELL_STRING},
-        {"gpu_ready", "GPU READY", MSG_CELL_BOOL},
-        {"gpu_ms", "GPU FOR [ms]", MSG_CELL_NUMBER},
-        {"gpu_last", "LAST ON GPU", MSG_CELL_STRING},
-        {"gpu_error", "GPU ERROR", MSG_CELL_STRING},
-        {"gpu_silent_ms", "GPU SILENT [ms]", MSG_CELL_NUMBER},
-        {"gave", "GAVE [bytes]", MSG_CELL_NUMBER},
-        {"command", "COMMAND", MSG_CELL_STRING},
-        {"exit", "EXIT", MSG_CELL_STRING},
-        {"throttled_pct", "THROTTLED [%]", MSG_CELL_NUMBER},
-        {"job", "JOB", MSG_CELL_STRING},
-        {"engine", "ENGINE", MSG_CELL_STRING},
-        {"engine_throttled_pct", "ENGINE THROTTLED [%]", MSG_CELL_NUMBER},
-    };
+#define COLUMN(key_, kind_, title_) {#key_, title_, RANKS_##kind_},
+    static const struct table_column columns[] = {RANKS_COLUMNS(COLUMN)};
+#undef COLUMN
 
     table_init(table, "ranks", columns, ARRAY_LEN(columns));
-}
-
-static void empty_cells(struct table *t, unsigned n)
-{
-    while (n--)
-        table_text(t, "");
 }
 
 static const char *group_state(const struct rank_group *group)
@@ -473,46 +415,41 @@ static const char *group_state(const struct rank_group *group)
     return "";
 }
 
-enum { GROUP_CELLS = 16 }; /* of the columns, those that group_cells() fills */
-
 static void group_cells(struct table *t, const struct rank_group *group)
 {
     bool broken = group->cause != CAUSE_NONE;
-    uint64_t now = clock_ms();
 
     if (group->id)
-        table_format(t, "%016" PRIx64, group->id);
-    else
-        table_text(t, "");
-    table_text(t, group->name);
-    table_number(t, group->uid);
-    table_number(t, group->size);
-    table_number(t, group->nnodes);
-    table_text(t, group_state(group));
-    table_text(t, broken ? cause_name(group->cause) : "");
-    table_number_if(t, broken && group->cause_rank >= 0, (uint64_t)group->cause_rank);
-    table_text(t, broken ? group->text : "");
-    table_text(t, broken ? "" : group->text);
+        table_set_format(t, RANKS_group, "%016" PRIx64, group->id);
+    table_set_text(t, RANKS_name, group->name);
+    table_set_number(t, RANKS_uid, group->uid);
+    table_set_number(t, RANKS_size, group->size);
+    table_set_number(t, RANKS_nodes, group->nnodes);
+    table_set_text(t, RANKS_state, group_state(group));
+    table_set_text(t, broken ? RANKS_cause_text : RANKS_missing, group->text);
+    if (broken)
+        table_set_text(t, RANKS_cause, cause_name(group->cause));
+    if (broken && group->cause_rank >= 0)
+        table_set_number(t, RANKS_cause_rank, (uint64_t)group->cause_rank);
     if (group->ended_ms)
-        table_number(t, (now - group->ended_ms) / 1000);
-    else
-        table_text(t, "");
+        table_set_number(t, RANKS_ended_s, (clock_ms() - group->ended_ms) / 1000);
     if (group->gone.fate == RANK_HERE)
-        return empty_cells(t, 5);
-    table_text(t, group->gone.fate == RANK_LEFT ? "left" : "died");
-    table_number(t, group->gone.rank);
-    table_text(t, group->gone.node);
-    table_number(t, group->gone.pid);
-    table_number(t, group->gone.ops);
+        return;
+    table_set_text(t, RANKS_gone, group->gone.fate == RANK_LEFT ? "left" : "died");
+    table_set_number(t, RANKS_gone_rank, group->gone.rank);
+    table_set_text(t, RANKS_gone_node, group->gone.node);
+    table_set_number(t, RANKS_gone_pid, group->gone.pid);
+    table_set_number(t, RANKS_gone_ops, group->gone.ops);
 }
 
-static void operation_cell(struct table *t, const struct op_desc *desc)
+static void operation_cell(struct table *t, enum ranks_column column, const struct op_desc *desc)
 {
-    char text[160] = "";
+    char text[160];
 
-    if (desc->seq)
-        op_text(desc, text, sizeof(text));
-    table_text(t, text);
+    if (!desc->seq)
+        return;
+    op_text(desc, text, sizeof(text));
+    table_set_text(t, column, text);
 }
 
 /* @ended: its pid may be another's by now. */
@@ -524,31 +461,32 @@ static void process_cells(struct table *t, struct ranks *ranks, const struct ran
     switch (row->fate) {
     case RANK_HERE:
         if (ended)
-            return empty_cells(t, 2);
+            return;
         process_kernel(row->pid, kernel, sizeof(kernel));
-        table_text(t, process_word(row->pid, &ranks->groups_of));
-        break;
+        table_set_text(t, RANKS_kernel, kernel);
+        return table_set_text(t, RANKS_process, process_word(row->pid, &ranks->groups_of));
     case RANK_LEFT:
-        table_text(t, "left");
-        break;
+        return table_set_text(t, RANKS_process, "left");
     case RANK_DIED:
-        table_text(t, "died");
-        break;
+        return table_set_text(t, RANKS_process, "died");
     }
-    table_text(t, kernel);
 }
 
 static void message_cells(struct table *t, const struct board_seat *seat)
 {
     if (!seat->message)
-        return empty_cells(t, 6);
-    table_text(t, seat->message_send ? "send" : "recv");
-    table_number_if(t, seat->message_peer >= 0, (uint64_t)seat->message_peer);
-    table_number_if(t, seat->message_tag >= 0, (uint64_t)seat->message_tag);
-    table_number(t, seat->message_ms);
-    table_number_if(t, seat->unasked_from >= 0, (uint64_t)seat->unasked_from);
-    table_number_if(t, seat->unasked_from >= 0 && seat->unasked_tag >= 0,
-                    (uint64_t)seat->unasked_tag);
+        return;
+    table_set_text(t, RANKS_message, seat->message_send ? "send" : "recv");
+    table_set_number(t, RANKS_message_ms, seat->message_ms);
+    if (seat->message_peer >= 0)
+        table_set_number(t, RANKS_message_peer, (uint64_t)seat->message_peer);
+    if (seat->message_tag >= 0)
+        table_set_number(t, RANKS_message_tag, (uint64_t)seat->message_tag);
+    if (seat->unasked_from < 0)
+        return;
+    table_set_number(t, RANKS_unasked_from, (uint64_t)seat->unasked_from);
+    if (seat->unasked_tag >= 0)
+        table_set_number(t, RANKS_unasked_tag, (uint64_t)seat->unasked_tag);
 }
 
 /* How its last operation by commd-gpu ended. */
@@ -566,20 +504,22 @@ static void gpu_cells(struct table *t, const struct daemon *d, const struct rank
     struct core_gpu_view view;
 
     if (!gpu->begun)
-        return empty_cells(t, 9);
+        return;
     core_gpu(d->core, &view);
-    table_number(t, gpu->begun);
-    table_number(t, gpu->ended);
-    table_number_if(t, !ended, gpu->ended - row->first_gpu);
-    operation_cell(t, &gpu->now);
-    if (gpu->pending)
-        table_bool(t, gpu->ready);
-    else
-        table_text(t, "");
-    table_number_if(t, gpu->pending, gpu->ms);
-    operation_cell(t, &gpu->last);
-    table_text(t, gpu_error(gpu->code));
-    table_number_if(t, !ended && view.unanswered_ms, clock_ms() - view.unanswered_ms);
+    table_set_number(t, RANKS_gpu_begun, gpu->begun);
+    table_set_number(t, RANKS_gpu_ended, gpu->ended);
+    operation_cell(t, RANKS_gpu_operation, &gpu->now);
+    operation_cell(t, RANKS_gpu_last, &gpu->last);
+    table_set_text(t, RANKS_gpu_error, gpu_error(gpu->code));
+    if (gpu->pending) {
+        table_set_bool(t, RANKS_gpu_ready, gpu->ready);
+        table_set_number(t, RANKS_gpu_ms, gpu->ms);
+    }
+    if (ended)
+        return;
+    table_set_number(t, RANKS_gpu_done, gpu->ended - row->first_gpu);
+    if (view.unanswered_ms)
+        table_set_number(t, RANKS_gpu_silent_ms, clock_ms() - view.unanswered_ms);
 }
 
 /* The engine of this node, at the end of the look: a word if it cannot work. */
@@ -598,63 +538,77 @@ static void look_at_engine(struct ranks *ranks)
 }
 
 /* What keeps a rank, or its node's engine, from its cores, and whose job it is. */
-static void system_cells(struct table *t, struct ranks *ranks, const struct rank_row *row,
-                         bool gone)
+static void system_cells(struct table *t, struct ranks *ranks, const struct rank_row *row)
 {
     const struct process_groups *groups = &ranks->groups_of;
 
-    if (gone)
-        return empty_cells(t, 4);
     process_groups(row->pid, &ranks->groups_of);
-    table_number(t, process_throttled_pct(&row->quota, &groups->quota));
-    table_format(t, "%s%s%s%s", groups->job, *groups->job && *row->run ? ", " : "",
-                 *row->run ? "torchrun run " : "", row->run);
-    table_text(t, ranks->engine.word ? ranks->engine.word : "");
-    table_number_if(t, ranks->engine.pid, ranks->engine.throttled_pct);
+    table_set_number(t, RANKS_throttled_pct, process_throttled_pct(&row->quota, &groups->quota));
+    table_set_format(t, RANKS_job, "%s%s%s%s", groups->job, *groups->job && *row->run ? ", " : "",
+                     *row->run ? "torchrun run " : "", row->run);
+    table_set_text(t, RANKS_engine, ranks->engine.word ? ranks->engine.word : "");
+    if (ranks->engine.pid)
+        table_set_number(t, RANKS_engine_throttled_pct, ranks->engine.throttled_pct);
+}
+
+/* What was seen while it was watched: of groups that have not ended. */
+static void watched_cells(struct table *t, struct ranks *ranks, const struct rank_row *row)
+{
+    const struct board_seat *seat = &row->seat;
+
+    if (row->looks) {
+        table_set_number(t, RANKS_messages_done, seat->messages - row->first_messages);
+        table_set_number(t, RANKS_busy_pct, 100ull * row->looks_in / row->looks);
+    }
+    table_set_number(t, RANKS_done, seat->ops - row->first_ops);
+    table_set_number(t, RANKS_moved, row->looks_moved);
+    table_set_number(t, RANKS_watched_ms, clock_ms() - ranks->begun_ms);
+    table_set_number(t, RANKS_lately, row->lately.n);
+    table_set_number(t, RANKS_lately_ms, row->lately.since_ms);
+    table_set_number(t, RANKS_lately_in_ms, row->lately.in_ms);
+    table_set_number(t, RANKS_usual_ms, row->lately.usual_ms);
+    if (seat->unready)
+        table_set_number(t, RANKS_unready_ms, seat->unready_ms);
+    if (row->records.looked)
+        table_set_number(t, RANKS_gave, records_bytes(&row->records));
+    if (row->fate != RANK_HERE)
+        return;
+    table_set_number(t, RANKS_starved_pct, starved_pct(row));
+    system_cells(t, ranks, row);
 }
 
 static void row_cells(struct table *t, const struct daemon *d, struct ranks *ranks,
-                      const struct rank_row *row, uint64_t watched_ms, bool ended)
+                      const struct rank_row *row, bool ended)
 {
     const struct board_seat *seat = &row->seat;
     char how[ENDED_TEXT] = "";
 
-    table_number(t, row->rank);
-    table_text(t, d->conf->node);
-    table_number(t, row->pid);
+    table_set_number(t, RANKS_rank, row->rank);
+    table_set_text(t, RANKS_node, d->conf->node);
+    table_set_number(t, RANKS_pid, row->pid);
+    table_set_text(t, RANKS_command, row->command);
     process_cells(t, ranks, row, ended);
-    table_number(t, seat->ops);
-    table_number(t, seat->started);
-    operation_cell(t, &seat->now);
-    table_number_if(t, seat->asleep, seat->asleep_ms);
-    operation_cell(t, &seat->last);
+    table_set_number(t, RANKS_ops, seat->ops);
+    table_set_number(t, RANKS_started, seat->started);
+    operation_cell(t, RANKS_operation, &seat->now);
+    operation_cell(t, RANKS_last, &seat->last);
+    if (seat->asleep)
+        table_set_number(t, RANKS_asleep_ms, seat->asleep_ms);
     message_cells(t, seat);
-    table_number_if(t, !ended && row->looks, seat->messages - row->first_messages);
-    table_number_if(t, !ended, seat->ops - row->first_ops);
-    table_number_if(t, !ended, row->looks_moved);
-    table_number_if(t, !ended && row->looks, row->looks ? 100ull * row->looks_in / row->looks : 0);
-    table_number_if(t, !ended, watched_ms);
-    table_number_if(t, !ended && row->fate == RANK_HERE, starved_pct(row));
-    table_number_if(t, row->joining_ms != 0,
-                    (row->joined_ms ? row->joined_ms : clock_ms()) - row->joining_ms);
-    table_number_if(t, !ended, row->lately.n);
-    table_number_if(t, !ended, row->lately.since_ms);
-    table_number_if(t, !ended, row->lately.in_ms);
-    table_number_if(t, !ended, row->lately.usual_ms);
-    table_number_if(t, !ended && seat->unready, seat->unready_ms);
+    if (row->joining_ms)
+        table_set_number(t, RANKS_joining_ms,
+                         (row->joined_ms ? row->joined_ms : clock_ms()) - row->joining_ms);
     gpu_cells(t, d, row, ended);
-    table_number_if(t, !ended && row->records.looked, records_bytes(&row->records));
-    table_text(t, row->command);
-    if (row->gone_ms)
+    if (row->gone_ms) {
         ended_text(d->ended, row->pid, row->gone_ms, how);
-    table_text(t, how);
-    system_cells(t, ranks, row, ended || row->fate != RANK_HERE);
+        table_set_text(t, RANKS_exit, how);
+    }
+    if (!ended)
+        watched_cells(t, ranks, row);
 }
 
 bool ranks_fill(struct ranks *ranks, struct daemon *d, struct table *table, uint64_t until_us)
 {
-    uint64_t watched_ms = clock_ms() - ranks->begun_ms;
-
     if (!ranks->group_at && !ranks->row_at)
         ranks->groups_of = (struct process_groups){0}; /* another look begins */
     look_at_engine(ranks);
@@ -664,8 +618,8 @@ bool ranks_fill(struct ranks *ranks, struct daemon *d, struct table *table, uint
         if (!ranks->row_at)
             ranks_look_gone(group, &ranks->rows[group->first_row], d);
         if (!group->nrows) { /* nobody is in yet */
+            table_row(table);
             group_cells(table, group);
-            empty_cells(table, table->t.ncolumns - GROUP_CELLS);
         }
         for (; ranks->row_at < group->nrows; ranks->row_at++) {
             struct rank_row *row = &ranks->rows[group->first_row + ranks->row_at];
@@ -673,8 +627,9 @@ bool ranks_fill(struct ranks *ranks, struct daemon *d, struct table *table, uint
             if (clock_us() >= until_us)
                 return false;
             ranks_look_closely(group, row, d);
+            table_row(table);
             group_cells(table, group);
-            row_cells(table, d, ranks, row, watched_ms, group->ended_ms != 0);
+            row_cells(table, d, ranks, row, group->ended_ms != 0);
         }
         if (clock_us() >= until_us && ranks->group_at + 1 < ranks->ngroups) {
             ranks->group_at++;

@@ -6,6 +6,7 @@
 #include "daemon/process/log.h"
 #include "shm/proto/codec.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -54,15 +55,11 @@ int tables_error(const struct table *tables, unsigned n)
     return ncells > MSG_MAX_CELLS || bytes > TABLE_MAX_BYTES ? -E2BIG : 0;
 }
 
-/* Takes @text, which is NULL when there was no memory for it. */
-static void table_take(struct table *table, char *text)
+/* Adds @n empty cells; false: an error has stuck. */
+static bool table_grow(struct table *table, size_t n)
 {
-    if (!text && !table->error)
-        table->error = -ENOMEM;
-    if (text)
-        log_clean(text); /* a client may have written it, and a terminal shows it */
-    if (table->ncells == table->room && !table->error) {
-        size_t room = table->room ? 2 * table->room : 64;
+    if (table->ncells + n > table->room && !table->error) {
+        size_t room = MAX(2 * table->room, table->ncells + n + 64);
         char **cells = realloc(table->t.cells, room * sizeof(*cells));
 
         if (cells) {
@@ -72,32 +69,53 @@ static void table_take(struct table *table, char *text)
             table->error = -ENOMEM;
         }
     }
-    if ((table->ncells == MSG_MAX_CELLS || table->bytes > TABLE_MAX_BYTES) && !table->error)
+    if ((table->ncells + n > MSG_MAX_CELLS || table->bytes > TABLE_MAX_BYTES) && !table->error)
         table->error = -E2BIG;
+    if (table->error)
+        return false;
+    memset(table->t.cells + table->ncells, 0, n * sizeof(*table->t.cells));
+    table->bytes += 4 * n; /* their lengths, on the wire */
+    table->ncells += n;
+    table->t.nrows = (uint32_t)(table->ncells / table->t.ncolumns);
+    return true;
+}
+
+/* Takes @text, which is NULL when there was no memory for it. @cell is empty. */
+static void table_take(struct table *table, size_t cell, char *text)
+{
+    if (!text && !table->error)
+        table->error = -ENOMEM;
     if (table->error) {
         free(text);
         return;
     }
-    table->bytes += strlen(text) + 4; /* and its length, on the wire */
-    table->t.cells[table->ncells++] = text;
-    table->t.nrows = (uint32_t)(table->ncells / table->t.ncolumns);
+    assert(cell < table->ncells && !table->t.cells[cell]);
+    log_clean(text); /* a client may have written it, and a terminal shows it */
+    table->bytes += strlen(text);
+    table->t.cells[cell] = text;
+}
+
+static char *text_of(const char *fmt, va_list ap)
+{
+    char *text;
+
+    return vasprintf(&text, fmt, ap) < 0 ? NULL : text;
 }
 
 void table_text(struct table *table, const char *text)
 {
-    table_take(table, strdup(text ? text : ""));
+    if (table_grow(table, 1))
+        table_take(table, table->ncells - 1, strdup(text ? text : ""));
 }
 
 void table_format(struct table *table, const char *fmt, ...)
 {
-    char *text = NULL;
     va_list ap;
 
     va_start(ap, fmt);
-    if (vasprintf(&text, fmt, ap) < 0)
-        text = NULL;
+    if (table_grow(table, 1))
+        table_take(table, table->ncells - 1, text_of(fmt, ap));
     va_end(ap);
-    table_take(table, text);
 }
 
 void table_number(struct table *table, uint64_t number)
@@ -135,4 +153,35 @@ void table_drop(struct table *table, const bool *out)
     }
     table->t.nrows = kept;
     table->ncells = (size_t)kept * ncolumns;
+}
+
+void table_row(struct table *table)
+{
+    table_grow(table, table->t.ncolumns);
+}
+
+void table_set_format(struct table *table, unsigned column, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    if (!table->error)
+        table_take(table, table->ncells - table->t.ncolumns + column, text_of(fmt, ap));
+    va_end(ap);
+}
+
+void table_set_text(struct table *table, unsigned column, const char *text)
+{
+    if (*text)
+        table_set_format(table, column, "%s", text);
+}
+
+void table_set_number(struct table *table, unsigned column, uint64_t number)
+{
+    table_set_format(table, column, "%" PRIu64, number);
+}
+
+void table_set_bool(struct table *table, unsigned column, bool value)
+{
+    table_set_text(table, column, value ? "true" : "false");
 }

@@ -1,4 +1,5 @@
-/* table.h - building one table of an admin answer, cell by cell. */
+/* table.h - building one table of an admin answer: cell by cell, or, where a row has many, by their
+ * columns. */
 #ifndef COMMD_TABLE_H
 #define COMMD_TABLE_H
 
@@ -29,5 +30,11 @@ void table_number_if(struct table *table, bool known, uint64_t number); /* else 
 void table_bool(struct table *table, bool value);
 /* Takes out the rows of which @out[row] is true; the table is complete. */
 void table_drop(struct table *table, const bool *out);
+/* Begins a row of empty cells, which table_set_*() fill; @column: its place in table_init(). */
+void table_row(struct table *table);
+void table_set_text(struct table *table, unsigned column, const char *text);
+void table_set_format(struct table *table, unsigned column, const char *fmt, ...) _printf_(3, 4);
+void table_set_number(struct table *table, unsigned column, uint64_t number);
+void table_set_bool(struct table *table, unsigned column, bool value);
 
 #endif

@@ -6,24 +6,10 @@
 #include <cmocka.h>
 
 #include "client/ctl/diagnose.h"
+#include "shm/proto/ranks_table.h"
 
-static const char *const keys[] = {
-    "group",         "name",          "uid",           "size",
-    "nodes",         "state",         "cause",         "cause_rank",
-    "cause_text",    "missing",       "ended_s",       "rank",
-    "node",          "pid",           "process",       "kernel",
-    "ops",           "started",       "operation",     "asleep_ms",
-    "last",          "message",       "message_peer",  "message_tag",
-    "message_ms",    "done",          "busy_pct",      "watched_ms",
-    "command",       "unready_ms",    "gpu_begun",     "gpu_ended",
-    "gpu_done",      "gpu_operation", "gpu_ready",     "gpu_ms",
-    "gpu_last",      "gpu_error",     "gpu_silent_ms", "gone",
-    "gone_rank",     "gone_node",     "gone_pid",      "gone_ops",
-    "lately",        "lately_ms",     "lately_in_ms",  "usual_ms",
-    "moved",         "starved_pct",   "messages_done", "exit",
-    "throttled_pct", "job",           "engine",        "engine_throttled_pct",
-    "unasked_from",  "unasked_tag",   "joining_ms",
-};
+#define KEY(key_, kind_, title_) #key_,
+static const char *const keys[] = {RANKS_COLUMNS(KEY)};
 enum { NKEYS = ARRAY_LEN(keys), ROWS_MOST = 4200 };
 
 struct fix {
@@ -1129,10 +1115,10 @@ static void a_column_that_is_missing_is_named(void **state)
     const char *key = NULL;
 
     row(f, 0, "");
-    strcpy(f->columns[18].key, "other");
+    strcpy(f->columns[RANKS_operation].key, "other");
     assert_int_equal(diagnose(&f->table, &f->findings, &f->n, &key), -EPROTO);
     assert_string_equal(key, "operation");
-    strcpy(f->columns[18].key, "operation");
+    strcpy(f->columns[RANKS_operation].key, "operation");
 }
 
 static void many_ranks(void **state)
