@@ -1,9 +1,9 @@
 /* codec_priv.h - the field lists that check, decode and encode are made from.
  *
- * Every message kind is one row of CODEC_TYPES, every struct one row of CODEC_STRUCTS, every
- * field one entry F(KIND, field) of its struct's list. A file that does something with each
+ * Every message is one row of CODEC_OWN, or of CODEC_TYPES where several messages have one struct,
+ * every field one entry F(KIND, field) of its struct's list. A file that does something with each
  * field defines X_NUM, X_NAME, ... once and expands the lists, so that a new field is written
- * in three places: msg.h, commd.proto and here. The kinds:
+ * in three places: msg.h, commd.proto and here; test_codec asks that none is left out. The kinds:
  *
  *   NUM      any value                       NAME     non-empty name
  *   FLAG     0 or 1                          OPTNAME  name or ""
@@ -22,107 +22,73 @@
 
 #include "shm/proto/codec.h"
 
-/* T(enum name, envelope field, struct) */
+/* Messages that have a struct of their own: M(X, enum name, envelope field and struct, schema
+ * type). */
+#define CODEC_OWN(M, X)                                                                            \
+    M(X, CLIENT_HELLO, client_hello, ClientHello)                                                  \
+    M(X, CLIENT_JOIN, client_join, ClientJoin)                                                     \
+    M(X, CLIENT_LEAVE, client_leave, ClientLeave)                                                  \
+    M(X, CLIENT_ABORT, client_abort, ClientAbort)                                                  \
+    M(X, ADMIN, admin, Admin)                                                                      \
+    M(X, CLIENT_ASK_ABSENT, client_ask_absent, ClientAskAbsent)                                    \
+    M(X, ARENA_ADD, arena_add, ArenaAdd)                                                           \
+    M(X, ARENA_DEL, arena_del, ArenaDel)                                                           \
+    M(X, ARENA_ASK, arena_ask, ArenaAsk)                                                           \
+    M(X, WELCOME, welcome, Welcome)                                                                \
+    M(X, JOINED, joined, Joined)                                                                   \
+    M(X, JOIN_FAILED, join_failed, JoinFailed)                                                     \
+    M(X, REFUSED, refused, Refused)                                                                \
+    M(X, TABLES, tables, Tables)                                                                   \
+    M(X, ABSENT, absent, Absent)                                                                   \
+    M(X, ARENA_ANSWER, arena_answer, ArenaAnswer)                                                  \
+    M(X, PEER_HELLO, peer_hello, PeerHello)                                                        \
+    M(X, HEARTBEAT, heartbeat, Heartbeat)                                                          \
+    M(X, ENGINE_STATE, engine_state, EngineState)                                                  \
+    M(X, ENGINE_READY, engine_ready, EngineReady)                                                  \
+    M(X, JOIN, join, Join)                                                                         \
+    M(X, JOIN_CANCEL, join_cancel, JoinCancel)                                                     \
+    M(X, JOIN_REFUSED, join_refused, JoinRefused)                                                  \
+    M(X, COMMIT, commit, Commit)                                                                   \
+    M(X, GONE, gone, Gone)                                                                         \
+    M(X, BROKEN, broken, Broken)                                                                   \
+    M(X, SYNC, sync, Sync)                                                                         \
+    M(X, ASK_ABSENT, ask_absent, AskAbsent)                                                        \
+    M(X, ABSENT_HERE, absent_here, AbsentHere)                                                     \
+    M(X, ASK_RANKS, ask_ranks, AskRanks)                                                           \
+    M(X, PEER_KEYS, peer_keys, PeerKeys)                                                           \
+    M(X, ENGINE_HELLO, engine_hello, EngineHello)                                                  \
+    M(X, ENGINE_PEER_ADD, engine_peer_add, EnginePeerAdd)                                          \
+    M(X, BOARD_ADD, board_add, BoardAdd)                                                           \
+    M(X, PING, ping, Ping)                                                                         \
+    M(X, ENGINE_TRAFFIC, engine_traffic, EngineTraffic)                                            \
+    M(X, ENGINE_SENT, engine_sent, EngineSent)                                                     \
+    M(X, GPU_ASK, gpu_ask, GpuAsk)                                                                 \
+    M(X, GPU_ANSWER, gpu_answer, GpuAnswer)                                                        \
+    M(X, GPU_HELLO, gpu_hello, GpuHello)                                                           \
+    M(X, GPU_SESSION, gpu_session, GpuSession)                                                     \
+    M(X, GPU_DEVICE, gpu_device, GpuDevice)
+#define CODEC_OWN_TYPE(T, name, field, schema)   T(name, field, field)
+#define CODEC_OWN_STRUCT(S, name, field, schema) S(field, schema, name)
+
+/* T(enum name, envelope field, struct): all messages. */
 #define CODEC_TYPES(T)                                                                             \
-    T(CLIENT_HELLO, client_hello, client_hello)                                                    \
-    T(CLIENT_JOIN, client_join, client_join)                                                       \
-    T(CLIENT_LEAVE, client_leave, client_leave)                                                    \
-    T(CLIENT_ABORT, client_abort, client_abort)                                                    \
-    T(ADMIN, admin, admin)                                                                         \
-    T(CLIENT_ASK_ABSENT, client_ask_absent, client_ask_absent)                                     \
-    T(ARENA_ADD, arena_add, arena_add)                                                             \
-    T(ARENA_DEL, arena_del, arena_del)                                                             \
-    T(ARENA_ASK, arena_ask, arena_ask)                                                             \
-    T(WELCOME, welcome, welcome)                                                                   \
-    T(JOINED, joined, joined)                                                                      \
-    T(JOIN_FAILED, join_failed, join_failed)                                                       \
-    T(REFUSED, refused, refused)                                                                   \
-    T(TABLES, tables, tables)                                                                      \
-    T(ABSENT, absent, absent)                                                                      \
-    T(ARENA_ANSWER, arena_answer, arena_answer)                                                    \
-    T(PEER_HELLO, peer_hello, peer_hello)                                                          \
-    T(HEARTBEAT, heartbeat, heartbeat)                                                             \
-    T(ENGINE_STATE, engine_state, engine_state)                                                    \
-    T(ENGINE_READY, engine_ready, engine_ready)                                                    \
-    T(JOIN, join, join)                                                                            \
-    T(JOIN_CANCEL, join_cancel, join_cancel)                                                       \
-    T(JOIN_REFUSED, join_refused, join_refused)                                                    \
-    T(COMMIT, commit, commit)                                                                      \
-    T(GONE, gone, gone)                                                                            \
-    T(BROKEN, broken, broken)                                                                      \
-    T(SYNC, sync, sync)                                                                            \
-    T(ASK_ABSENT, ask_absent, ask_absent)                                                          \
-    T(ABSENT_HERE, absent_here, absent_here)                                                       \
-    T(ASK_RANKS, ask_ranks, ask_ranks)                                                             \
+    CODEC_OWN(CODEC_OWN_TYPE, T)                                                                   \
     T(RANKS_HERE, ranks_here, tables)                                                              \
-    T(PEER_KEYS, peer_keys, peer_keys)                                                             \
-    T(ENGINE_HELLO, engine_hello, engine_hello)                                                    \
-    T(ENGINE_PEER_ADD, engine_peer_add, engine_peer_add)                                           \
     T(ENGINE_PEER_DEL, engine_peer_del, engine_peer)                                               \
     T(ENGINE_PEER_READY, engine_peer_ready, engine_peer)                                           \
     T(ENGINE_PEER_DOWN, engine_peer_down, engine_peer)                                             \
-    T(BOARD_ADD, board_add, board_add)                                                             \
     T(BOARD_DEL, board_del, board)                                                                 \
     T(BOARD_ERROR, board_error, board)                                                             \
     T(DOORBELL_ADD, doorbell_add, doorbell)                                                        \
     T(DOORBELL_DEL, doorbell_del, doorbell)                                                        \
-    T(PING, ping, ping)                                                                            \
-    T(ENGINE_TRAFFIC, engine_traffic, engine_traffic)                                              \
-    T(ENGINE_SENT, engine_sent, engine_sent)                                                       \
-    T(GPU_ASK, gpu_ask, gpu_ask)                                                                   \
-    T(GPU_ANSWER, gpu_answer, gpu_answer)                                                          \
-    T(GPU_HELLO, gpu_hello, gpu_hello)                                                             \
-    T(GPU_SESSION, gpu_session, gpu_session)                                                       \
-    T(GPU_SESSION_DEL, gpu_session_del, gpu_session)                                               \
-    T(GPU_DEVICE, gpu_device, gpu_device)
+    T(GPU_SESSION_DEL, gpu_session_del, gpu_session)
 
-/* S(struct, schema type, schema constant) */
+/* S(struct, schema type, schema constant): all structs. */
 #define CODEC_STRUCTS(S)                                                                           \
-    S(client_hello, ClientHello, CLIENT_HELLO)                                                     \
-    S(client_join, ClientJoin, CLIENT_JOIN)                                                        \
-    S(client_leave, ClientLeave, CLIENT_LEAVE)                                                     \
-    S(client_abort, ClientAbort, CLIENT_ABORT)                                                     \
-    S(admin, Admin, ADMIN)                                                                         \
-    S(client_ask_absent, ClientAskAbsent, CLIENT_ASK_ABSENT)                                       \
-    S(arena_add, ArenaAdd, ARENA_ADD)                                                              \
-    S(arena_del, ArenaDel, ARENA_DEL)                                                              \
-    S(arena_ask, ArenaAsk, ARENA_ASK)                                                              \
-    S(welcome, Welcome, WELCOME)                                                                   \
-    S(joined, Joined, JOINED)                                                                      \
-    S(join_failed, JoinFailed, JOIN_FAILED)                                                        \
-    S(refused, Refused, REFUSED)                                                                   \
-    S(tables, Tables, TABLES)                                                                      \
-    S(absent, Absent, ABSENT)                                                                      \
-    S(arena_answer, ArenaAnswer, ARENA_ANSWER)                                                     \
-    S(peer_hello, PeerHello, PEER_HELLO)                                                           \
-    S(heartbeat, Heartbeat, HEARTBEAT)                                                             \
-    S(engine_state, EngineState, ENGINE_STATE)                                                     \
-    S(engine_ready, EngineReady, ENGINE_READY)                                                     \
-    S(join, Join, JOIN)                                                                            \
-    S(join_cancel, JoinCancel, JOIN_CANCEL)                                                        \
-    S(join_refused, JoinRefused, JOIN_REFUSED)                                                     \
-    S(commit, Commit, COMMIT)                                                                      \
-    S(gone, Gone, GONE)                                                                            \
-    S(broken, Broken, BROKEN)                                                                      \
-    S(sync, Sync, SYNC)                                                                            \
-    S(ask_absent, AskAbsent, ASK_ABSENT)                                                           \
-    S(absent_here, AbsentHere, ABSENT_HERE)                                                        \
-    S(ask_ranks, AskRanks, ASK_RANKS)                                                              \
-    S(peer_keys, PeerKeys, PEER_KEYS)                                                              \
-    S(engine_hello, EngineHello, ENGINE_HELLO)                                                     \
-    S(engine_peer_add, EnginePeerAdd, ENGINE_PEER_ADD)                                             \
+    CODEC_OWN(CODEC_OWN_STRUCT, S)                                                                 \
     S(engine_peer, EnginePeer, ENGINE_PEER)                                                        \
-    S(board_add, BoardAdd, BOARD_ADD)                                                              \
     S(board, Board, BOARD)                                                                         \
-    S(doorbell, Doorbell, DOORBELL)                                                                \
-    S(ping, Ping, PING)                                                                            \
-    S(engine_traffic, EngineTraffic, ENGINE_TRAFFIC)                                               \
-    S(engine_sent, EngineSent, ENGINE_SENT)                                                        \
-    S(gpu_ask, GpuAsk, GPU_ASK)                                                                    \
-    S(gpu_answer, GpuAnswer, GPU_ANSWER)                                                           \
-    S(gpu_hello, GpuHello, GPU_HELLO)                                                              \
-    S(gpu_session, GpuSession, GPU_SESSION)                                                        \
-    S(gpu_device, GpuDevice, GPU_DEVICE)
+    S(doorbell, Doorbell, DOORBELL)
 
 /* clang-format off */
 #define FIELDS_client_hello(F)                                                                     \
