@@ -249,19 +249,26 @@ static int start_listener(struct daemon *d)
     return r ? complain(error, exit_code_of(r)) : 0;
 }
 
+/* The engine, or commd-gpu. */
+static int watch_program(struct daemon *d, struct engine_link_config config,
+                         struct engine_link **ret_link)
+{
+    config.base = d->base;
+    config.closer = d->closer;
+    config.arg = d;
+    return engine_link_new(&config, ret_link) ? complain(NULL, EXIT_INTERNAL) : 0;
+}
+
 static int start_cluster(struct daemon *d)
 {
     struct program program;
     struct engine_link_config engine = {
-        .base = d->base,
         .program = &program,
         .pid_file = d->conf->engine_pid_file,
         .launcher = d->launcher,
-        .closer = d->closer,
         .keeps_port = true,
         .port = -1,
         .ops = &engine_ops,
-        .arg = d,
     };
     struct peer_links_config peers = {
         .base = d->base,
@@ -281,9 +288,9 @@ static int start_cluster(struct daemon *d)
     program_engine(d->conf, d->device, &program);
     if (conf_ports(d->conf, &low, &high))
         engine.port = sock_inherited(NULL, low, high);
-    r = engine_link_new(&engine, &d->engine);
+    r = watch_program(d, engine, &d->engine);
     if (r)
-        return complain(NULL, EXIT_INTERNAL);
+        return r;
     r = peer_links_new(&peers, &d->peers, &error);
     explicit_bzero(&d->keys, sizeof(d->keys));
     return r ? complain(error, exit_code_of(r)) : 0;
@@ -292,22 +299,19 @@ static int start_cluster(struct daemon *d)
 static int start_gpu(struct daemon *d)
 {
     struct program program;
-    struct engine_link_config gpu = {
-        .base = d->base,
-        .program = &program,
-        .pid_file = d->conf->gpu_pid_file,
-        .launcher = d->gpu_launcher,
-        .closer = d->closer,
-        .ops = &gpu_ops,
-        .arg = d,
-    };
     struct core_gpu_view view;
 
     core_gpu(d->core, &view);
     if (!view.wanted)
         return 0;
     program_gpu(d->conf, &program);
-    return engine_link_new(&gpu, &d->gpu) ? complain(NULL, EXIT_INTERNAL) : 0;
+    return watch_program(d,
+                         (struct engine_link_config){.program = &program,
+                                                     .pid_file = d->conf->gpu_pid_file,
+                                                     .launcher = d->gpu_launcher,
+                                                     .port = -1,
+                                                     .ops = &gpu_ops},
+                         &d->gpu);
 }
 
 static int start_http(struct daemon *d)

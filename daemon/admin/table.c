@@ -145,7 +145,7 @@ void table_drop(struct table *table, const bool *out)
         char **row = table->t.cells + (size_t)i * ncolumns;
 
         for (unsigned k = 0; out[i] && k < ncolumns; k++) {
-            table->bytes -= strlen(row[k]);
+            table->bytes -= 4 + (row[k] ? strlen(row[k]) : 0);
             free(row[k]);
         }
         if (!out[i])
