@@ -7,7 +7,6 @@
  * while its engine should be up and is not. */
 #include "config.h"
 
-#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <time.h>
@@ -276,10 +275,7 @@ static bool fill_nodes(struct answer *a)
                          node->port);
         table_text(t, answer_peer_word(&peer));
         table_number(t, seconds_since(peer.since_ms ? peer.since_ms : d->started_ms));
-        if (peer.engine)
-            table_format(t, "%016" PRIx64, peer.engine);
-        else
-            table_text(t, "");
+        table_id(t, peer.engine);
         traffic_cells(t, peer.traffic);
         table_number_if(t, answer_apart_ms(&peer) != 0, answer_apart_ms(&peer) / 1000);
         table_text(t, answer_node_error(d, i, &peer));
@@ -332,21 +328,6 @@ static bool fill_keys(struct answer *a)
     return true;
 }
 
-const char *answer_group_word(enum core_group_state state)
-{
-    switch (state) {
-    case CORE_GROUP_JOINING:
-    case CORE_GROUP_COMMITTED: /* waits for the engines of its nodes; to its ranks it is the
-                                  same */
-        return "joining";
-    case CORE_GROUP_OPEN:
-        return "open";
-    case CORE_GROUP_BROKEN:
-        return "broken";
-    }
-    return "";
-}
-
 /* Operations that the slowest rank here has completed. */
 static void group_ops(struct answer *a, const struct core_group_view *view)
 {
@@ -357,10 +338,7 @@ static void group_ops(struct answer *a, const struct core_group_view *view)
     for (unsigned i = 0; i < view->size && entry && view->members; i++)
         if (view->members[i].node == view->me)
             least = MIN(least, board_rank_ops(entry->ctl, local++));
-    if (local)
-        table_number(&a->table, least);
-    else
-        table_text(&a->table, "");
+    table_number_if(&a->table, local, least);
 }
 
 static bool waits_alike(const struct client_command *a, const struct client_command *b)
@@ -402,19 +380,13 @@ static void group_row(struct answer *a, const struct core_group_view *view)
 {
     struct table *t = &a->table;
 
-    if (view->id)
-        table_format(t, "%016" PRIx64, view->id);
-    else
-        table_text(t, "");
+    table_id(t, view->id);
     table_text(t, view->name);
     table_number(t, view->uid);
     table_number(t, view->size);
-    if (view->nnodes)
-        table_number(t, view->nnodes);
-    else
-        table_text(t, "");
+    table_number_if(t, view->nnodes, view->nnodes);
     table_number(t, view->nlocal);
-    table_text(t, answer_group_word(view->state));
+    table_text(t, core_group_word(view->state));
     table_text(t, view->missing);
     group_joiners(a, view);
     group_ops(a, view);
@@ -422,10 +394,7 @@ static void group_row(struct answer *a, const struct core_group_view *view)
         table_format(t, "%s: %s", cause_name(view->cause), view->cause_text);
     else
         table_text(t, "");
-    if (view->id)
-        table_bool(t, view->gpu);
-    else
-        table_text(t, "");
+    table_text(t, !view->id ? "" : view->gpu ? "true" : "false");
 }
 
 /* Ranks of this node that wait elsewhere: clients that wait for one thing and came one after the
@@ -501,6 +470,8 @@ static bool fill_groups(struct answer *a)
 }
 
 /* As commd-gpu tells once a second. A row without a device says why there is none. */
+enum { GPU_STATE = 3 }; /* column */
+
 static bool fill_gpus(struct answer *a)
 {
     static const struct table_column columns[] = {
@@ -541,12 +512,9 @@ static bool fill_gpus(struct answer *a)
     }
     if (gpu.ndevices)
         return true;
-    table_text(t, "");
-    table_text(t, "");
-    table_text(t, "");
-    table_format(t, "%s: %s", gpu.wanted ? answer_gpu_word(&gpu) : "no GPU service", gpu.text);
-    for (unsigned i = 4; i < ARRAY_LEN(columns); i++)
-        table_text(t, "");
+    table_row(t);
+    table_set_format(t, GPU_STATE, "%s: %s", gpu.wanted ? answer_gpu_word(&gpu) : "no GPU service",
+                     gpu.text);
     return true;
 }
 

@@ -47,7 +47,6 @@ void answer_check_well(struct answer *a);
 const char *answer_engine_word(const struct daemon *d, const struct core_status *status);
 /* "up", "down", "starting"; "none" where there is none. */
 const char *answer_gpu_word(const struct core_gpu_view *gpu);
-const char *answer_group_word(enum core_group_state state);
 /* For how long no data can come through to or from a node whose commd is linked; 0: they can. */
 uint64_t answer_apart_ms(const struct core_peer_view *peer);
 const char *answer_peer_word(const struct core_peer_view *peer);

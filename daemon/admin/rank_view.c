@@ -401,18 +401,7 @@ static const char *group_state(const struct rank_group *group)
 {
     if (group->ended_ms)
         return "ended";
-    if (group->elsewhere)
-        return "starting";
-    switch (group->state) {
-    case CORE_GROUP_JOINING:
-    case CORE_GROUP_COMMITTED:
-        return "joining";
-    case CORE_GROUP_OPEN:
-        return "open";
-    case CORE_GROUP_BROKEN:
-        return "broken";
-    }
-    return "";
+    return group->elsewhere ? "starting" : core_group_word(group->state);
 }
 
 static void group_cells(struct table *t, const struct rank_group *group)

@@ -11,7 +11,6 @@
  * was seen stands. Everything here is the ranks' to write; it is shown and nothing else. */
 #include "daemon/admin/records.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <time.h>
 
@@ -275,7 +274,7 @@ static uint64_t clock_ns(void)
 static void op_cells(struct table *t, const struct daemon *d, const struct rank_group *group,
                      const struct rank_row *row, const struct recorder_op *op)
 {
-    table_format(t, "%016" PRIx64, group->id);
+    table_id(t, group->id);
     table_number(t, row->rank);
     table_text(t, d->conf->node);
     table_number(t, op->seq);
@@ -284,10 +283,7 @@ static void op_cells(struct table *t, const struct daemon *d, const struct rank_
     table_text(t, op->dtype < DTYPE_COUNT ? dtype_name(op->dtype) : "");
     table_number(t, op->bytes);
     table_number(t, op->begun_ns);
-    if (op->ended_ns)
-        table_number(t, op->ended_ns);
-    else
-        table_text(t, "");
+    table_number_if(t, op->ended_ns, op->ended_ns);
     table_number(t, clock_ns());
 }
 

@@ -131,6 +131,14 @@ void table_number_if(struct table *table, bool known, uint64_t number)
         table_text(table, "");
 }
 
+void table_id(struct table *table, uint64_t id)
+{
+    if (id)
+        table_format(table, "%016" PRIx64, id);
+    else
+        table_text(table, "");
+}
+
 void table_bool(struct table *table, bool value)
 {
     table_text(table, value ? "true" : "false");

@@ -27,6 +27,7 @@ void table_text(struct table *table, const char *text);
 void table_format(struct table *table, const char *fmt, ...) _printf_(2, 3);
 void table_number(struct table *table, uint64_t number);
 void table_number_if(struct table *table, bool known, uint64_t number); /* else nothing */
+void table_id(struct table *table, uint64_t id); /* of a group or an engine; 0: nothing */
 void table_bool(struct table *table, bool value);
 /* Takes out the rows of which @out[row] is true; the table is complete. */
 void table_drop(struct table *table, const bool *out);

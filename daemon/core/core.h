@@ -303,6 +303,7 @@ enum { CORE_SCAN_END, CORE_SCAN_FOUND, CORE_SCAN_MORE };
  * not NULL: only this user's. */
 int core_group_scan(const struct core *core, struct core_scan *scan, const uint32_t *uid,
                     struct core_group_view *ret_view);
+const char *core_group_word(enum core_group_state state); /* for people: "open" */
 /* Calls @fn for each group of any state, for tables, until it returns false. */
 typedef bool (*core_group_fn)(void *arg, const struct core_group_view *view);
 void core_group_each(const struct core *core, core_group_fn fn, void *arg);

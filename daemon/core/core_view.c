@@ -337,3 +337,17 @@ const struct core_counts *core_counts(const struct core *core)
 {
     return &core->counts;
 }
+
+const char *core_group_word(enum core_group_state state)
+{
+    switch (state) {
+    case CORE_GROUP_JOINING:
+    case CORE_GROUP_COMMITTED: /* waits for the engines of its nodes: the same to its ranks */
+        return "joining";
+    case CORE_GROUP_OPEN:
+        return "open";
+    case CORE_GROUP_BROKEN:
+        return "broken";
+    }
+    return "";
+}

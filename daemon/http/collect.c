@@ -267,7 +267,7 @@ static void collect_group(struct collect *c, const struct core_group_view *view)
         return;
     m->groups[m->ngroups] = (struct metrics_group){
         .number = view->id ? c->scan.at : 0,
-        .state = answer_group_word(view->state),
+        .state = core_group_word(view->state),
         .cause = view->state == CORE_GROUP_BROKEN ? cause_name(view->cause) : "",
         .size = view->size,
         .nodes = view->nnodes,
