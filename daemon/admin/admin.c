@@ -4,6 +4,7 @@
  * in a turn, by a scan that finds its place again; the others wait as questions, which are small.
  * Users take turns: each question has a number, one more than its user's last one that waits, and
  * the lowest is next. A client has one question at a time (listener_pause()). */
+#include <assert.h>
 #include <stdio.h>
 #include <sys/queue.h>
 
@@ -82,6 +83,7 @@ static void begin_answer(struct daemon *d)
     struct admin *admin = d->admin;
     struct admin_question *question, *next = TAILQ_FIRST(&admin->waiting);
 
+    assert(!admin->now && next);
     TAILQ_FOREACH(question, &admin->waiting, entry)
         if (question->number < next->number)
             next = question;

@@ -5,6 +5,7 @@
  * what is everybody's keeps half of the room. */
 #include "daemon/admin/diary.h"
 
+#include <assert.h>
 #include <string.h>
 
 void diary_init(struct diary *diary)
@@ -57,6 +58,7 @@ static void forget_one(struct diary *diary, int64_t payer)
     TAILQ_FOREACH(entry, &diary->kept, entry)
         if (entry->payer == owner->whose)
             break;
+    assert(owner->kept);
     owner->kept--;
     owner_of(diary->seers, entry->whose, false)->kept--;
     TAILQ_REMOVE(&diary->kept, entry, entry);

@@ -2,6 +2,7 @@
  * had operations on GPUs. */
 #include "daemon/admin/past.h"
 
+#include <assert.h>
 #include <stdio.h>
 
 #include "daemon/daemon.h"
@@ -22,6 +23,7 @@ void past_init(struct past *past)
 static void past_drop(struct past *past, struct past_group *old)
 {
     TAILQ_REMOVE(&past->groups, old, entry);
+    assert(past->ngroups);
     past->ngroups--;
     for (unsigned i = 0; i < old->group.nrows; i++)
         records_free(&old->rows[i].records);

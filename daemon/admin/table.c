@@ -58,6 +58,7 @@ int tables_error(const struct table *tables, unsigned n)
 /* Adds @n empty cells; false: an error has stuck. */
 static bool table_grow(struct table *table, size_t n)
 {
+    assert(table->t.ncolumns || table->error); /* table_init() comes first */
     if (table->ncells + n > table->room && !table->error) {
         size_t room = MAX(2 * table->room, table->ncells + n + 64);
         char **cells = realloc(table->t.cells, room * sizeof(*cells));

@@ -31,6 +31,7 @@
  * anything but an answer. */
 #include "daemon/http/http.h"
 
+#include <assert.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <event2/event.h>
@@ -122,6 +123,7 @@ static void http_conn_bury(struct http_conn *conn)
 
     if (conn->state == HTTP_DEAD)
         return;
+    assert(http->nconns);
     conn->state = HTTP_DEAD;
     TAILQ_REMOVE(&http->conns, conn, entry);
     TAILQ_INSERT_TAIL(&http->dead, conn, entry);
@@ -171,6 +173,7 @@ static void http_conn_answer(struct http_conn *conn, unsigned status, const char
 
     for (unsigned i = 0; i < METRICS_CODES; i++)
         conn->http->codes[i] += metrics_codes[i].status == status;
+    assert(conn->state == HTTP_READING || conn->state == HTTP_WAITING);
     conn->state = HTTP_WRITING;
     bufferevent_disable(conn->bev, EV_READ);
     r = evbuffer_add_printf(out,
@@ -235,6 +238,7 @@ static void ask_for(struct http_conn *conn, enum http_made made)
 
     if (making->fresh && clock_ms() - making->fresh_ms <= HTTP_FRESH_MS)
         return answer_made(conn, made, making->fresh);
+    assert(conn->state == HTTP_READING);
     conn->state = HTTP_WAITING;
     conn->made = made;
     bufferevent_disable(conn->bev, EV_READ);

@@ -122,7 +122,8 @@ static void client_bury(struct client_link *client)
 {
     struct listener *listener = client->listener;
 
-    assert(client->session == SESSION_OVER);
+    assert(client->session == SESSION_OVER && listener->slots[client->slot] == client);
+    assert(client->tenant->nclients && client->tenant->nadmins >= client->admin);
     conn_set_state(client, CONN_DEAD);
     listener->slots[client->slot] = NULL;
     listener->nclients--;

@@ -163,6 +163,7 @@ static void link_ending(struct engine_link *link, bool kill)
 {
     struct timeval tv = clock_timeval(ENGINE_LINGER_MS);
 
+    assert(link->state == ENGINE_RUNNING);
     link->state = ENGINE_ENDING;
     event_del(link->read);
     event_del(link->write);

@@ -2,6 +2,7 @@
  *
  * The socket itself: listener_socket.c; who may come in: listener_admit.c; whose messages are taken
  * when: listener_turns.c; descriptors that are sent: listener_fds.c; one client: client_link.c. */
+#include <assert.h>
 #include <stdio.h>
 
 #include "daemon/core/core.h"
@@ -51,6 +52,7 @@ static void tenants_reap(struct listener *listener)
         next = TAILQ_NEXT(tenant, entry);
         if (tenant->nclients || tenant->nunread || tenant->held.n)
             continue;
+        assert(TAILQ_EMPTY(&tenant->work) && !tenant->flying && !tenant->nadmins);
         if (tenant->queued)
             TAILQ_REMOVE(&listener->turns, tenant, turn);
         TAILQ_REMOVE(&listener->tenants, tenant, entry);

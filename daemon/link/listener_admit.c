@@ -16,6 +16,7 @@
  *
  * A connection may hold messages with descriptors from the moment at which it is made, so none is
  * closed here, also not those that are refused: the closer does it (shm/util/closer.c). */
+#include <assert.h>
 #include <stdio.h>
 #include <sys/syscall.h>
 
@@ -139,6 +140,7 @@ static unsigned client_free_slot(struct listener *listener)
 {
     unsigned slot = listener->next_slot;
 
+    assert(listener->nclients < listener->nslots); /* room_check() */
     while (listener->slots[slot])
         slot = (slot + 1) % listener->nslots;
     listener->next_slot = (slot + 1) % listener->nslots;

@@ -5,6 +5,7 @@
  * many as it may have open. One user may have half of what the others leave of either. A client
  * that does not take descriptors out keeps them flying even after we have closed its connection. So
  * such a socket is kept, and counts as a connection, until it is empty. */
+#include <assert.h>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
@@ -31,6 +32,7 @@ static unsigned still_flying(int fd, unsigned known)
 
 static void landed(struct listener *listener, struct tenant *tenant, unsigned *flying, unsigned now)
 {
+    assert(now <= *flying && *flying <= tenant->flying && tenant->flying <= listener->flying);
     listener->flying -= *flying - now;
     tenant->flying -= *flying - now;
     *flying = now;
@@ -38,6 +40,7 @@ static void landed(struct listener *listener, struct tenant *tenant, unsigned *f
 
 static void forget_unread(struct listener *listener, struct tenant *tenant, struct unread *unread)
 {
+    assert(tenant->nunread);
     TAILQ_REMOVE(&tenant->unread, unread, entry);
     tenant->nunread--;
     closer_sock(listener->closer, tenant->uid, unread->fd);

@@ -5,6 +5,8 @@
  * one connection of another gets. Whatever else wakes the loop (links to nodes, the engine, timers)
  * is done before, in every turn. */
 #include "daemon/link/client_link.h"
+
+#include <assert.h>
 #include "daemon/process/clock.h"
 
 enum { LISTENER_TURN_US = 4000, LISTENER_SLICE_US = 500 };
@@ -15,6 +17,7 @@ void listener_work(struct client_link *client)
 
     if (client->queued)
         return;
+    assert(client->state != CONN_DEAD); /* it would outlive its place in the line */
     client->queued = true;
     TAILQ_INSERT_TAIL(&tenant->work, client, work);
     if (tenant->queued)

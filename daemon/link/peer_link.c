@@ -27,6 +27,7 @@
  * Callbacks to the owner come from libevent's callbacks only. peer_links_send() and _drop() are
  * called while the owner applies decisions, so they never call back: a failure there is noted
  * in link->doom and carried out by the link's timer in the next turn. */
+#include <assert.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <openssl/err.h>
@@ -74,6 +75,7 @@ void link_bury(struct link *link)
     if (link->state == LINK_DEAD)
         return;
     TAILQ_REMOVE(home, link, entry);
+    assert(home != &link->links->half || link->links->nhalf);
     if (home == &link->links->half)
         link->links->nhalf--;
     if (peer && peer->link == link)
@@ -320,6 +322,7 @@ static void link_hello(struct link *link, const struct msg *msg)
         links->nhalf--;
         TAILQ_INSERT_TAIL(&links->live, link, entry);
     }
+    assert(link->state == LINK_HELLO && !peer->link);
     link->peer = peer;
     link->state = LINK_UP;
     link->incarnation = hello->incarnation;

@@ -56,8 +56,10 @@ struct stream_fd *stream_fd_unref(struct stream_fd *shared)
 {
     if (!shared || --shared->refs)
         return NULL;
-    for (struct stream_count *count = shared->count; count; count = count->up)
+    for (struct stream_count *count = shared->count; count; count = count->up) {
+        assert(count->n);
         count->n--;
+    }
     closer_fd(shared->closer, shared->uid, shared->fd);
     free(shared);
     return NULL;
@@ -259,6 +261,7 @@ int stream_send_shared(struct stream *s, const struct msg *msg, struct stream_fd
     _cleanup_(frame_freep) struct stream_frame *frame = calloc(1, sizeof(*frame));
     int r;
 
+    assert(nfds <= STREAM_MAX_FDS);
     if (!frame)
         return -ENOMEM;
     r = codec_encode(msg, &frame->data, &frame->len);
@@ -350,6 +353,7 @@ enum stream_result stream_flush(struct stream *s)
                    : errno == ETOOMANYREFS ? STREAM_LATER
                                            : STREAM_FAILED;
         s->sent_fds += frame->nfds;
+        assert(s->out_fds >= frame->nfds && s->out_bytes >= (size_t)n);
         s->out_fds -= frame->nfds;
         while (frame->nfds) /* sent with the first byte */
             stream_fd_unref(frame->fds[--frame->nfds]);

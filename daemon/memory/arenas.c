@@ -19,6 +19,7 @@
  * client/lib/arena/peer_arena.c. */
 #include "daemon/memory/arenas.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <sys/resource.h>
 
@@ -84,6 +85,8 @@ static void arena_discharge(struct arenas *arenas, unsigned slot, const struct a
 {
     struct arena_user **at = arena_user_find(arenas, entry->uid), *user = *at;
 
+    assert(user && user->count && user->bytes >= entry->bytes);
+    assert(arenas->counts[slot] && arenas->count >= user->count);
     arenas->counts[slot]--;
     arenas->count--;
     user->bytes -= entry->bytes;
@@ -102,6 +105,7 @@ static struct arena_entry *arena_entry_free(struct arenas *arenas, struct arena_
 
 void arenas_drop(struct arenas *arenas, unsigned slot)
 {
+    assert(slot < arenas->nslots);
     while (arenas->slots[slot]) {
         struct arena_entry *entry = arenas->slots[slot];
 

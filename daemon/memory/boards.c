@@ -29,6 +29,7 @@
  * ones only, when the user meets a limit. The work of a turn is bounded each time. */
 #include "daemon/memory/boards.h"
 
+#include <assert.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -161,6 +162,8 @@ static void board_charge(struct boards *boards, struct board_entry *entry)
 
 static void board_discharge(struct boards *boards, struct board_entry *entry)
 {
+    assert(boards->count >= entry->user->count && boards->bytes >= entry->user->bytes);
+    assert(entry->user->count && entry->user->bytes >= entry->bytes);
     boards->bytes -= entry->bytes;
     boards->count--;
     entry->user->bytes -= entry->bytes;
@@ -401,6 +404,8 @@ static void board_forget(struct boards *boards, struct board_entry *entry)
     TAILQ_REMOVE(&boards->left, entry, in_all);
     TAILQ_REMOVE(&entry->user->left, entry, in_user);
     if (entry->state == BOARD_FREEING) {
+        assert(boards->freeing >= entry->user->freeing && entry->user->freeing);
+        assert(entry->user->freeing_bytes >= entry->bytes);
         boards->freeing--;
         boards->freeing_bytes -= entry->bytes;
         entry->user->freeing--;
