@@ -1,8 +1,8 @@
 /* diary.c - a ring of DIARY_MAX entries of bounded size, which never grows.
  *
- * An entry is everybody's to know, or of one uid. When there is no room the oldest entry of who,
- * as payer, has most goes, so nobody pushes out what others have but down to an equal share; and
- * what is everybody's keeps half of the room. */
+ * An entry is everybody's to know, or of one uid. When there is no room, the oldest entry goes of
+ * the payer who has most. So a user pushes out entries of others only until all have equal shares,
+ * and entries that are everybody's keep half of the room. */
 #include "daemon/admin/diary.h"
 
 #include <assert.h>

@@ -1,14 +1,15 @@
-/* gather.c - one question: the groups are found, their boards looked at for as long as the asker
- * wants (a look every RECORDS_LOOK_MS), the table is written; each part in turns of STEP_US. A
- * client's question goes to all nodes at the same moment, and their tables are added to ours.
+/* gather.c - one question about ranks and links: the groups are found, their boards looked at for
+ * as long as the asker wants (a look every RECORDS_LOOK_MS), the table is written; each part in
+ * turns of STEP_US. A client's question goes to all nodes at the same moment, and their tables are
+ * added to this node's.
  *
- * Who wakes me: the question's own timer. What if a node does not answer: the question waits
- * GRACE_MS after its own part is there, then the answer names the node. What if we stood still,
- * with all of the machine perhaps: our part is late, too, and the others have their time from then
- * on. What if the asker goes, or has had enough: the other nodes are told to end their work, and
- * the question stays and counts until they have. How many may be under way: asking.h; who asks more
- * is told to ask again. In a turn all questions of users have STEP_US together, oldest first, and
- * all of root likewise. An answer for a node waits until the link has room. */
+ * Who wakes a question: its timer. What if a node does not answer: the question waits GRACE_MS
+ * after this node's part is done, then the answer names the node. What if this machine stood still:
+ * its part is done later, and GRACE_MS begins later, too. What if the asker is gone, or asks no
+ * longer: the other nodes are told to end their work, and the question counts until they have ended
+ * it. How many questions may be under way: asking.h; a user who asks more is told to ask again. In
+ * a turn all questions of users have STEP_US together, oldest first, and all of root have as much.
+ * An answer for a node waits until the link has room. */
 #include <stdio.h>
 
 #include "daemon/admin/asking.h"

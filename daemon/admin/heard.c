@@ -1,10 +1,14 @@
-/* heard.c - a node is believed about itself. A row has to be about that node. Of a group that this
- * node is in, too, the membership says which ranks those are: a row about another rank is dropped,
- * and whom it accuses beside itself is not heard: then our own cause stands there, or the words are
- * marked as that node's. But which of those that are gone it missed first it may tell: that these
- * are gone their own nodes have told. Of other groups this node knows nothing but what all nodes
- * together tell: each rank is told of once, by the node that it is on. Of a rank that is told of
- * twice nobody is believed, since who is right is not known here. */
+/* heard.c - which rows of another node's table are believed: those about that node.
+ *
+ * This node knows the members of the groups that it is in. A row about such a group has to be about
+ * a rank of the node that tells it, else the row is dropped. In such a row the node may accuse its
+ * own ranks of breaking the group, and nobody else: where it accuses another rank, our own cause
+ * stands in the answer, or its text is marked as its own ("node b says: ..."). It may tell which of
+ * the ranks that are gone was missed first, because their own nodes have told that they are gone.
+ *
+ * Of other groups this node knows nothing but what all nodes together tell: each rank is told of
+ * once, by the node that it is on. Of a rank that two nodes tell of neither is believed, since this
+ * node does not know which of them is right. */
 #include <inttypes.h>
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
-/* links.c - see links.h. What the engine told last is of the last second; if that is longer ago,
- * the engine is not well, and there are other words for it. */
+/* links.c - see links.h. The engine reports its traffic every second. If the last report is older,
+ * the engine is not well, which other lines of the answer say. */
 #include "daemon/admin/links.h"
 
 #include "daemon/admin/answers.h"

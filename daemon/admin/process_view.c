@@ -1,5 +1,5 @@
-/* process_view.c - see process_view.h. Only files that the kernel makes without a look at the
- * memory of the process, which might wait for whoever serves that. */
+/* process_view.c - see process_view.h. It reads only files that the kernel makes without a look at
+ * the memory of the process: such a look might wait for whoever serves that memory. */
 #include "daemon/admin/process_view.h"
 
 #include <ctype.h>

@@ -1,14 +1,14 @@
-/* records.c - see records.h. The recorder of a rank (shm/board/recorder.h) is a ring that it
- * overwrites, so it is looked at again and again while somebody watches; where a rank does more
+/* records.c - see records.h. The recorder of a rank (shm/board/recorder.h) is a ring that the rank
+ * overwrites. So it is looked at again and again while somebody watches; where a rank does more
  * operations between two looks than the ring holds, the older ones are missing.
  *
- * To time all operations costs the shortest ones a third. Of ranks that do many more between two
- * looks than the ring holds, few are seen, and those soon pushed out by later ones. So they time
- * bursts, of which one fills the ring between two looks, and these only for the last looks, which
- * fill their room; before that what is sampled anyway.
+ * Timing every operation makes the shortest ones a third slower. A rank that does many more
+ * operations between two looks than the ring holds would pay for operations that nobody sees. So
+ * such ranks time bursts: one burst fills the ring between two looks. Bursts are asked for in the
+ * last looks only, as many as fill the room; until then the ring has what is sampled anyway.
  *
- * Watched are the groups that were there when watching began. One may close in between: then what
- * was seen stands. Everything here is the ranks' to write; it is shown and nothing else. */
+ * Watched are the groups that were there when watching began. A group may close in between: then
+ * what was seen stands. Everything here is the ranks' to write; it is shown and nothing else. */
 #include "daemon/admin/records.h"
 
 #include <stdio.h>

@@ -1,11 +1,11 @@
-/* tenants.c - what each user, a payer, has of each thing that there is a limit of
- * (doc/security.md), beside the most that it may hold while others hold what they do, what all
- * hold, and the limit. Of the network there is no limit: there a weight says who gets how much of
- * it, and of GPUs, where several want it.
+/* tenants.c - a row for each user, a payer, and each thing that has a limit (doc/security.md): what
+ * the user has, the most that the user may have while the others keep what they have, what all
+ * users have, and the limit. The network has no limit. There, and on GPUs that several users want,
+ * a weight says how much each of them gets.
  *
- * First it is looked who there is: users with clients or groups, and those who have only memory
- * left. Then a user at a time, until the turn ends; who comes or goes meanwhile may be in or out.
- */
+ * First the users are collected: those with clients or groups, and those who have only memory left.
+ * Then rows are made, user by user, until the turn ends. A user who comes or goes meanwhile may be
+ * in the table or not. */
 #include "daemon/admin/tenants.h"
 #include "daemon/core/share.h"
 #include "daemon/daemon.h"

@@ -1,7 +1,8 @@
-/* ended.c - see ended.h. A process that has ended is first a zombie: then proc(5) tells its exit
- * code to its user and to root. When its parent has taken note it is no more: then its pidfd tells
- * everybody (PIDFD_GET_INFO, Linux 6.15). So the pidfd of who did not tell yet is kept, and asked
- * when somebody wants to know. Who has most processes here makes room with the oldest of them. */
+/* ended.c - see ended.h. A process that has ended is a zombie until its parent has reaped it: then
+ * proc(5) tells its exit code to its user and to root. Afterwards its pidfd tells everybody
+ * (PIDFD_GET_INFO, Linux 6.15). So the pidfd of a process whose exit code is not known yet is kept,
+ * and asked when somebody wants to know. When there is no room, the user with most entries loses
+ * its oldest one. */
 #include "daemon/process/ended.h"
 
 #include <fcntl.h>

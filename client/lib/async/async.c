@@ -118,9 +118,8 @@ void async_land(struct commd_work *w)
     progress_kick(ctx);
 }
 
-
 static struct commd_work *work_new(struct commd_group *g, const struct commd_op *op,
-                                      commd_done_fn on_done, void *arg, int refs)
+                                   commd_done_fn on_done, void *arg, int refs)
 {
     struct commd_work *w = calloc(1, sizeof *w);
 
