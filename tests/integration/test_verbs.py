@@ -308,7 +308,7 @@ def test_root_beside_commd_in_a_container():
         open_to_all(cluster)
         node = cluster.nodes[0]
         node.prefix = ["setpriv", "--bounding-set=-sys_admin"]
-        node.start()
+        cluster.start()
         equal(ctl(node, "drain", user=node.prefix)[0], 0)
 
 
