@@ -80,28 +80,22 @@ static const char control_fd[] = {'0' + ENGINE_FD, '\0'};
 void program_engine(const struct conf *conf, const char *device, struct program *ret_program)
 {
     char channels[8], mend_ms[24];
-    const char *const words[] = {"commd-engine",
-                                 "--fd",
-                                 control_fd,
-                                 "--device",
-                                 device,
-                                 "--fabric",
-                                 conf_fabric(conf),
-                                 "--tls",
-                                 conf->ucx_tls,
-                                 "--ports",
-                                 conf->port_range,
-                                 "--channels",
-                                 channels,
-                                 "--congestion",
-                                 conf->congestion,
-                                 "--mend-ms",
-                                 mend_ms,
-                                 "--node",
-                                 conf->node,
-                                 "--log",
-                                 level_word(conf),
-                                 NULL};
+    /* clang-format off */
+    const char *const words[] = {
+        "commd-engine",
+        "--fd", control_fd,
+        "--device", device,
+        "--fabric", conf_fabric(conf),
+        "--tls", conf->ucx_tls,
+        "--ports", conf->port_range,
+        "--channels", channels,
+        "--congestion", conf->congestion,
+        "--mend-ms", mend_ms,
+        "--node", conf->node,
+        "--log", level_word(conf),
+        NULL
+    };
+    /* clang-format on */
 
     *ret_program = (struct program){.env = engine_env};
     program_path("commd-engine", getenv("COMMD_ENGINE"), conf->engine,
@@ -114,32 +108,23 @@ void program_engine(const struct conf *conf, const char *device, struct program 
 void program_gpu(const struct conf *conf, struct program *ret_program)
 {
     char part[24], timeout[24];
+    /* clang-format off */
     const char *const words[] = {
         "commd-gpu",
-        "--fd",
-        control_fd,
-        "--node",
-        conf->node,
-        "--socket",
-        conf->socket,
-        "--cuda",
-        conf->cuda_library[0] ? conf->cuda_library : "libcuda.so.1",
-        "--nccl",
-        conf->nccl_library[0] ? conf->nccl_library : "libnccl.so.2",
-        "--nccl-env",
-        conf->nccl_env,
-        "--host-id",
-        conf->nodes_share_gpus ? conf->node : "",
-        "--part",
-        part,
-        "--timeout",
-        timeout,
-        "--landlock",
-        conf->gpu_landlock ? "yes" : "no",
-        "--log",
-        level_word(conf),
-        NULL,
+        "--fd", control_fd,
+        "--node", conf->node,
+        "--socket", conf->socket,
+        "--cuda", conf->cuda_library[0] ? conf->cuda_library : "libcuda.so.1",
+        "--nccl", conf->nccl_library[0] ? conf->nccl_library : "libnccl.so.2",
+        "--nccl-env", conf->nccl_env,
+        "--host-id", conf->nodes_share_gpus ? conf->node : "",
+        "--part", part,
+        "--timeout", timeout,
+        "--landlock", conf->gpu_landlock ? "yes" : "no",
+        "--log", level_word(conf),
+        NULL
     };
+    /* clang-format on */
 
     *ret_program = (struct program){.env = gpu_env};
     program_path("commd-gpu", getenv("COMMD_GPU"), conf->gpu_program,
