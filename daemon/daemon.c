@@ -255,7 +255,7 @@ static int watch_program(struct daemon *d, struct engine_link_config config,
 {
     config.base = d->base;
     config.closer = d->closer;
-    config.arg = d;
+    config.ops = &program_ops;
     return engine_link_new(&config, ret_link) ? complain(NULL, EXIT_INTERNAL) : 0;
 }
 
@@ -268,7 +268,7 @@ static int start_cluster(struct daemon *d)
         .launcher = d->launcher,
         .keeps_port = true,
         .port = -1,
-        .ops = &engine_ops,
+        .arg = &d->engine_edge,
     };
     struct peer_links_config peers = {
         .base = d->base,
@@ -288,6 +288,8 @@ static int start_cluster(struct daemon *d)
     program_engine(d->conf, d->device, &program);
     if (conf_ports(d->conf, &low, &high))
         engine.port = sock_inherited(NULL, low, high);
+    d->engine_edge =
+        (struct program_edge){d, CORE_ENGINE_STARTED, CORE_ENGINE_MSG, CORE_ENGINE_DOWN};
     r = watch_program(d, engine, &d->engine);
     if (r)
         return r;
@@ -305,12 +307,13 @@ static int start_gpu(struct daemon *d)
     if (!view.wanted)
         return 0;
     program_gpu(d->conf, &program);
+    d->gpu_edge = (struct program_edge){d, CORE_GPU_STARTED, CORE_GPU_MSG, CORE_GPU_DOWN};
     return watch_program(d,
                          (struct engine_link_config){.program = &program,
                                                      .pid_file = d->conf->gpu_pid_file,
                                                      .launcher = d->gpu_launcher,
                                                      .port = -1,
-                                                     .ops = &gpu_ops},
+                                                     .arg = &d->gpu_edge},
                          &d->gpu);
 }
 

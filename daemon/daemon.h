@@ -38,6 +38,12 @@ struct client_command {
     struct client_wait wait;
 };
 
+/* What is told of the engine, or of commd-gpu, as which events. */
+struct program_edge {
+    struct daemon *d;
+    enum core_event_type started, msg, down;
+};
+
 struct daemon {
     struct event_base *base; /* owned, as everything below */
     struct conf *conf;
@@ -58,7 +64,8 @@ struct daemon {
     struct peer_links *peers;   /* NULL on a node that is alone */
     struct engine_link *engine; /* likewise */
     struct engine_link *gpu;    /* commd-gpu; NULL where there is none */
-    struct closer *closer;      /* closes what came from clients */
+    struct program_edge engine_edge, gpu_edge;
+    struct closer *closer; /* closes what came from clients */
     struct boards boards;
     struct arenas arenas;
     uint8_t (*peer_tokens)[32]; /* by node: what our engine presents to its engine */
@@ -125,8 +132,7 @@ enum reload daemon_reload(struct daemon *d, char *ret_text, size_t cap);
 /* Their arg is the daemon. */
 extern const struct listener_ops listener_ops;
 extern const struct peer_links_ops peer_ops;
-extern const struct engine_link_ops engine_ops;
-extern const struct engine_link_ops gpu_ops;
+extern const struct engine_link_ops program_ops;
 
 /* ---- loop.c ----------------------------------------------------------------------------- */
 

@@ -126,56 +126,33 @@ const struct peer_links_ops peer_ops = {
     .down = edge_peer_down,
 };
 
-static void edge_engine_started(void *arg, uint32_t pid)
+/* The engine, or commd-gpu. */
+static void edge_program_started(void *arg, uint32_t pid)
 {
-    struct core_event e = {.type = CORE_ENGINE_STARTED, .pid = pid};
+    const struct program_edge *edge = arg;
+    struct core_event e = {.type = edge->started, .pid = pid};
 
-    daemon_dispatch(arg, &e);
+    daemon_dispatch(edge->d, &e);
 }
 
-static void edge_engine_msg(void *arg, const struct msg *msg)
+static void edge_program_msg(void *arg, const struct msg *msg)
 {
-    struct core_event e = {.type = CORE_ENGINE_MSG, .msg = msg};
+    const struct program_edge *edge = arg;
+    struct core_event e = {.type = edge->msg, .msg = msg};
 
-    daemon_dispatch(arg, &e);
+    daemon_dispatch(edge->d, &e);
 }
 
-static void edge_engine_down(void *arg, const char *text)
+static void edge_program_down(void *arg, const char *text)
 {
-    struct core_event e = {.type = CORE_ENGINE_DOWN, .text = text};
+    const struct program_edge *edge = arg;
+    struct core_event e = {.type = edge->down, .text = text};
 
-    daemon_dispatch(arg, &e);
+    daemon_dispatch(edge->d, &e);
 }
 
-const struct engine_link_ops engine_ops = {
-    .started = edge_engine_started,
-    .msg = edge_engine_msg,
-    .down = edge_engine_down,
-};
-
-static void edge_gpu_started(void *arg, uint32_t pid)
-{
-    struct core_event e = {.type = CORE_GPU_STARTED, .pid = pid};
-
-    daemon_dispatch(arg, &e);
-}
-
-static void edge_gpu_msg(void *arg, const struct msg *msg)
-{
-    struct core_event e = {.type = CORE_GPU_MSG, .msg = msg};
-
-    daemon_dispatch(arg, &e);
-}
-
-static void edge_gpu_down(void *arg, const char *text)
-{
-    struct core_event e = {.type = CORE_GPU_DOWN, .text = text};
-
-    daemon_dispatch(arg, &e);
-}
-
-const struct engine_link_ops gpu_ops = {
-    .started = edge_gpu_started,
-    .msg = edge_gpu_msg,
-    .down = edge_gpu_down,
+const struct engine_link_ops program_ops = {
+    .started = edge_program_started,
+    .msg = edge_program_msg,
+    .down = edge_program_down,
 };
