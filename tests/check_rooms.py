@@ -85,10 +85,13 @@ FOREIGN = {
     r"protobuf-c": ("shm/proto",),
 }
 PURE = re.compile(
-    r"(core|core_\w+|fair|flow|schedule|schedule_\w+|gpu_plan|gpu_plan_\w+|gpu_life|gpu_order|gpu_share|move"
+    r"(core|core_\w+|fair|flow|schedule|schedule_\w+|gpu_plan|gpu_plan_\w+|gpu_life|gpu_order"
+    r"|gpu_share|move"
     r"|able)\.o$"
 )
-PURE_CALLS = set("memcpy memmove memset memcmp strlen strcmp strncmp strnlen abort __assert_fail".split())
+PURE_CALLS = set(
+    "memcpy memmove memset memcmp strlen strcmp strncmp strnlen abort __assert_fail".split()
+)
 MODEL = {"coll_table", "dtype_size", "redop_defined"}
 PURE_MORE = {
     "core_alloc.o": {"calloc", "free"},

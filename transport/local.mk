@@ -80,12 +80,14 @@ endif
 # The process that works on GPUs. It links neither the driver nor NCCL: both are loaded at run time.
 pkglibexec_PROGRAMS += transport/commd-gpu
 dist_man_MANS += transport/gpu/commd-gpu.8
-transport_commd_gpu_SOURCES = transport/gpu/gpu.h transport/gpu/gpu_agree.c transport/gpu/gpu_attach.c \
+transport_commd_gpu_SOURCES = \
+	transport/gpu/gpu.h transport/gpu/gpu_agree.c transport/gpu/gpu_attach.c \
 	transport/gpu/gpu_comm.c transport/gpu/gpu_control.c transport/gpu/gpu_device.c \
 	transport/gpu/gpu_group.c transport/gpu/gpu_jobs.c transport/gpu/gpu_launch.c \
 	transport/gpu/gpu_lend.c transport/gpu/gpu_main.c transport/gpu/gpu_memory.c \
 	transport/gpu/gpu_nccl.c transport/gpu/gpu_session.c \
-	transport/gpu/gpu_slot.c transport/gpu/gpu_user.c transport/gpu/gpu_wire.c transport/gpu/gpu_wire.h \
+	transport/gpu/gpu_slot.c transport/gpu/gpu_user.c \
+	transport/gpu/gpu_wire.c transport/gpu/gpu_wire.h \
 	transport/process/confine.c transport/process/confine.h transport/process/launcher.c \
 	transport/process/launcher.h
 transport_commd_gpu_LDADD = libcommd-gpu-plan.la libcommd-schedule.la libcommd-gpu-image.la \

@@ -132,8 +132,8 @@ static unsigned list_unseen(const struct seats *seats, const struct seat *of, ch
 }
 
 /* False: none is. */
-static bool tell_missing(struct finding *f, const struct seats *seats, const struct seat *of,
-                         const char *missing)
+static bool tell_not_joined(struct finding *f, const struct seats *seats, const struct seat *of,
+                            const char *missing)
 {
     char list[RANKS_NAME] = "";
 
@@ -183,7 +183,7 @@ static void find_joining(struct finding *f, const struct seats *seats, const str
     f->early = elsewhere && f->waiting_ms < WAIT_LONG_MS;
     if (f->ended) {
         tell(f->evidence, "%s: %s", of->cause, of->cause_text);
-    } else if (!tell_missing(f, seats, of, missing) && f->early) {
+    } else if (!tell_not_joined(f, seats, of, missing) && f->early) {
         f->verdict = VERDICT_HEALTHY; /* they are about to join */
         return;
     }

@@ -122,7 +122,7 @@ static void hear_row(const struct heard *heard, char *const *row, unsigned ncolu
     }
 }
 
-static void find_columns(struct heard *heard, const struct msg_table *table)
+static void heard_begin(struct heard *heard, const struct msg_table *table)
 {
     for (unsigned field = 0; field < FIELDS; field++) {
         heard->at[field] = -1;
@@ -148,7 +148,7 @@ unsigned heard_rows(const struct core *core, unsigned node, const char *name,
     struct heard heard = {.core = core, .node = node, .name = name};
     unsigned dropped = 0;
 
-    find_columns(&heard, told);
+    heard_begin(&heard, told);
     for (uint32_t i = 0; i < told->nrows; i++) {
         char *const *row = told->cells + (size_t)i * told->ncolumns;
         uint64_t id = strtoull(cell(&heard, row, GROUP), NULL, 16);
@@ -213,7 +213,7 @@ int heard_disputes(const struct core *core, const char *self, struct table *tabl
     out = calloc(t->nrows + 1, sizeof(*out));
     if (!claims || !out)
         return -1;
-    find_columns(&heard, t);
+    heard_begin(&heard, t);
     n = find_claims(&heard, t, claims);
     for (uint32_t i = 0; i < n; i = end) {
         char *const *row = t->cells + (size_t)claims[i].row * t->ncolumns, *const * other;

@@ -16,7 +16,8 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import cluster as c  # noqa: E402
 from cluster import Cluster, Rank, Skip, check, equal, main, need_ucx, until  # noqa: E402
-from wire import ADMIN, ARENA_ASK, JOIN_FAILED, JOINED, LEAVE, TABLES, VERSION, WELCOME  # noqa: E402
+from wire import ADMIN, ARENA_ASK, JOIN_FAILED, JOINED  # noqa: E402
+from wire import LEAVE, TABLES, VERSION, WELCOME  # noqa: E402
 from wire import Wire, frame, header, hello, join, leave  # noqa: E402
 
 ONE_NODE = "cluster: {{node: a, nodes: [{{name: a, address: 127.0.0.1, port: {port}}}]}}\n"

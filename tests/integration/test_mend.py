@@ -112,7 +112,8 @@ def test_sockets_that_are_ended():
 
 def reject(cluster, ports):
     """For a moment, whatever goes between the engines is answered by a reset, to both sides."""
-    rules = "\n".join(f"tcp {end} {{ {ports} }} reject with tcp reset" for end in ("sport", "dport"))
+    ends = ("sport", "dport")
+    rules = "\n".join(f"tcp {end} {{ {ports} }} reject with tcp reset" for end in ends)
     table = f"table inet cut {{\nchain c {{\ntype filter hook input priority 0;\n{rules}\n}}\n}}\n"
     nft = ["ip", "netns", "exec", cluster.names[0], "nft"]
     done = subprocess.run([*nft, "-f", "-"], input=table, capture_output=True, text=True)

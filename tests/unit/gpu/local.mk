@@ -1,6 +1,7 @@
 # tests/unit/gpu/: what commd-gpu decides, and its kernels as C, and as nvcc compiles them.
 if HAVE_CMOCKA
-unit_gpu = tests/unit/gpu/test_gpu_comms tests/unit/gpu/test_gpu_life tests/unit/gpu/test_gpu_order tests/unit/gpu/test_gpu_plan \
+unit_gpu = tests/unit/gpu/test_gpu_comms \
+	tests/unit/gpu/test_gpu_life tests/unit/gpu/test_gpu_order tests/unit/gpu/test_gpu_plan \
 	tests/unit/gpu/test_gpu_share tests/unit/gpu/test_image \
 	tests/unit/gpu/test_move tests/unit/gpu/test_move_ptx \
 	tests/unit/gpu/test_nccl
