@@ -47,7 +47,9 @@ struct heard {
 
 static const char *cell(const struct heard *heard, char *const *row, unsigned field)
 {
-    return heard->at[field] < 0 ? "" : row[heard->at[field]];
+    const char *text = heard->at[field] < 0 ? NULL : row[heard->at[field]];
+
+    return text ? text : ""; /* in a table of our own empty cells are NULL */
 }
 
 /* Is rank @text of the known group a rank of the node that tells? */

@@ -187,6 +187,9 @@ static void a_rank_is_on_one_node(void **state)
     assert_int_equal(heard_disputes(bench->core, "a", &table, first, sizeof(first)), 2);
     assert_int_equal(table.t.nrows, 1);
     assert_string_equal(table.t.cells[11], "a");
+    table_row(&table); /* cells that nothing was written to, as in a row of ours */
+    assert_int_equal(heard_disputes(bench->core, "a", &table, first, sizeof(first)), 0);
+    assert_int_equal(table.t.nrows, 2);
     table_fini(&table);
     bench_free(bench);
 }
