@@ -16,6 +16,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import cluster as c  # noqa: E402
 from cluster import Cluster, Skip, check, equal, main, until  # noqa: E402
+from strangers import hello_of_engine  # noqa: E402
 from wire import HELLO, VERSION, WELCOME, Wire, frame  # noqa: E402
 
 MALLORY, ALICE = 4001, 4002
@@ -271,7 +272,7 @@ def test_who_said_hello_stays_in_the_lobby():
             lambda: next(filter(listens, range(node.port + 1, node.port + 16)), 0), "its port"
         )
         peer = connect(port)
-        hello = struct.pack("<IHHHH", 0x636D6448, 2, 0, 1, 1) + b"x" * 32
+        hello = hello_of_engine(0, 1, 1, 0, b"x" * 32)
         until(lambda: sends(peer, hello), "the hello is sent")
         silent = [connect(port) for _ in range(200)]
         until(lambda: sum(closed(sock) for sock in silent) >= 73, "128 of 201 are kept")

@@ -67,9 +67,13 @@ def certificate_tls(rng, sock):
 
 
 def engine_hello(rng, sock):
-    """fabric_tcp_priv.h: the right magic and a token that nobody gave."""
-    head = struct.pack("<IHHHH", 0x636D6448, 1, rng.randrange(4), rng.randrange(5), 0)
-    return head + rng.randbytes(32)
+    """fabric_tcp_priv.h: struct hello with a token that nobody gave."""
+    return hello_of_engine(rng.randrange(4), rng.randrange(5), 0, rng.randrange(4), rng.randbytes(32))
+
+
+def hello_of_engine(channel, channels, express, of, token):
+    head = struct.pack("<IHHHHI", 0x636D6448, 3, channel, channels, express, of)
+    return head + token + struct.pack("<Q", 0)
 
 
 def engine_frames(rng, sock):
@@ -136,4 +140,5 @@ def main():
         os.waitpid(pid, 0)
 
 
-main()
+if __name__ == "__main__":
+    main()
