@@ -7,9 +7,8 @@
 #include "shm/util/base.h"
 
 enum {
-    /* First field of each hello; a peer with another one is refused. Raised with every change of
-     * the messages, of what engines send to each other (mail.h: enum mail_kind), and of plan.c or
-     * the schedules, by which engines of different nodes must cut and send alike. */
+    /* In each frame and each hello; a side with another version is refused. When it rises: "When
+     * MSG_VERSION rises" in doc/protocol.md. */
     MSG_VERSION = 9,
     MSG_NAME_MAX = 64,   /* node and cluster names, with NUL */
     MSG_GROUP_MAX = 256, /* group names, with NUL */
