@@ -4,6 +4,7 @@ is staged (torch_staged.py) on two nodes. Needs torch and commd's backend: run i
 .venv/bin/python."""
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -60,6 +61,28 @@ def test_a_batch_of_messages():
 def test_a_monitored_barrier():
     """Rank 0 receives from any rank, and all but one wait."""
     is_named("monitored_barrier")
+
+
+def test_who_waits_is_one_client():
+    """A job has no more connections than ranks, also while they come: its share may be no larger."""
+    size = 4
+    program = "import torch.distributed as dist; dist.init_process_group('commd'); dist.barrier()"
+    with Cluster(1, {"limits": {"max_clients_per_user": size}}) as cluster, socket.socket() as at:
+        at.bind(("127.0.0.1", 0))
+        port = at.getsockname()[1]
+        at.close()
+        words = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
+        words["COMMD_SOCKET"] = cluster.nodes[0].socket
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-c", program],
+                env=dict(os.environ, **words, RANK=str(rank)),
+                stderr=subprocess.PIPE, text=True,
+            )
+            for rank in range(size)
+        ]  # fmt: skip
+        ends = [rank.communicate(timeout=PATIENCE)[1] for rank in ranks]
+        equal([rank.returncode for rank in ranks], size * [0], ends)
 
 
 def test_ranks_in_the_store():

@@ -125,8 +125,8 @@ struct commd_options {
     int64_t timeout_ms; /* for connecting, and the default of every operation and join;
                            0: $COMMD_TIMEOUT (seconds), else 1800 s; -1: none */
     /* NULL: nothing. Else this process waits elsewhere, as in torch's store, to be rank @waits_rank
-     * of the @waits_size that meet under this name before they join a group. commctl shows it for
-     * as long as the context lives. */
+     * of the @waits_size that meet under this name before they join a group. commctl shows it until
+     * the context joins one or ends, and @timeout_ms is for connecting alone. */
     const char *waits_for;
     unsigned waits_rank, waits_size;
 };

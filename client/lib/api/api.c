@@ -118,7 +118,8 @@ PUBLIC int commd_connect(const struct commd_options *options, struct commd_conte
     struct commd_error *e = error_mine();
     struct commd_context *ctx;
     const char *path = named_socket(options);
-    int64_t timeout, warn;
+    int64_t timeout, warn, limit;
+    bool waits;
     int r;
 
     if (!ret_context || (options && options->size < sizeof(size_t)))
@@ -129,15 +130,17 @@ PUBLIC int commd_connect(const struct commd_options *options, struct commd_conte
         r = env_seconds("COMMD_WARN_AFTER", DEFAULT_WARN_S, true, &warn);
     if (r)
         return r;
-    if (HAS(options, timeout_ms) && options->timeout_ms)
-        timeout = options->timeout_ms;
+    waits = HAS(options, waits_size) && options->waits_for;
+    limit = HAS(options, timeout_ms) && options->timeout_ms ? options->timeout_ms : timeout;
+    if (!waits)
+        timeout = limit;
     ctx = context_alloc();
     if (!ctx)
         return error_set(e, COMMD_E_NOMEM, "connect", "no memory for a context");
     ctx->timeout_ms = timeout < 0 ? -1 : timeout;
     ctx->warn_ms = warn;
     ctx->search = !*path;
-    if (HAS(options, waits_size) && options->waits_for) {
+    if (waits) {
         snprintf(ctx->waits_for, sizeof ctx->waits_for, "%s", options->waits_for);
         ctx->waits_rank = options->waits_rank;
         ctx->waits_size = options->waits_size;
@@ -147,7 +150,7 @@ PUBLIC int commd_connect(const struct commd_options *options, struct commd_conte
         r = error_set(e, COMMD_E_INVALID, "connect", "COMMD_SOCKET is longer than %zu bytes",
                       sizeof ctx->socket_path - 1);
     else
-        r = control_open(ctx, deadline_in(ctx->timeout_ms));
+        r = control_open(ctx, deadline_in(limit));
     if (r) {
         context_free(ctx);
         return r;

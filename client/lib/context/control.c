@@ -418,6 +418,7 @@ int control_join(struct commd_context *ctx, const struct msg *msg, struct join_w
     pthread_mutex_lock(&ctx->lock);
     r = reconnect(ctx);
     if (r == 0) {
+        ctx->waits_size = 0; /* a later commd shall not hear of it */
         wait_begin(ctx, w);
         m.client_join.req = w->req;
         if (msg_send_fd(ctx->sock, &m, NULL, 0, deadline_in(FRAME_MS)))

@@ -75,6 +75,7 @@ struct Process {
     std::mutex lock;
     commd_context *context = nullptr;
     int users = 0;                       /* groups that hold the context */
+    Waiting *waiting = nullptr;          /* its connection becomes the context */
     std::deque<std::string> used_tokens; /* the last kTokens */
     std::vector<std::weak_ptr<Group>> groups;
 };
@@ -99,7 +100,9 @@ commd_context *context_ref()
     std::lock_guard<std::mutex> guard(p.lock);
 
     if (!p.context) {
-        int r = commd_connect(nullptr, &p.context);
+        if (p.waiting)
+            p.context = std::exchange(p.waiting, nullptr)->take();
+        int r = p.context ? 0 : commd_connect(nullptr, &p.context);
         if (r)
             throw_last_error(r);
         commd_set_interrupt(p.context, check_signals, nullptr);
@@ -283,10 +286,16 @@ Waiting::Waiting(const std::string &name, int rank, int size)
     options.waits_for = name.c_str();
     options.waits_rank = static_cast<unsigned>(rank);
     options.waits_size = static_cast<unsigned>(size);
-    if (rank < 0 || size <= rank || commd_connect(&options, &context_))
+    if (rank < 0 || size <= rank || commd_connect(&options, &context_)) {
         context_ = nullptr;
-    else
-        waiting_now.fetch_add(1);
+        return;
+    }
+    told_ = true;
+    waiting_now.fetch_add(1);
+    Process &p = process();
+    std::lock_guard<std::mutex> guard(p.lock);
+    if (!p.context)
+        p.waiting = this;
 }
 
 Waiting::~Waiting()
@@ -296,10 +305,20 @@ Waiting::~Waiting()
 
 void Waiting::close()
 {
-    if (!context_)
-        return;
-    commd_disconnect(std::exchange(context_, nullptr));
-    waiting_now.fetch_sub(1);
+    {
+        Process &p = process();
+        std::lock_guard<std::mutex> guard(p.lock);
+        if (p.waiting == this)
+            p.waiting = nullptr;
+    }
+    commd_disconnect(take());
+    if (std::exchange(told_, false))
+        waiting_now.fetch_sub(1);
+}
+
+commd_context *Waiting::take()
+{
+    return std::exchange(context_, nullptr);
 }
 
 std::exception_ptr backend_error(const std::string &message)

@@ -49,8 +49,10 @@ struct GroupSpec {
     std::vector<int64_t> ranks;        /* global ranks; empty for the whole world */
 };
 
-/* A rank that waits in the store, before it can join. commctl shows it as long as this lives; where
- * commd cannot be told, the join will say why. */
+/* A rank that waits in the store, before it can join. commctl shows it as long as this lives, or
+ * until the join; where commd cannot be told, the join will say why. A process that has no
+ * connection yet joins over this one: with two of each rank a job would need twice its share of
+ * clients. */
 class Waiting
 {
   public:
@@ -59,9 +61,11 @@ class Waiting
     Waiting(const Waiting &) = delete;
     Waiting &operator=(const Waiting &) = delete;
     void close();
+    commd_context *take(); /* the connection: the caller's now */
 
   private:
     commd_context *context_ = nullptr;
+    bool told_ = false;
 };
 
 /* An operation that nobody asks any more. */
