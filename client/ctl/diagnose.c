@@ -176,8 +176,9 @@ static void find_joining(struct finding *f, const struct seats *seats, const str
              f->ended ? "ed"
              : n == 1 ? "s"
                       : "",
-             elsewhere ? "before the join (in torch's store, until all can agree on a group)"
-                       : "in the join",
+             f->ended    ? "for the others"
+             : elsewhere ? "before the join (in torch's store, until all can agree on a group)"
+                         : "in the join",
              seat_name(first, name), (double)first->joining_ms / 1000);
     }
     f->early = elsewhere && f->waiting_ms < WAIT_LONG_MS;

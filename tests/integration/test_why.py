@@ -259,7 +259,7 @@ def test_a_join_that_failed():
             name for name, row in kept().items() if row["state"] == "ended"}, kept)  # fmt: skip
         rows = kept()
         equal(rows["late"]["verdict"], "NOT_JOINED")
-        check("of 3 ranks 1 waited in the join" in rows["late"]["evidence"], rows)
+        check("of 3 ranks 1 waited for the others" in rows["late"]["evidence"], rows)
         check("did not come within 1 s: missing 0,2" in rows["late"]["evidence"], rows)
         check("it ended, or gave up, before all others" in rows["never"]["evidence"], rows)
         events = [row for node in cluster.nodes for row in node.ctl("events")["events"]]

@@ -1035,7 +1035,7 @@ static void joins_that_failed(void **state)
     set(f, "cause_text", "3 of 4 ranks did not come within 10 s: missing 0,2-3");
     assert_verdict(f, NOT_JOINED);
     assert_true(f->findings[0].ended);
-    assert_evidence(f, "of 4 ranks 1 waited in the join, rank 1 (pid 101 on node a) for 10.0 s");
+    assert_evidence(f, "of 4 ranks 1 waited for the others, rank 1 (pid 101 on node a) for 10.0 s");
     assert_evidence(f, "timeout: 3 of 4 ranks did not come within 10 s: missing 0,2-3");
     assert_null(strstr(f->findings[0].evidence, "no node tells"));
     row(f, 2, "state=joining group= joining_ms=300 missing=0-1,3");
