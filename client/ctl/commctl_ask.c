@@ -76,6 +76,32 @@ static int ask_connect(struct ask *ask, int *ret_sock)
     return r_own;
 }
 
+/* Tells it if who listens there has been stopped: it will not answer. Not one that a debugger
+ * holds, which may let it go on at once. */
+static bool say_halted(struct ask *ask, int sock)
+{
+    struct ucred cred;
+    socklen_t len = sizeof(cred);
+    char path[64], buf[512] = "", *end;
+    FILE *file;
+
+    if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &len) || cred.pid <= 0)
+        return false;
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)cred.pid);
+    file = fopen(path, "re");
+    if (!file)
+        return false;
+    buf[fread(buf, 1, sizeof(buf) - 1, file)] = 0;
+    fclose(file);
+    end = strrchr(buf, ')');
+    if (!end || strncmp(end, ") T", 3))
+        return false;
+    ask->gone = true;
+    complain("%s: commd (pid %d) is stopped, by SIGSTOP or job control: kill -CONT %d", ask->path,
+             (int)cred.pid, (int)cred.pid);
+    return true;
+}
+
 /* @r: from msg_send_fd() or msg_recv_fd(). @welcomed: it is commd. */
 static void say_broken(const struct ask *ask, int r, const char *why, bool welcomed)
 {
@@ -97,28 +123,6 @@ static void say_broken(const struct ask *ask, int r, const char *why, bool welco
         complain("%s: %s", ask->path, strerror(-r));
 }
 
-/* Who listens there has been stopped: it would not answer. Not one that a debugger holds, which may
- * let it go on at once. */
-static bool is_halted(int sock, int *ret_pid)
-{
-    struct ucred cred;
-    socklen_t len = sizeof(cred);
-    char path[64], buf[512] = "", *end;
-    FILE *file;
-
-    if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &len) || cred.pid <= 0)
-        return false;
-    snprintf(path, sizeof(path), "/proc/%d/stat", (int)cred.pid);
-    file = fopen(path, "re");
-    if (!file)
-        return false;
-    buf[fread(buf, 1, sizeof(buf) - 1, file)] = 0;
-    fclose(file);
-    end = strrchr(buf, ')');
-    *ret_pid = (int)cred.pid;
-    return end && !strncmp(end, ") T", 3);
-}
-
 static bool exchange(struct ask *ask, int sock, const struct msg *question, enum msg_type expected,
                      int64_t deadline, struct msg *ret_answer)
 {
@@ -132,6 +136,8 @@ static bool exchange(struct ask *ask, int sock, const struct msg *question, enum
     sent = msg_send_fd(sock, question, NULL, 0, deadline);
     r = msg_recv_fd(sock, &answer, NULL, 0, &nfds, deadline, &why);
     if (r) {
+        if (r == -ETIMEDOUT && say_halted(ask, sock))
+            return false;
         ask->gone = is_gone(sent && sent != -ECONNRESET ? sent : r);
         say_broken(ask, sent && sent != -ECONNRESET ? sent : r, why, welcomed);
         return false;
@@ -174,17 +180,11 @@ bool ask_tables(struct ask *ask, const char *verb, struct msg *ret_tables)
     int64_t deadline = monotonic_ms() + ask->timeout_ms;
     struct msg msg = {.type = MSG_CLIENT_HELLO}, answer;
 
-    int pid;
-
     ask->gone = false;
     if (ask_connect(ask, &sock))
         return false;
-    if (is_halted(sock, &pid)) {
-        ask->gone = true;
-        complain("%s: commd (pid %d) is stopped, by SIGSTOP or job control: kill -CONT %d",
-                 ask->path, pid, pid);
+    if (say_halted(ask, sock))
         return false;
-    }
     msg.client_hello =
         (struct msg_client_hello){.version = MSG_VERSION, .admin = 1, .program = "commctl"};
     if (!exchange(ask, sock, &msg, MSG_WELCOME, deadline, &answer))

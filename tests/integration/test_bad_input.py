@@ -300,6 +300,29 @@ def test_something_else_behind_the_socket():
 # ---- joins that do not fit together ----------------------------------------------------------
 
 
+def test_commctl_of_a_commd_that_is_stopped_after_the_question():
+    """It is told when the answer has not come, as it is when it was stopped before."""
+    with Cluster(1, start=False) as cluster:
+        node = cluster.nodes[0]
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(node.socket)
+            server.listen()
+            pid = os.fork()
+            if not pid:
+                server.listen()  # it listens, for SO_PEERCRED
+                stranger, _ = server.accept()
+                stranger.recv(1)
+                os.kill(os.getpid(), signal.SIGSTOP)
+                os._exit(1)
+            try:
+                done = c.run([*c.commctl(node), "--timeout", "1", "status"])
+            finally:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+        equal(done.returncode, 2)
+        check(f"commd (pid {pid}) is stopped, by SIGSTOP" in done.stderr, done.stderr)
+
+
 def test_world_size_differs():
     with Cluster(2) as cluster:
         a, b = cluster.rank(0), cluster.rank(1)
