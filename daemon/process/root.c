@@ -11,6 +11,7 @@
 #include "daemon/process/root.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
 #include <linux/capability.h>
 #include <poll.h>
 #include <stdio.h>
@@ -18,7 +19,7 @@
 #include <unistd.h>
 
 struct rights {
-    char uid_map[4096];
+    char uid_map[16384];   /* 340 lines at most */
     uint64_t capabilities; /* effective */
 };
 
@@ -39,16 +40,22 @@ static bool read_whole(const char *process, const char *name, char *buf, size_t 
 
 static bool rights_of(const char *process, struct rights *ret)
 {
-    char status[4096], *line;
+    _cleanup_(freep) char *line = NULL; /* that of the groups may be long */
+    bool found = false;
+    size_t room = 0;
+    char path[64];
+    FILE *file;
 
-    if (!read_whole(process, "uid_map", ret->uid_map, sizeof(ret->uid_map)) ||
-        !read_whole(process, "status", status, sizeof(status)))
+    if (!read_whole(process, "uid_map", ret->uid_map, sizeof(ret->uid_map)))
         return false;
-    line = strstr(status, "\nCapEff:");
-    if (!line)
+    snprintf(path, sizeof(path), "/proc/%s/status", process);
+    file = fopen(path, "re");
+    if (!file)
         return false;
-    ret->capabilities = strtoull(line + strlen("\nCapEff:"), NULL, 16);
-    return true;
+    while (!found && getline(&line, &room, file) > 0)
+        found = sscanf(line, "CapEff: %" SCNx64, &ret->capabilities) == 1;
+    fclose(file);
+    return found;
 }
 
 bool root_of_machine(uint32_t pid, int pidfd)

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
+#include <grp.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -56,11 +57,29 @@ static void who_has_ended(void **state)
     close(gone.fd);
 }
 
+/* Its groups alone are more text than a page. */
+static void who_is_in_many_groups(void **state)
+{
+    gid_t groups[1000], before[1000];
+    int n = getgroups(1000, before), pidfd;
+
+    (void)state;
+    for (unsigned i = 0; i < 1000; i++)
+        groups[i] = 100000 + i;
+    if (geteuid() || n < 0 || setgroups(1000, groups))
+        skip();
+    pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+    assert_true(root_of_machine((uint32_t)getpid(), pidfd));
+    assert_int_equal(setgroups((size_t)n, before), 0);
+    close(pidfd);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(only_who_can_be_looked_at),
         cmocka_unit_test(who_has_ended),
+        cmocka_unit_test(who_is_in_many_groups),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
