@@ -41,7 +41,7 @@ static bool gpu_waits_like(const struct seat *s, const struct seat *than)
 
 static const char *message_way(const struct seat *s)
 {
-    return is(s->message, "send") ? "to" : "from";
+    return s->sends ? "to" : "from";
 }
 
 /* Who waits in what, since when. @named: its group, too. */
@@ -122,7 +122,7 @@ static void find_absent(struct finding *f, const struct seats *seats, const stru
                         const struct seat *s)
 {
     bool gpu = waits_on_gpu(waiter), operation = waits_in_operation(waiter) || gpu;
-    const char *did = operation ? "begun it" : is(waiter->message, "send") ? "received" : "sent";
+    const char *did = operation ? "begun it" : waiter->sends ? "received" : "sent";
     char name[SEAT_NAME], process[SEAT_NAME], list[RANKS_NAME], only[RANK_NAME], pid[PID_NAME];
     unsigned n = operation ? name_ranks(seats, waiter, gpu ? gpu_late : is_late, list) : 1;
 
@@ -269,7 +269,7 @@ static const struct seat *briefly_in(const struct seats *seats, const struct sea
 {
     const struct seat *found = NULL;
 
-    if (is(s->process, "running"))
+    if (is_running(s))
         return NULL;
     for (unsigned i = 0; i < seats->n; i++) {
         const struct seat *in = &seats->at[i];
@@ -288,7 +288,7 @@ static const struct seat *briefly_in(const struct seats *seats, const struct sea
 static bool exchanges_messages(const struct seats *seats, const struct seat *s)
 {
     for (unsigned i = 0; i < seats->n; i++)
-        if (same_process(&seats->at[i], s) && is_live(&seats->at[i]) && seats->at[i].messages_done)
+        if (same_process(&seats->at[i], s) && is_open(&seats->at[i]) && seats->at[i].messages_done)
             return true;
     return false;
 }
@@ -454,7 +454,7 @@ static void find_under_way(struct finding *f, const struct seats *seats, const s
 /* Does nothing in commd keep @s from sending to @waiter? */
 static bool may_send(const struct seat *s, const struct seat *waiter)
 {
-    return s->rank != waiter->rank && is_live(s) && !blocked_in(s) && !*s->message;
+    return s->rank != waiter->rank && is_open(s) && !blocked_in(s) && !*s->message;
 }
 
 /* @waiter takes a message of any rank: who should have sent it, if all others wait; else NULL. */
@@ -581,7 +581,7 @@ static uint64_t early_ms(const struct seat *absent)
 {
     if (!absent || is_stopped(absent))
         return 0;
-    return is(absent->process, "running") ? WAIT_LONG_MS : COMPUTES_MS;
+    return is_running(absent) ? WAIT_LONG_MS : COMPUTES_MS;
 }
 
 /* From @waiter, who has waited for long, to who keeps everybody waiting. */
@@ -596,7 +596,7 @@ void follow(struct finding *f, const struct seats *seats, const struct seat *wai
     if (end.moves && f->waiting_ms < WAIT_LONG_MS) {
         find_excused(f);
         tell(f->evidence, "that one moves: it waited or exchanged messages within the last second");
-    } else if (f->waiting_ms < COMPUTES_MS && end.absent && is(end.absent->process, "running")) {
+    } else if (f->waiting_ms < COMPUTES_MS && end.absent && is_running(end.absent)) {
         find_excused(f);
         tell(
             f->evidence,

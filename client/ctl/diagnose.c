@@ -58,10 +58,12 @@ static bool find_awaited(struct finding *f, const struct seats *seats, const str
 /* The group is broken, or was. */
 static void find_cause(struct finding *f, const struct seats *seats, const struct seat *of)
 {
+    char names[2][MSG_NAME_MAX];
+    enum cause_told told = read_cause_text(of->cause_code, of->cause_text, names);
     const struct seat *one = NULL;
 
     tell(f->evidence, "%s: %s", of->cause, of->cause_text);
-    if (is(of->cause, "aborted") && strstr(of->cause_text, "with commctl kick on node")) {
+    if (told == TOLD_KICK) {
         f->verdict = VERDICT_ABORTED; /* whatever its ranks did then */
         return tell(f->remedy, "it was ended on purpose: ask who did it; commctl events on that "
                                "node says when");
@@ -79,12 +81,12 @@ static void find_cause(struct finding *f, const struct seats *seats, const struc
         if (s->rank == of->cause_rank)
             one = s;
     }
-    if ((is(of->cause, "aborted") || is(of->cause, "timeout")) && one && in_operation(one) &&
-        find_awaited(f, seats, one))
+    if ((of->cause_code == CAUSE_ABORTED || of->cause_code == CAUSE_TIMEOUT) && one &&
+        in_operation(one) && find_awaited(f, seats, one))
         return;
     if (one)
         blame(f, one);
-    find_lost(f, of);
+    find_lost(f, of->cause_code, told, names);
 }
 
 static bool waits_in_join(const struct seat *s, const struct seat *of)
@@ -99,7 +101,7 @@ static void tell_other_user(struct finding *f, const struct seats *seats, const 
     for (unsigned i = 0; i < seats->n; i++) {
         const struct seat *s = &seats->at[i];
 
-        if (s->uid == of->uid || !is(s->state, "joining") || !is(s->name, of->name))
+        if (s->uid == of->uid || s->group_state != GROUP_JOINING || !is(s->name, of->name))
             continue;
         tell(f->evidence,
              "user %llu waits for ranks of a group of this name, too, and this one is user %llu's: "
@@ -151,7 +153,7 @@ static bool tell_not_joined(struct finding *f, const struct seats *seats, const 
  * wait elsewhere nobody knows but the rows. */
 static void find_joining(struct finding *f, const struct seats *seats, const struct seat *of)
 {
-    bool elsewhere = is(of->state, "starting");
+    bool elsewhere = of->group_state == GROUP_STARTING;
     const struct seat *first = NULL;
     const char *missing = "";
     char name[SEAT_NAME], list[RANKS_NAME];
@@ -443,9 +445,9 @@ static void find_verdict(struct finding *f, const struct seats *seats, const str
 {
     const struct seat *waiter = NULL;
 
-    if (is(of->state, "joining") || is(of->state, "starting") || !*of->group)
+    if (of->group_state == GROUP_JOINING || of->group_state == GROUP_STARTING || !*of->group)
         return find_joining(f, seats, of);
-    if (*of->cause)
+    if (of->cause_code)
         return find_cause(f, seats, of);
     if (find_gpu_failed(f, seats, of))
         return;
@@ -476,7 +478,7 @@ static void find_verdict(struct finding *f, const struct seats *seats, const str
     }
     if (find_unlike(f, seats, of, false))
         return;
-    if (is(of->state, "ended")) {
+    if (of->group_state == GROUP_ENDED) {
         f->verdict = VERDICT_HEALTHY;
         return tell(f->evidence, "it ended");
     }
@@ -491,7 +493,7 @@ static const struct seat *speaker(const struct seats *seats, const struct seat *
     for (unsigned i = 0; i < seats->n; i++) {
         const struct seat *s = &seats->at[i];
 
-        if (same_group(s, of) && *s->cause && !*best->cause)
+        if (same_group(s, of) && s->cause_code && !best->cause_code)
             best = s;
     }
     return best;
@@ -579,7 +581,7 @@ int diagnose(const struct msg_table *ranks, struct finding **ret_findings, unsig
             .pid = -1,
             .node = "",
             .command = "",
-            .ended = is(of->state, "ended"),
+            .ended = of->ended,
             .ended_s = of->ended_s,
         };
         find_verdict(&findings[n], &seats, of);
@@ -604,7 +606,8 @@ bool diagnose_missing(const struct msg_table *ranks, const char *name, const cha
     for (unsigned i = 0; i < seats.n; i++) {
         const struct seat *s = &seats.at[i];
 
-        if (!is(s->name, name) || !is(s->state, state) || s->uid != strtoull(uid, NULL, 10))
+        if (!is(s->name, name) || s->group_state != read_group_state(state) ||
+            s->uid != strtoull(uid, NULL, 10))
             continue;
         if (!of || *s->missing)
             of = s;

@@ -148,7 +148,7 @@ const char *process_name(const struct seat *s, char buf[SEAT_NAME])
 
     if (!*s->process)
         snprintf(buf, SEAT_NAME, "the system does not tell what its process does");
-    else if (is(s->process, "running") || (!words && !*s->kernel))
+    else if (is_running(s) || (!words && !*s->kernel))
         snprintf(buf, SEAT_NAME, "its process is %s", s->process);
     else if (words)
         snprintf(buf, SEAT_NAME, "its process is %s: %s", s->process, words);
@@ -190,12 +190,12 @@ void find_stopped(struct finding *f, const struct seat *s)
 
     f->verdict = VERDICT_RANK_STOPPED;
     blame(f, s);
-    if (is(s->process, "traced")) {
+    if (s->process_state == PROCESS_TRACED) {
         tell(f->evidence, "%s is stopped by a debugger or tracer", seat_name(s, name));
         tell(f->remedy,
              "let the debugger go on, or end it: grep TracerPid /proc/%s/status on node %s",
              pid_name(s, pid), s->node);
-    } else if (is(s->process, "frozen")) {
+    } else if (s->process_state == PROCESS_FROZEN) {
         tell(f->evidence,
              "%s is frozen, with all of its control group (docker pause, systemctl "
              "freeze, a scheduler)",
@@ -216,27 +216,32 @@ static void tell_end(struct finding *f, const struct seat *s)
 {
     char pid[PID_NAME];
 
-    if (is(s->exit, "exit code 0"))
-        tell(f->remedy, "its program ended without leaving the group: look at the end of its own "
-                        "output, and of its program");
-    else if (!strncmp(s->exit, "exit code", strlen("exit code")))
-        tell(f->remedy, "look at the end of its own output: its program ended with an error");
-    else if (strstr(s->exit, "(KILL)"))
-        tell(
+    switch (s->end) {
+    case END_CLEAN:
+        return tell(f->remedy, "its program ended without leaving the group: look at the end of "
+                               "its own output, and of its program");
+    case END_ERROR:
+        return tell(f->remedy,
+                    "look at the end of its own output: its program ended with an error");
+    case END_KILLED:
+        return tell(
             f->remedy,
             "somebody killed it, or the kernel for want of memory: on node %s journalctl -k (\"Out "
             "of memory\"), and the memory limit of its control group",
             s->node);
-    else if (was_ended(s))
-        tell(f->remedy, "somebody ended it: a person, the launcher, a time limit of the scheduler");
-    else if (*s->exit)
-        tell(f->remedy,
-             "it crashed: look at the end of its own output, and on node %s for its core "
-             "file: coredumpctl info %s",
-             s->node, pid_name(s, pid));
-    else
-        tell(f->remedy, "look at its own output, and on node %s for the OOM killer: journalctl -k",
-             s->node);
+    case END_TOLD:
+        return tell(f->remedy,
+                    "somebody ended it: a person, the launcher, a time limit of the scheduler");
+    case END_CRASHED:
+        return tell(f->remedy,
+                    "it crashed: look at the end of its own output, and on node %s for its core "
+                    "file: coredumpctl info %s",
+                    s->node, pid_name(s, pid));
+    case END_UNKNOWN:
+        return tell(f->remedy,
+                    "look at its own output, and on node %s for the OOM killer: journalctl -k",
+                    s->node);
+    }
 }
 
 void find_dead(struct finding *f, const struct seat *s)

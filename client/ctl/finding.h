@@ -48,7 +48,8 @@ bool find_starved(struct finding *f, const struct seats *seats, const struct sea
 void find_hampered(struct finding *f, const struct seats *seats, const struct seat *of);
 
 /* lost.c: by the cause that commd gave: a node, an engine, the way between them, or another. */
-void find_lost(struct finding *f, const struct seat *of);
+void find_lost(struct finding *f, enum cause cause, enum cause_told told,
+               char names[2][MSG_NAME_MAX]);
 
 /* killed.c: blames whom the ranks waited for when all of them were ended. False: they were not. */
 bool find_killed(struct finding *f, const struct seats *seats, const struct seat *of);

@@ -37,7 +37,7 @@ static bool has_died(const struct seat *s, const struct seat *than)
 static bool left_already(const struct seat *s, const struct seat *than)
 {
     (void)than;
-    return is(s->process, "left");
+    return seat_left(s);
 }
 
 enum one_more { ONE_MORE_NO, ONE_MORE_MAYBE, ONE_MORE_YES };
@@ -55,12 +55,12 @@ static enum one_more one_goes_on(const struct seats *seats, const struct seat *o
     for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
         const struct seat *s = seats->by_rank[i];
 
-        if (is_dead(s) || (*s->exit && !is(s->exit, "exit code 0")))
+        if (is_dead(s) || (s->end != END_UNKNOWN && s->end != END_CLEAN))
             return ONE_MORE_NO;
         if (!left_already(s, s))
             continue;
         left++;
-        if (!*s->exit)
+        if (s->end == END_UNKNOWN)
             found = ONE_MORE_MAYBE;
     }
     return left > 1 && 2 * (uint64_t)left > of->size ? found : ONE_MORE_NO;
@@ -142,7 +142,7 @@ static const struct seat *first_from(const struct seats *seats, const struct sea
         *ret_sure = next ? GONE_SEEN : GONE_TOLD;
         if (!next || next->gone_rank == told->gone_rank)
             return told;
-        if (is(told->gone, "left"))
+        if (told->gone_left)
             left = told;
         told = next;
     }
@@ -164,8 +164,7 @@ const struct seat *first_gone(const struct seats *seats, const struct seat *of)
             continue;
         last = s;
         s = first_from(seats, s, &sure);
-        if (!best || sure > best_sure ||
-            (sure == best_sure && is(s->gone, "left") && !is(best->gone, "left"))) {
+        if (!best || sure > best_sure || (sure == best_sure && s->gone_left && !best->gone_left)) {
             best = s;
             best_sure = sure;
         }
@@ -190,7 +189,7 @@ bool find_gone(struct finding *f, const struct seats *seats, const struct seat *
     for (unsigned i = 0; i < seats->n; i++)
         if (same_group(&seats->at[i], of) && seats->at[i].rank == first->gone_rank)
             row = &seats->at[i];
-    if (is(first->gone, "left"))
+    if (first->gone_left)
         find_left(f, seats, first, row ? row : &gone);
     else
         find_dead(f, row ? row : &gone);

@@ -25,7 +25,7 @@ const struct seat *gpu_waited_for(const struct seats *seats, const struct seat *
          i++) {
         const struct seat *s = seats->by_rank[i];
 
-        if (s->rank < 0 || s->rank == waiter->rank || is(s->process, "left"))
+        if (s->rank < 0 || s->rank == waiter->rank || seat_left(s))
             continue;
         if (is_dead(s))
             return s;
@@ -107,7 +107,7 @@ bool find_gpu_failed(struct finding *f, const struct seats *seats, const struct 
 
         if (s->rank < 0 || on_gpu(s))
             continue;
-        if (is(s->gpu_error, "gpu lost")) {
+        if (s->gpu_end == GPU_END_LOST) {
             f->verdict = VERDICT_GPU_SERVICE_DEAD;
             f->node = s->node;
             tell(f->evidence, "operation %u on GPUs (%s) of %s ended because commd-gpu was lost",

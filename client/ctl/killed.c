@@ -23,11 +23,11 @@ static const struct seat *row_of_first(const struct seats *seats, const struct s
 /* Did @s end by something that no other rank had? */
 static bool ended_by_itself(const struct seats *seats, const struct seat *s)
 {
-    if (!*s->exit || was_ended(s))
+    if (s->end == END_UNKNOWN || was_ended(s))
         return false;
     for (unsigned i = s->group_at; i < seats->n && same_group(seats->by_rank[i], s); i++)
-        if (seats->by_rank[i] != s && seats->by_rank[i]->rank >= 0 && strstr(s->exit, "(KILL)") &&
-            is(seats->by_rank[i]->exit, s->exit))
+        if (seats->by_rank[i] != s && seats->by_rank[i]->rank >= 0 && s->end == END_KILLED &&
+            seats->by_rank[i]->end == END_KILLED)
             return false;
     return true;
 }
@@ -60,7 +60,7 @@ static const struct seat *killed_in(const struct seats *seats, const struct seat
 
         if (s->rank < 0)
             continue;
-        if (!is_dead(s) && !is(s->process, "left"))
+        if (!is_dead(s) && !seat_left(s))
             return NULL;
         if (in && (!longest || stuck_ms(in) > stuck_ms(longest)))
             longest = in;

@@ -12,14 +12,17 @@ enum { BUSY_PCT = 30 }; /* of the time in operations, on average: less is not th
 
 struct link_row {
     const char *node, *peer;
-    bool unheard; /* the peer has not told all of its ranks: it is no link */
-    bool silent;  /* it did not answer the question */
-    bool down;    /* it could not be asked */
-    bool apart;   /* its engines have no connection */
+    enum link_state state;
     struct link_quality quality;
     uint64_t badness;
     uint32_t row; /* in the table */
 };
+
+/* Its peer has not told all of its ranks: it is no link. */
+static bool is_unheard(const struct link_row *link)
+{
+    return link->state == LINK_PARTIAL || link->state == LINK_SILENT || link->state == LINK_DOWN;
+}
 
 /* The worst first; owned. */
 struct link_rows {
@@ -78,7 +81,6 @@ static void read_link(const struct msg_table *links, uint32_t row, struct link_r
 {
     static const char *const keys[] = {"segments",   "retransmits", "rtt_us",
                                        "min_rtt_us", "rate",        "bandwidth"};
-    const char *state = cells_at(links, row, cells_column(links, "state"));
     uint64_t n[ARRAY_LEN(keys)];
 
     for (unsigned i = 0; i < ARRAY_LEN(keys); i++)
@@ -86,14 +88,11 @@ static void read_link(const struct msg_table *links, uint32_t row, struct link_r
     *link = (struct link_row){
         .node = cells_at(links, row, cells_column(links, "node")),
         .peer = cells_at(links, row, cells_column(links, "peer")),
-        .unheard = is(state, "silent") || is(state, "partial") || is(state, "down"),
-        .silent = is(state, "silent"),
-        .down = is(state, "down"),
-        .apart = is(state, "linking"),
+        .state = read_link_state(cells_at(links, row, cells_column(links, "state"))),
         .quality = {n[0], n[1], n[2], n[3], n[4], n[5]},
         .row = row,
     };
-    link->badness = link->unheard || link->apart ? UINT64_MAX : link_badness(&link->quality);
+    link->badness = link->state != LINK_OTHER ? UINT64_MAX : link_badness(&link->quality);
 }
 
 static int worse_first(const void *a, const void *b)
@@ -129,7 +128,7 @@ static const struct link_row *find_link(const struct group_nodes *nodes,
     for (uint32_t i = 0; i < links->n; i++) {
         const struct link_row *link = &links->at[i];
 
-        if (link->unheard || !has_node(nodes, link->node) || !has_node(nodes, link->peer))
+        if (is_unheard(link) || !has_node(nodes, link->node) || !has_node(nodes, link->peer))
             continue;
         if (worst)
             ++*ret_more;
@@ -142,10 +141,11 @@ static const struct link_row *find_link(const struct group_nodes *nodes,
 static void accuse(struct finding *f, const struct link_row *link, unsigned more)
 {
     const struct link_quality *q = &link->quality;
+    bool apart = link->state == LINK_APART;
 
-    f->verdict = link->apart ? VERDICT_LINK_DEAD : VERDICT_SLOW_LINK;
+    f->verdict = apart ? VERDICT_LINK_DEAD : VERDICT_SLOW_LINK;
     f->remedy[0] = 0;
-    if (link->apart) {
+    if (apart) {
         tell(f->evidence,
              "the engines of nodes %s and %s have no connection, and their commds have", link->node,
              link->peer);
@@ -205,11 +205,11 @@ static bool accuse_silent(struct finding *f, const struct group_nodes *seen,
     for (uint32_t i = 0; i < links->n; i++) {
         const struct link_row *link = &links->at[i];
 
-        if (!link->unheard || has_node(seen, link->peer) ||
-            (link->down && has_node(seen, link->node)))
+        if (!is_unheard(link) || has_node(seen, link->peer) ||
+            (link->state == LINK_DOWN && has_node(seen, link->node)))
             continue;
         unheard++;
-        if (!link->silent)
+        if (link->state != LINK_SILENT)
             continue;
         if (!silent++)
             first = link->peer;
@@ -256,7 +256,7 @@ static void judge_finding(struct finding *f, const struct msg_table *ranks,
     if (nodes_of(ranks, f, &nodes) && !(asks && accuse_silent(f, &nodes, links)) &&
         (healthy || stalls))
         link = find_link(&nodes, links, &more);
-    if (link && (healthy || link->apart))
+    if (link && (healthy || link->state == LINK_APART))
         accuse(f, link, more);
     free(nodes.names);
 }

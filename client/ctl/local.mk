@@ -11,6 +11,7 @@ client_ctl_commctl_SOURCES = client/ctl/commctl.c client/ctl/commctl.h client/ct
 	client/ctl/killed.c client/ctl/lost.c client/ctl/links.c client/ctl/pending.c \
 	client/ctl/seats.c client/ctl/seats.h client/ctl/timeline.c client/ctl/timeline.h \
 	client/ctl/stack.c client/ctl/stack.h client/ctl/unlike.c client/ctl/unmatched.c \
+	client/ctl/words.c client/ctl/words.h \
 	client/ctl/commctl_doctor.c client/ctl/doctor.c client/ctl/doctor.h client/ctl/doctor_facts.c
 client_ctl_commctl_CFLAGS = $(AM_CFLAGS) $(SMARTCOLS_CFLAGS)
 client_ctl_commctl_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) $(SMARTCOLS_LIBS)

@@ -8,12 +8,12 @@
 
 static bool is_pending(const struct seat *s)
 {
-    return s->rank >= 0 && in_operation(s) && is(s->state, "open");
+    return is_open(s) && in_operation(s);
 }
 
 static bool late_than(const struct seat *s, const struct seat *waiter)
 {
-    return is_late(s, waiter) && !is(s->process, "left");
+    return is_late(s, waiter) && !seat_left(s);
 }
 
 /* Of the rows that are in the same operation the first one stands for it. */
@@ -48,7 +48,7 @@ static void fill_operation(const struct seats *seats, const struct seat *of, str
 /* The same of operations by commd-gpu. */
 static bool gpu_pending(const struct seat *s)
 {
-    return s->rank >= 0 && on_gpu(s) && is(s->state, "open");
+    return is_open(s) && on_gpu(s);
 }
 
 static bool first_gpu_pending(const struct seats *seats, unsigned i)
@@ -69,7 +69,7 @@ static bool gpu_in_same(const struct seat *s, const struct seat *than)
 
 static bool gpu_missing(const struct seat *s, const struct seat *than)
 {
-    return !is(s->process, "left") && (gpu_late(s, than) || gpu_unready(s, than));
+    return !seat_left(s) && (gpu_late(s, than) || gpu_unready(s, than));
 }
 
 static void fill_gpu(const struct seats *seats, const struct seat *of, struct wait_row *p)
@@ -116,7 +116,7 @@ int pending_operations(const struct msg_table *ranks, struct wait_row **ret_pend
             fill_operation(&seats, &seats.at[i], &pending[n++]);
         if (gpu_pending(&seats.at[i]) && first_gpu_pending(&seats, i))
             fill_gpu(&seats, &seats.at[i], &pending[n++]);
-        if (is_live(&seats.at[i]) && *seats.at[i].message)
+        if (is_open(&seats.at[i]) && *seats.at[i].message)
             fill_message(&seats.at[i], &pending[n++]);
     }
     seats_free(&seats);

@@ -35,7 +35,14 @@ static void read_row(const struct msg_table *t, const uint32_t at[RANKS_NCOLUMNS
     s->asleep = *cells_at(t, row, at[RANKS_asleep_ms]) != 0;
     s->watched = *cells_at(t, row, at[RANKS_watched_ms]) != 0;
     s->unready = *cells_at(t, row, at[RANKS_unready_ms]) != 0;
-    s->ended = is(s->state, "ended");
+    s->group_state = read_group_state(s->state);
+    s->ended = s->group_state == GROUP_ENDED;
+    s->process_state = read_process_state(s->process);
+    s->end = read_process_end(s->exit);
+    s->cause_code = read_cause(s->cause);
+    s->gpu_end = read_gpu_end(s->gpu_error);
+    s->sends = is(s->message, "send");
+    s->gone_left = is(s->gone, "left");
 }
 
 /* A group that is joining has no id yet: its name is its user's. One of that name may have failed
@@ -134,10 +141,12 @@ void seats_free(struct seats *seats)
 /* Who died in a wait has left its words: they say what all of them did until then. */
 static void revive(struct seat *s)
 {
-    if (*s->group && !is(s->state, "joining"))
-        s->state = "open";
-    if (is_dead(s) || is(s->process, "left"))
+    if (*s->group && s->group_state != GROUP_JOINING)
+        s->group_state = GROUP_OPEN;
+    if (is_dead(s) || seat_left(s)) {
+        s->process_state = PROCESS_OTHER;
         s->process = "";
+    }
     s->done = s->gpu_done = 0;
 }
 

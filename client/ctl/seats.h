@@ -6,7 +6,7 @@
 #ifndef COMMCTL_SEATS_H
 #define COMMCTL_SEATS_H
 
-#include "shm/proto/msg.h"
+#include "client/ctl/words.h"
 #include "shm/proto/ranks_table.h"
 
 enum { STUCK_MS = 500 };
@@ -25,6 +25,13 @@ struct seat {
     bool asleep, watched;
     bool ended;        /* its group has, whatever state it is looked at in */
     bool unready;      /* the operation after `started` was called; its stream has not come to it */
+    enum group_state group_state; /* this and the next: what words of the row say */
+    enum process_state process_state;
+    enum process_end end;
+    enum cause cause_code;
+    enum gpu_end gpu_end;
+    bool sends;        /* the message that it waits in; false: it receives */
+    bool gone_left;    /* who was gone first, as its node saw it, left; false: died, or nobody */
     unsigned number;   /* of its group: that of the group's first row */
     unsigned group_at; /* where its group begins in by_rank */
     const struct seat *sleeps_in; /* where its process sleeps longest; NULL: nowhere for long */
@@ -86,27 +93,37 @@ static inline bool is(const char *text, const char *word)
 
 static inline bool is_stopped(const struct seat *s)
 {
-    return is(s->process, "stopped") || is(s->process, "traced") || is(s->process, "frozen");
+    return s->process_state == PROCESS_STOPPED || s->process_state == PROCESS_TRACED ||
+           s->process_state == PROCESS_FROZEN;
 }
 
-/* Not a "zombie": that may be a main thread that has ended before the others. */
 static inline bool is_dead(const struct seat *s)
 {
-    return is(s->process, "died");
+    return s->process_state == PROCESS_DIED;
+}
+
+static inline bool seat_left(const struct seat *s)
+{
+    return s->process_state == PROCESS_LEFT;
+}
+
+static inline bool is_running(const struct seat *s)
+{
+    return s->process_state == PROCESS_RUNNING;
+}
+
+static inline bool is_open(const struct seat *s)
+{
+    return s->group_state == GROUP_OPEN && s->rank >= 0;
 }
 
 /* Where it is blocked; NULL: nowhere that can be seen. A host that sleeps most likely waits for its
  * GPU, if that waits. */
 static inline const struct seat *blocked_in(const struct seat *s)
 {
-    if (is(s->process, "running"))
+    if (is_running(s))
         return NULL;
     return s->sleeps_in ? s->sleeps_in : s->gpu_in;
-}
-
-static inline bool is_live(const struct seat *s)
-{
-    return is(s->state, "open") && s->rank >= 0;
 }
 
 /* Has @s not begun the operation that @waiter is in? */
@@ -133,21 +150,20 @@ static inline bool died_waiting(const struct seat *s)
 /* By a signal that people and launchers send to end a job. */
 static inline bool was_ended(const struct seat *s)
 {
-    return is_dead(s) &&
-           (strstr(s->exit, "(TERM)") || strstr(s->exit, "(INT)") || strstr(s->exit, "(HUP)"));
+    return is_dead(s) && s->end == END_TOLD;
 }
 
 /* Who is stopped does not wait: what it slept in may have come long ago. */
 static inline bool stuck_in_operation(const struct seat *s)
 {
-    return is_live(s) && !is_stopped(s) && in_operation(s) && s->asleep &&
+    return is_open(s) && !is_stopped(s) && in_operation(s) && s->asleep &&
            s->asleep_ms >= STUCK_MS && !s->done;
 }
 
 /* The same of one that is stopped in it: of use only where another one has not begun it. */
 static inline bool held_in_operation(const struct seat *s)
 {
-    return is_live(s) && is_stopped(s) && in_operation(s) && s->asleep &&
+    return is_open(s) && is_stopped(s) && in_operation(s) && s->asleep &&
            s->asleep_ms >= STUCK_MS && !s->done;
 }
 
@@ -158,25 +174,25 @@ static inline bool waits_in_operation(const struct seat *s)
 
 static inline bool stuck_in_message(const struct seat *s)
 {
-    return is_live(s) && !is_stopped(s) && *s->message && s->message_ms >= STUCK_MS;
+    return is_open(s) && !is_stopped(s) && *s->message && s->message_ms >= STUCK_MS;
 }
 
 /* It has begun to wait for a message only just now. */
 static inline bool briefly_in_message(const struct seat *s)
 {
-    return is_live(s) && !is_stopped(s) && *s->message && s->message_ms < STUCK_MS;
+    return is_open(s) && !is_stopped(s) && *s->message && s->message_ms < STUCK_MS;
 }
 
 /* Likewise in an operation, or it completes one after the other. */
 static inline bool briefly_in_operation(const struct seat *s)
 {
-    return is_live(s) && !is_stopped(s) && in_operation(s) && s->asleep && !stuck_in_operation(s);
+    return is_open(s) && !is_stopped(s) && in_operation(s) && s->asleep && !stuck_in_operation(s);
 }
 
 /* Its stream waits there, whatever the host does. */
 static inline bool stuck_on_gpu(const struct seat *s)
 {
-    return is_live(s) && !is_stopped(s) && on_gpu(s) && s->gpu_ready && s->gpu_ms >= STUCK_MS &&
+    return is_open(s) && !is_stopped(s) && on_gpu(s) && s->gpu_ready && s->gpu_ms >= STUCK_MS &&
            !s->gpu_done;
 }
 

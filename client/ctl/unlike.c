@@ -18,7 +18,7 @@ static uint32_t called_as(const struct seat *s, bool gpu)
 static bool may_differ(const struct seat *s, bool gpu)
 {
     if (gpu)
-        return s->rank >= 0 && !on_gpu(s) && is(s->gpu_error, "mismatch");
+        return s->rank >= 0 && !on_gpu(s) && s->gpu_end == GPU_END_MISMATCH;
     return s->rank >= 0 && *s->last;
 }
 

@@ -9,12 +9,12 @@
 
 static bool has_wish(const struct seat *s)
 {
-    return is_live(s) && *s->message;
+    return is_open(s) && *s->message;
 }
 
 static bool sends(const struct seat *s)
 {
-    return is(s->message, "send");
+    return s->sends;
 }
 
 static bool receives(const struct seat *s, int64_t from, int64_t tag)

@@ -16,6 +16,7 @@
  * Who wakes me: ADMIN of a client. What if the peer dies now: there is nothing that waits for it.
  * What if I am stopped now: what the others were told is done; the rest is not. */
 #include "daemon/core/core_internal.h"
+#include "shm/proto/cause_text.h"
 
 static bool is_master(const struct core *core, uint32_t uid)
 {
@@ -293,8 +294,8 @@ static void kick_group(struct core *core, unsigned slot, const struct msg_admin 
     if (!is_found(core, slot, msg->group, &found))
         return;
     kick_init(&kick, uid, msg->text);
-    text_format(text, sizeof(text), "ended by %s with commctl kick on node %s%s", kick.who,
-                core_self_name(core), kick.why);
+    text_format(text, sizeof(text), TEXT_GROUP_KICKED "%s", kick.who, core_self_name(core),
+                kick.why);
     list_each(group, &core->all_groups, all) {
         bool meant = found.by_id ? group == found.group
                                  : group->uid == found.uid && !strcmp(group->name, msg->group);
@@ -319,8 +320,8 @@ static void kick_client(struct core *core, unsigned slot, struct kick *kick)
     struct member *member;
 
     assert(client->state == CLIENT_READY && !client->admin);
-    text_format(text, sizeof(text), "pid %u was disconnected by %s with commctl kick on node %s%s",
-                client->pid, kick->who, core_self_name(core), kick->why);
+    text_format(text, sizeof(text), TEXT_CLIENT_KICKED "%s", client->pid, kick->who,
+                core_self_name(core), kick->why);
     list_each(member, &client->members, by_client)
         kick->groups += member->group && is_alive(member->group);
     part_members(core, slot, "it was kicked", text);

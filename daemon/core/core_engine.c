@@ -10,6 +10,7 @@
  * What if I am stopped now: the oldest unanswered ping would look overdue; core_input() notices
  * that we were late and starts its clock anew (peer_forgive()). */
 #include "daemon/core/core_internal.h"
+#include "shm/proto/cause_text.h"
 
 void engine_started(struct core *core, uint32_t pid)
 {
@@ -99,8 +100,7 @@ void engine_down(struct core *core, const char *why)
     was_up = life_end(core, life, why);
     engine->incarnation = 0;
     engine->addr_len = 0;
-    text_format(text, sizeof(text), "the engine of node %s was lost: %s", core_self_name(core),
-                life->text);
+    text_format(text, sizeof(text), TEXT_ENGINE_LOST ": %s", core_self_name(core), life->text);
     if (!core->stopping)
         act_note(core, CORE_NOTE_ENGINE_LOST, CORE_BY_NOBODY, 0, CORE_LOG_ERROR,
                  "%s -> starting it again in %llu ms", text,

@@ -16,6 +16,7 @@
  * What if I am stopped now: peers drop the link after node_timeout; if shorter,
  * peer_forgive(). */
 #include "daemon/core/core_internal.h"
+#include "shm/proto/cause_text.h"
 
 /* clang-format off */
 static const bool peer_may[4][4] = { /* rows: from; columns: SELF UNLINKED LINKING READY */
@@ -136,7 +137,7 @@ void peer_down(struct core *core, unsigned node, enum core_loss loss, const char
         return;
     peer = &core->peers[node];
     why = why ? why : "the link closed";
-    text_format(text, sizeof(text), "node %s was lost: %s", core_node_name(core, node), why);
+    text_format(text, sizeof(text), TEXT_NODE_LOST "%s", core_node_name(core, node), why);
     act_note(core, CORE_NOTE_NODE_LOST, CORE_BY_NOBODY, 0, CORE_LOG_WARN, "%s", text);
     text_copy(peer->error, sizeof(peer->error), why);
     assert(loss < CORE_LOSS_KINDS);
@@ -195,8 +196,7 @@ static void peer_engine_state(struct core *core, unsigned node, const struct msg
     peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
     review(core, node);
     if (lost) {
-        text_format(text, sizeof(text), "the engine of node %s was lost",
-                    core_node_name(core, node));
+        text_format(text, sizeof(text), TEXT_ENGINE_LOST, core_node_name(core, node));
         text_copy(peer->error, sizeof(peer->error), text);
         group_node_lost(core, node, CAUSE_ENGINE_LOST, text, false);
     }
@@ -371,8 +371,8 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
         return;
     if (core->stopping)
         return; /* ours has gone ahead of us */
-    text_format(text, sizeof(text), "the engines of nodes %s and %s lost each other: %s",
-                core_self_name(core), core_node_name(core, msg->peer), msg->text);
+    text_format(text, sizeof(text), TEXT_ENGINES_APART ": %s", core_self_name(core),
+                core_node_name(core, msg->peer), msg->text);
     text_copy(peer->error, sizeof(peer->error), text);
     if (peer->state == CORE_PEER_READY && core->now - peer->since_ms >= CORE_ENGINE_STABLE_MS)
         peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;

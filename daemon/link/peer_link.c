@@ -35,6 +35,7 @@
 
 #include "daemon/link/peer_hello.h"
 #include "daemon/link/peer_link_priv.h"
+#include "shm/proto/cause_text.h"
 
 /* ---- the life of a link ----------------------------------------------------------------- */
 
@@ -540,9 +541,9 @@ static void link_event(struct bufferevent *bev, short what, void *arg)
         char text[MSG_TEXT_MAX];
 
         if (what & BEV_EVENT_EOF || error == 0 || error == EAGAIN)
-            snprintf(text, sizeof(text), "its commd ended the link");
+            snprintf(text, sizeof(text), TEXT_COMMD_ENDED);
         else
-            snprintf(text, sizeof(text), "the link failed: %s", strerror(error));
+            snprintf(text, sizeof(text), TEXT_LINK_FAILED ": %s", strerror(error));
         return link_lost(link, text);
     }
     if (link->state == LINK_HELLO && link->inbound)

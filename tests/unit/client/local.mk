@@ -21,8 +21,9 @@ tests_unit_client_test_diagnose_SOURCES = tests/unit/client/test_diagnose.c \
 	client/ctl/finding.h client/ctl/gone.c client/ctl/gpu_chain.c client/ctl/hampered.c \
 	client/ctl/killed.c client/ctl/lost.c client/ctl/links.c \
 	client/ctl/pending.c client/ctl/seats.c client/ctl/seats.h client/ctl/unlike.c \
-	client/ctl/unmatched.c
-tests_unit_client_test_diagnose_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+	client/ctl/unmatched.c client/ctl/words.c client/ctl/words.h
+tests_unit_client_test_diagnose_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) \
+	$(CMOCKA_LIBS)
 
 tests_unit_client_test_timeline_SOURCES = tests/unit/client/test_timeline.c \
 	client/ctl/timeline.c client/ctl/timeline.h

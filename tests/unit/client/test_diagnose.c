@@ -1192,6 +1192,14 @@ static void a_group_that_was_kicked(void **state)
     assert_int_equal(f->rank, -1);
     assert_non_null(strstr(f->evidence, "ended by root with commctl kick on node a"));
     assert_non_null(strstr(f->remedy, "ask who did it"));
+    clear(fix);
+    row(fix, 0, "state=broken cause=aborted");
+    set(fix, "cause_text", "pid 7 was disconnected by user 8 with commctl kick on node a");
+    assert_non_null(strstr(verdict(fix)->remedy, "ask who did it"));
+    clear(fix);
+    row(fix, 0, "state=broken cause=aborted cause_rank=0"); /* a rank may say so, too */
+    set(fix, "cause_text", "see: ended by root with commctl kick on node a");
+    assert_null(strstr(verdict(fix)->remedy, "ask who did it"));
 }
 
 static void a_rank_that_is_frozen(void **state)

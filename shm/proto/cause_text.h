@@ -1,0 +1,14 @@
+/* cause_text.h - texts of causes by which commctl decides, as commd writes them: each stands here
+ * once, as the format of its writer and for its reader (client/ctl/words.c). More may follow. */
+#ifndef COMMD_CAUSE_TEXT_H
+#define COMMD_CAUSE_TEXT_H
+
+#define TEXT_GROUP_KICKED  "ended by %s with commctl kick on node %s"
+#define TEXT_CLIENT_KICKED "pid %u was disconnected by %s with commctl kick on node %s"
+#define TEXT_NODE_LOST     "node %s was lost: "
+#define TEXT_COMMD_ENDED   "its commd ended the link"
+#define TEXT_LINK_FAILED   "the link failed"
+#define TEXT_ENGINE_LOST   "the engine of node %s was lost"
+#define TEXT_ENGINES_APART "the engines of nodes %s and %s lost each other"
+
+#endif
