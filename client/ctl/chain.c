@@ -90,10 +90,7 @@ static const struct seat *waited_for(const struct seats *seats, const struct sea
     if (waits_on_gpu(waiter))
         return gpu_waited_for(seats, waiter);
 
-    for (unsigned i = waiter->group_at; i < seats->n && same_group(seats->by_rank[i], waiter);
-         i++) {
-        const struct seat *s = seats->by_rank[i];
-
+    group_each(s, seats, waiter) {
         if (s->rank < 0 || s->rank == waiter->rank || (message && s->rank != waiter->message_peer))
             continue;
         if ((message || is_late(s, waiter) || is_dead(s)) && heavier(s, best))
@@ -109,9 +106,7 @@ const struct seat *held_waiter(const struct seats *seats, const struct seat *of)
     const struct seat *held = NULL;
     char list[RANKS_NAME];
 
-    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
-        const struct seat *s = seats->by_rank[i];
-
+    group_each(s, seats, of) {
         if (held_in_operation(s) && (!held || s->asleep_ms > held->asleep_ms))
             held = s;
     }
@@ -173,10 +168,8 @@ static void find_absent(struct finding *f, const struct seats *seats, const stru
  * now, or ended it while it was watched? Then it is not stuck. */
 static bool moves_on(const struct seats *seats, const struct seat *waiter)
 {
-    for (unsigned i = 0; i < seats->n; i++) {
-        const struct seat *s = &seats->at[i];
-
-        if (!same_group(s, waiter) || s->rank < 0 || s->rank == waiter->rank || is_late(s, waiter))
+    group_each(s, seats, waiter) {
+        if (s->rank < 0 || s->rank == waiter->rank || is_late(s, waiter))
             continue;
         if (in_operation(s) && s->started == waiter->started) {
             if (!s->asleep || s->asleep_ms < STUCK_MS)
@@ -208,8 +201,8 @@ static bool find_unseen(struct finding *f, const struct seats *seats, const stru
 {
     uint64_t seen = 0;
 
-    for (unsigned i = 0; i < seats->n; i++)
-        seen += same_group(&seats->at[i], waiter) && seats->at[i].rank >= 0;
+    group_each(s, seats, waiter)
+        seen += s->rank >= 0;
     if (seen >= waiter->size)
         return false;
     f->verdict = VERDICT_LINK_STALL;
@@ -224,10 +217,7 @@ static bool find_unseen(struct finding *f, const struct seats *seats, const stru
 static bool find_engine_stopped(struct finding *f, const struct seats *seats,
                                 const struct seat *waiter)
 {
-    for (unsigned i = waiter->group_at; i < seats->n && same_group(seats->by_rank[i], waiter);
-         i++) {
-        const struct seat *s = seats->by_rank[i];
-
+    group_each(s, seats, waiter) {
         if (!*s->engine)
             continue;
         f->verdict = VERDICT_ENGINE_STOPPED;
@@ -464,13 +454,12 @@ static const struct seat *only_sender(const struct seats *seats, const struct se
 
     if (waiter->message_peer >= 0)
         return NULL;
-    for (unsigned i = waiter->group_at; i < seats->n && same_group(seats->by_rank[i], waiter);
-         i++) {
-        if (!may_send(seats->by_rank[i], waiter))
+    group_each(s, seats, waiter) {
+        if (!may_send(s, waiter))
             continue;
         if (only)
             return NULL;
-        only = seats->by_rank[i];
+        only = s;
     }
     return only;
 }

@@ -26,14 +26,9 @@ static bool find_awaited(struct finding *f, const struct seats *seats, const str
     const struct seat *late = NULL;
     char name[SEAT_NAME], list[RANKS_NAME], pid[PID_NAME];
 
-    for (unsigned i = 0; i < seats->n; i++) {
-        const struct seat *s = &seats->at[i];
-
-        if (same_group(s, waiter) && s->rank >= 0 && is_late(s, waiter) &&
-            (!late || weight(s) > weight(late) ||
-             (weight(s) == weight(late) && s->rank < late->rank)))
+    group_each(s, seats, waiter)
+        if (s->rank >= 0 && is_late(s, waiter) && heavier(s, late))
             late = s;
-    }
     if (!late)
         return false;
     if (is_stopped(late)) {
@@ -71,10 +66,8 @@ static void find_cause(struct finding *f, const struct seats *seats, const struc
     if (find_gpu_failed(f, seats, of) || find_unlike(f, seats, of, false) ||
         find_killed(f, seats, of) || find_gone(f, seats, of))
         return;
-    for (unsigned i = 0; i < seats->n; i++) {
-        const struct seat *s = &seats->at[i];
-
-        if (!same_group(s, of) || s->rank < 0)
+    group_each(s, seats, of) {
+        if (s->rank < 0)
             continue;
         if (is_dead(s))
             return find_dead(f, s);
@@ -159,11 +152,7 @@ static void find_joining(struct finding *f, const struct seats *seats, const str
     char name[SEAT_NAME], list[RANKS_NAME];
     unsigned n;
 
-    for (unsigned i = 0; i < seats->n; i++) {
-        const struct seat *s = &seats->at[i];
-
-        if (!same_group(s, of))
-            continue;
+    group_each(s, seats, of) {
         if (*s->missing)
             missing = s->missing;
         if (s->joining && (!first || s->joining_ms > first->joining_ms))
@@ -236,10 +225,8 @@ static struct pace pace_of(const struct seats *seats, const struct seat *of)
     struct pace p = {.least = UINT64_MAX};
     uint64_t lately = 0, lately_ms = 0, moved = 0;
 
-    for (unsigned i = 0; i < seats->n; i++) {
-        const struct seat *s = &seats->at[i];
-
-        if (!same_group(s, of) || !s->watched)
+    group_each(s, seats, of) {
+        if (!s->watched)
             continue;
         p.n++;
         p.done += s->done;
@@ -249,10 +236,8 @@ static struct pace pace_of(const struct seats *seats, const struct seat *of)
     }
     if (moved < MANY_MOVES && lately >= LATELY_OPS)
         p.lately_ms = lately_ms;
-    for (unsigned i = 0; i < seats->n; i++) {
-        const struct seat *s = &seats->at[i];
-
-        if (!same_group(s, of) || !s->watched)
+    group_each(s, seats, of) {
+        if (!s->watched)
             continue;
         if (pace_pct(&p, s) < p.least) {
             p.least = pace_pct(&p, s);
@@ -275,9 +260,8 @@ static bool find_slow(struct finding *f, const struct seats *seats, const struct
 
     if (!p->tells || p->most - p->least < SLOW_PCT)
         return false;
-    for (unsigned i = 0; i < seats->n; i++)
-        slow += same_group(&seats->at[i], p->of) && seats->at[i].watched &&
-                pace_pct(p, &seats->at[i]) < (p->least + p->most) / 2;
+    group_each(s, seats, p->of)
+        slow += s->watched && pace_pct(p, s) < (p->least + p->most) / 2;
     if (2 * slow > p->n)
         return false;
     if (p->lately_ms)
@@ -303,12 +287,9 @@ static bool all_compute(const struct seats *seats, const struct seat *of, unsign
 {
     unsigned computes = 0;
 
-    for (unsigned i = 0; i < seats->n; i++) {
-        const struct seat *s = &seats->at[i];
-
-        computes += same_group(s, of) && s->watched && on_gpu(s) && !s->gpu_ready &&
-                    s->gpu_ms >= STUCK_MS && !s->gpu_done;
-    }
+    group_each(s, seats, of)
+        computes +=
+            s->watched && on_gpu(s) && !s->gpu_ready && s->gpu_ms >= STUCK_MS && !s->gpu_done;
     return n && computes == n;
 }
 
@@ -317,10 +298,10 @@ static void find_pace(struct finding *f, const struct seats *seats, const struct
     struct pace p = pace_of(seats, of);
     uint64_t gpu_done = 0, in = 0;
 
-    for (unsigned i = 0; i < seats->n; i++)
-        if (same_group(&seats->at[i], of) && seats->at[i].watched) {
-            gpu_done += seats->at[i].gpu_done;
-            in = MAX(in, seats->at[i].busy_pct);
+    group_each(s, seats, of)
+        if (s->watched) {
+            gpu_done += s->gpu_done;
+            in = MAX(in, s->busy_pct);
         }
     f->verdict = VERDICT_HEALTHY;
     if (gpu_done)
@@ -386,10 +367,7 @@ static void find_often_late(struct finding *f, const struct seats *seats,
 
     if (stuck->rank < 0 || waits < OFTEN_PCT)
         return;
-    for (unsigned i = waiter->group_at; i < seats->n && same_group(seats->by_rank[i], waiter);
-         i++) {
-        const struct seat *s = seats->by_rank[i];
-
+    group_each(s, seats, waiter) {
         if (seat_pid(s) != stuck->pid || !is(s->node, stuck->node) ||
             (!s->pid && s->rank != stuck->rank))
             continue;
@@ -456,11 +434,7 @@ static void find_verdict(struct finding *f, const struct seats *seats, const str
         return;
     if (find_killed(f, seats, of))
         return;
-    for (unsigned i = 0; i < seats->n; i++) {
-        const struct seat *s = &seats->at[i];
-
-        if (!same_group(s, of))
-            continue;
+    group_each(s, seats, of) {
         if (is_dead(s))
             return find_dead(f, s);
         if (stuck_ms(s) && (!waiter || stuck_ms(s) > stuck_ms(waiter)))
@@ -490,12 +464,9 @@ static const struct seat *speaker(const struct seats *seats, const struct seat *
 {
     const struct seat *best = of;
 
-    for (unsigned i = 0; i < seats->n; i++) {
-        const struct seat *s = &seats->at[i];
-
-        if (same_group(s, of) && s->cause_code && !best->cause_code)
+    group_each(s, seats, of)
+        if (s->cause_code && !best->cause_code)
             best = s;
-    }
     return best;
 }
 

@@ -66,11 +66,10 @@ const char *rank_name(const struct seats *seats, const struct seat *of, int64_t 
 {
     char group[GROUP_NAME];
 
-    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++)
-        if (seats->by_rank[i]->rank == rank && seats->by_rank[i]->world) {
-            snprintf(buf, RANK_NAME, "rank %lld (%lld of group \"%s\")",
-                     (long long)seats->by_rank[i]->world->rank, (long long)rank,
-                     group_name(of, group));
+    group_each(s, seats, of)
+        if (s->rank == rank && s->world) {
+            snprintf(buf, RANK_NAME, "rank %lld (%lld of group \"%s\")", (long long)s->world->rank,
+                     (long long)rank, group_name(of, group));
             return buf;
         }
     snprintf(buf, RANK_NAME, "rank %lld", (long long)rank);

@@ -30,6 +30,8 @@ void find_stopped(struct finding *f, const struct seat *s);
 
 /* gone.c: a row whose node says who was gone first; NULL: nobody is missed. */
 const struct seat *first_gone(const struct seats *seats, const struct seat *of);
+/* The row of that one itself; NULL: no node tells of it. */
+const struct seat *row_of_first(const struct seats *seats, const struct seat *of);
 /* Blames that one. False: there is none. */
 bool find_gone(struct finding *f, const struct seats *seats, const struct seat *of);
 

@@ -22,9 +22,9 @@ static uint32_t most_started(const struct seats *seats, const struct seat *of)
 {
     uint32_t most = of->gone_ops;
 
-    for (unsigned i = 0; i < seats->n; i++)
-        if (same_group(&seats->at[i], of) && (int32_t)(seats->at[i].started - most) > 0)
-            most = seats->at[i].started;
+    group_each(s, seats, of)
+        if ((int32_t)(s->started - most) > 0)
+            most = s->started;
     return most;
 }
 
@@ -52,9 +52,7 @@ static enum one_more one_goes_on(const struct seats *seats, const struct seat *o
 
     if (begun != 1 || is_dead(in) || left_already(in, in))
         return ONE_MORE_NO;
-    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
-        const struct seat *s = seats->by_rank[i];
-
+    group_each(s, seats, of) {
         if (is_dead(s) || (s->end != END_UNKNOWN && s->end != END_CLEAN))
             return ONE_MORE_NO;
         if (!left_already(s, s))
@@ -68,9 +66,9 @@ static enum one_more one_goes_on(const struct seats *seats, const struct seat *o
 
 static const struct seat *who_began(const struct seats *seats, const struct seat *of, uint32_t op)
 {
-    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++)
-        if (seats->by_rank[i]->started == op && seats->by_rank[i]->rank >= 0)
-            return seats->by_rank[i];
+    group_each(s, seats, of)
+        if (s->started == op && s->rank >= 0)
+            return s;
     return of;
 }
 
@@ -121,9 +119,9 @@ static void find_left(struct finding *f, const struct seats *seats, const struct
 static const struct seat *told_by(const struct seats *seats, const struct seat *of,
                                   const char *node)
 {
-    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++)
-        if (*seats->by_rank[i]->gone && is(seats->by_rank[i]->node, node))
-            return seats->by_rank[i];
+    group_each(s, seats, of)
+        if (*s->gone && is(s->node, node))
+            return s;
     return NULL;
 }
 
@@ -157,9 +155,7 @@ const struct seat *first_gone(const struct seats *seats, const struct seat *of)
     const struct seat *best = NULL, *last = NULL;
     unsigned tries = 0;
 
-    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
-        const struct seat *s = seats->by_rank[i];
-
+    group_each(s, seats, of) {
         if (!*s->gone || (last && s->gone_rank == last->gone_rank) || tries++ >= GONE_TRIES)
             continue;
         last = s;
@@ -172,9 +168,19 @@ const struct seat *first_gone(const struct seats *seats, const struct seat *of)
     return best;
 }
 
-bool find_gone(struct finding *f, const struct seats *seats, const struct seat *of)
+const struct seat *row_of_first(const struct seats *seats, const struct seat *of)
 {
     const struct seat *first = first_gone(seats, of), *row = NULL;
+
+    group_each(s, seats, of)
+        if (first && s->rank == first->gone_rank)
+            row = s;
+    return row;
+}
+
+bool find_gone(struct finding *f, const struct seats *seats, const struct seat *of)
+{
+    const struct seat *first = first_gone(seats, of), *row = row_of_first(seats, of);
     struct seat gone;
 
     if (!first)
@@ -186,9 +192,6 @@ bool find_gone(struct finding *f, const struct seats *seats, const struct seat *
     gone.ops = first->gone_ops;
     gone.gpu_begun = gone.gpu_ended = 0;
     gone.last = gone.command = gone.exit = "";
-    for (unsigned i = 0; i < seats->n; i++)
-        if (same_group(&seats->at[i], of) && seats->at[i].rank == first->gone_rank)
-            row = &seats->at[i];
     if (first->gone_left)
         find_left(f, seats, first, row ? row : &gone);
     else

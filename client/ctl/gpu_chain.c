@@ -21,10 +21,7 @@ const struct seat *gpu_waited_for(const struct seats *seats, const struct seat *
 {
     const struct seat *late = NULL, *unready = NULL;
 
-    for (unsigned i = waiter->group_at; i < seats->n && same_group(seats->by_rank[i], waiter);
-         i++) {
-        const struct seat *s = seats->by_rank[i];
-
+    group_each(s, seats, waiter) {
         if (s->rank < 0 || s->rank == waiter->rank || seat_left(s))
             continue;
         if (is_dead(s))
@@ -60,9 +57,9 @@ void find_behind(struct finding *f, const struct seat *waiter, const struct seat
 /* Of the group, one whose node's commd-gpu does not answer; NULL: they do. */
 static const struct seat *silent_node(const struct seats *seats, const struct seat *of)
 {
-    for (unsigned i = 0; i < seats->n; i++)
-        if (same_group(&seats->at[i], of) && seats->at[i].gpu_silent_ms >= SILENT_MS)
-            return &seats->at[i];
+    group_each(s, seats, of)
+        if (s->gpu_silent_ms >= SILENT_MS)
+            return s;
     return NULL;
 }
 
@@ -102,9 +99,7 @@ bool find_gpu_failed(struct finding *f, const struct seats *seats, const struct 
 {
     char name[SEAT_NAME];
 
-    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
-        const struct seat *s = seats->by_rank[i];
-
+    group_each(s, seats, of) {
         if (s->rank < 0 || on_gpu(s))
             continue;
         if (s->gpu_end == GPU_END_LOST) {

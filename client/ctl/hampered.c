@@ -43,9 +43,7 @@ static const struct seat *most_throttled(const struct seats *seats, const struct
 {
     const struct seat *most = NULL;
 
-    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
-        const struct seat *s = seats->by_rank[i];
-
+    group_each(s, seats, of) {
         if (is_throttled(s) && !stuck_ms(s) && (!most || s->throttled_pct > most->throttled_pct))
             most = s;
     }
@@ -56,9 +54,9 @@ bool find_engine_throttled(struct finding *f, const struct seats *seats, const s
 {
     const struct seat *rank = most_throttled(seats, of), *engine = of;
 
-    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++)
-        if (seats->by_rank[i]->engine_throttled_pct > engine->engine_throttled_pct)
-            engine = seats->by_rank[i];
+    group_each(s, seats, of)
+        if (s->engine_throttled_pct > engine->engine_throttled_pct)
+            engine = s;
     if (of->nodes < 2 || engine->engine_throttled_pct < THROTTLED_PCT ||
         (rank && engine->engine_throttled_pct < rank->throttled_pct))
         return false;
@@ -90,9 +88,7 @@ bool find_starved(struct finding *f, const struct seats *seats, const struct sea
     const struct seat *most = NULL;
     uint64_t next = 0;
 
-    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
-        const struct seat *s = seats->by_rank[i];
-
+    group_each(s, seats, of) {
         if (!s->watched)
             continue;
         if (!most || s->starved_pct > most->starved_pct) {

@@ -10,24 +10,13 @@
 
 enum { KILLED_MS = 5000 }; /* nobody ends a job for a hang that is shorter */
 
-static const struct seat *row_of_first(const struct seats *seats, const struct seat *of)
-{
-    const struct seat *first = first_gone(seats, of), *row = NULL;
-
-    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++)
-        if (first && seats->by_rank[i]->rank == first->gone_rank)
-            row = seats->by_rank[i];
-    return row;
-}
-
 /* Did @s end by something that no other rank had? */
 static bool ended_by_itself(const struct seats *seats, const struct seat *s)
 {
     if (s->end == END_UNKNOWN || was_ended(s))
         return false;
-    for (unsigned i = s->group_at; i < seats->n && same_group(seats->by_rank[i], s); i++)
-        if (seats->by_rank[i] != s && seats->by_rank[i]->rank >= 0 && s->end == END_KILLED &&
-            seats->by_rank[i]->end == END_KILLED)
+    group_each(other, seats, s)
+        if (other != s && other->rank >= 0 && s->end == END_KILLED && other->end == END_KILLED)
             return false;
     return true;
 }
@@ -55,8 +44,8 @@ static const struct seat *killed_in(const struct seats *seats, const struct seat
     if (row ? ended_by_itself(seats, row) || (!died_in(seats, row) && !was_ended(row))
             : first_gone(seats, of) != NULL)
         return NULL;
-    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
-        const struct seat *s = seats->by_rank[i], *in = died_in(seats, s);
+    group_each(s, seats, of) {
+        const struct seat *in = died_in(seats, s);
 
         if (s->rank < 0)
             continue;
@@ -75,9 +64,9 @@ static const char *ended_by(const struct seats *seats, const struct seat *of)
 
     if (first && *first->exit)
         return first->exit;
-    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++)
-        if (was_ended(seats->by_rank[i]))
-            return seats->by_rank[i]->exit;
+    group_each(s, seats, of)
+        if (was_ended(s))
+            return s->exit;
     return "";
 }
 

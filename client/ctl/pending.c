@@ -32,10 +32,8 @@ static void fill_operation(const struct seats *seats, const struct seat *of, str
 {
     *p = (struct wait_row){
         .group = of->group, .name = of->name, .operation = of->operation, .number = of->started};
-    for (unsigned i = 0; i < seats->n; i++) {
-        const struct seat *s = &seats->at[i];
-
-        if (!same_group(s, of) || !is_pending(s) || s->started != of->started)
+    group_each(s, seats, of) {
+        if (!is_pending(s) || s->started != of->started)
             continue;
         p->waiting_ms = MAX(p->waiting_ms, s->asleep ? s->asleep_ms : 0);
         if (!*p->operation)
@@ -79,9 +77,7 @@ static void fill_gpu(const struct seats *seats, const struct seat *of, struct wa
                            .operation = of->gpu_operation,
                            .number = of->gpu_ended + 1,
                            .gpu = true};
-    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
-        const struct seat *s = seats->by_rank[i];
-
+    group_each(s, seats, of) {
         if (gpu_pending(s) && s->gpu_ended == of->gpu_ended && s->gpu_ready)
             p->waiting_ms = MAX(p->waiting_ms, s->gpu_ms);
     }

@@ -72,7 +72,9 @@ static int by_rank(const void *a, const void *b)
 
     if ((*x)->number != (*y)->number)
         return (*x)->number < (*y)->number ? -1 : 1;
-    return ((*x)->rank > (*y)->rank) - ((*x)->rank < (*y)->rank);
+    if ((*x)->rank != (*y)->rank)
+        return (*x)->rank < (*y)->rank ? -1 : 1;
+    return (*x > *y) - (*x < *y);
 }
 
 static int by_process(const void *a, const void *b)
@@ -210,9 +212,7 @@ unsigned list_ranks(const struct seats *seats, const struct seat *of, seat_match
     int64_t last = -1;
 
     rank_list_init(&list, buf, len);
-    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
-        const struct seat *s = seats->by_rank[i];
-
+    group_each(s, seats, of) {
         if (s->rank <= last || !match(s, of))
             continue;
         rank_list_add(&list, (unsigned)s->rank);
@@ -237,9 +237,7 @@ unsigned list_world(const struct seats *seats, const struct seat *of, seat_match
     struct rank_list list;
     bool same = true;
 
-    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
-        const struct seat *s = seats->by_rank[i];
-
+    group_each(s, seats, of) {
         if (s->rank < 0 || !match(s, of))
             continue;
         if (!s->world || n == MOST)

@@ -49,6 +49,15 @@ struct seats {
     struct seats *before; /* owned: as it was when all lived; NULL: no rank that waited has died */
 };
 
+/* For each row @s_ of @of_'s group, in the order of ranks. */
+#define group_each(s_, seats_, of_)                                                                \
+    for (const struct seat *const *                                                                \
+             s_##_at = (const struct seat *const *)(seats_)->by_rank + (of_)->group_at,            \
+            *s_;                                                                                   \
+         s_##_at < (const struct seat *const *)(seats_)->by_rank + (seats_)->n &&                  \
+         same_group(s_ = *s_##_at, of_);                                                           \
+         s_##_at++)
+
 /* *ret_seats is the caller's, to seats_free(). -ENOMEM; -EPROTO: the table lacks the column
  * *ret_key. */
 int seats_read(const struct msg_table *t, struct seats *ret_seats, const char **ret_key);

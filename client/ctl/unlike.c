@@ -48,9 +48,7 @@ static struct calls count_calls(const struct seats *seats, const struct seat *of
     struct calls c = {0};
     unsigned lead = 0, same = 0;
 
-    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
-        const struct seat *s = seats->by_rank[i];
-
+    group_each(s, seats, of) {
         if (!may_differ(s, gpu) || called_as(s, gpu) != number)
             continue;
         c.n++;
@@ -58,9 +56,7 @@ static struct calls count_calls(const struct seats *seats, const struct seat *of
             c.norm = s;
         lead = !lead || is(called(s, gpu), called(c.norm, gpu)) ? lead + 1 : lead - 1;
     }
-    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
-        const struct seat *s = seats->by_rank[i];
-
+    group_each(s, seats, of) {
         if (!may_differ(s, gpu) || called_as(s, gpu) != number)
             continue;
         if (is(called(s, gpu), called(c.norm, gpu)))
@@ -78,8 +74,7 @@ bool find_unlike(struct finding *f, const struct seats *seats, const struct seat
     const char *where = gpu ? " on GPUs" : "";
     char list[RANKS_NAME], name[SEAT_NAME];
 
-    for (unsigned i = of->group_at; i < seats->n && same_group(seats->by_rank[i], of); i++) {
-        const struct seat *s = seats->by_rank[i];
+    group_each(s, seats, of) {
         struct calls c;
         unsigned n;
 

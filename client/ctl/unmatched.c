@@ -74,8 +74,7 @@ static void say_side(struct finding *f, const struct seats *seats, const struct 
 /* Who has the other end of the message that @s waits for; from any rank: who sends to it. */
 static const struct seat *other_end(const struct seats *seats, const struct seat *s)
 {
-    for (unsigned i = s->group_at; i < seats->n && same_group(seats->by_rank[i], s); i++) {
-        const struct seat *o = seats->by_rank[i];
+    group_each(o, seats, s) {
 
         if (o == s || o->rank < 0)
             continue;
@@ -89,8 +88,7 @@ static const struct seat *other_end(const struct seats *seats, const struct seat
 /* A third one that asks for what @s sends, or to which that has come which @s asks for. */
 static const struct seat *third_side(const struct seats *seats, const struct seat *s)
 {
-    for (unsigned i = s->group_at; i < seats->n && same_group(seats->by_rank[i], s); i++) {
-        const struct seat *o = seats->by_rank[i];
+    group_each(o, seats, s) {
 
         if (o == s || o->rank == s->message_peer || !has_wish(o))
             continue;
