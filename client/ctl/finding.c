@@ -172,6 +172,56 @@ void blame(struct finding *f, const struct seat *s)
     f->command = s->command;
 }
 
+static const char *plural(unsigned n)
+{
+    return n == 1 ? "" : "s";
+}
+
+static bool gpu_waits_like(const struct seat *s, const struct seat *than)
+{
+    return on_gpu(s) && s->gpu_ready && s->gpu_ended == than->gpu_ended;
+}
+
+static const char *message_way(const struct seat *s)
+{
+    return s->sends ? "to" : "from";
+}
+
+void say_waiting(struct finding *f, const struct seats *seats, const struct seat *waiter,
+                 bool named)
+{
+    char list[RANKS_NAME], name[SEAT_NAME], peer[RANK_NAME] = "any rank", tag[32] = "any tag";
+    char group[GROUP_NAME], of[GROUP_NAME + 16] = "";
+    const char *had = f->killed ? "had waited" : NULL;
+    unsigned n;
+
+    if (named)
+        snprintf(of, sizeof(of), " of group \"%s\"", group_name(waiter, group));
+    if (waits_in_operation(waiter)) {
+        n = name_ranks(seats, waiter, waits_like, list);
+        tell(f->evidence, "rank%s %s%s %s in operation %u (%s) for %.1f s", plural(n), list, of,
+             had      ? had
+             : n == 1 ? "waits"
+                      : "wait",
+             waiter->started, or_unknown(waiter->operation), (double)waiter->asleep_ms / 1000);
+        return;
+    }
+    if (waits_on_gpu(waiter)) {
+        n = name_ranks(seats, waiter, gpu_waits_like, list);
+        tell(f->evidence, "GPUs of rank%s %s%s %s in operation %u on GPUs (%s) for %.1f s",
+             plural(n), list, of, had ? had : "wait", waiter->gpu_ended + 1,
+             or_unknown(waiter->gpu_operation), (double)waiter->gpu_ms / 1000);
+        return;
+    }
+    if (waiter->message_peer >= 0)
+        rank_name(seats, waiter, waiter->message_peer, peer);
+    if (waiter->message_tag >= 0)
+        snprintf(tag, sizeof(tag), "tag %lld", (long long)waiter->message_tag);
+    tell(f->evidence, "%s%s %s in %s %s %s, %s, for %.1f s", seat_name(waiter, name),
+         waiter->world ? "" : of, had ? had : "waits", waiter->message, message_way(waiter), peer,
+         tag, (double)waiter->message_ms / 1000);
+}
+
 void tell_unseen(struct finding *f)
 {
     if (f->rank < 0 || f->pid > 0 || f->ended || f->killed)

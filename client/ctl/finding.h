@@ -25,8 +25,19 @@ unsigned name_ranks(const struct seats *seats, const struct seat *of, seat_match
 const char *process_name(const struct seat *s, char buf[SEAT_NAME]);
 const char *or_unknown(const char *operation);
 void blame(struct finding *f, const struct seat *s);
+/* Who waits in what, since when. @named: its group, too. */
+void say_waiting(struct finding *f, const struct seats *seats, const struct seat *waiter,
+                 bool named);
 void find_dead(struct finding *f, const struct seat *s);
 void find_stopped(struct finding *f, const struct seat *s);
+
+/* joining.c: who waits in a join, or before it, and who has not come. */
+void find_joining(struct finding *f, const struct seats *seats, const struct seat *of);
+
+/* pace.c: how fast a group gets on, and whether one rank holds it up again and again. */
+void find_pace(struct finding *f, const struct seats *seats, const struct seat *of);
+/* Is the wait of @waiter as long as others of its group, lately? False: it is longer. */
+bool find_usual(struct finding *f, const struct seats *seats, const struct seat *waiter);
 
 /* gone.c: a row whose node says who was gone first; NULL: nobody is missed. */
 const struct seat *first_gone(const struct seats *seats, const struct seat *of);

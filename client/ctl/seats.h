@@ -23,8 +23,8 @@ struct seat {
     RANKS_COLUMNS(SEAT_FIELD)
     bool joining; /* it waits in its join: for joining_ms */
     bool asleep, watched;
-    bool ended;        /* its group has, whatever state it is looked at in */
-    bool unready;      /* the operation after `started` was called; its stream has not come to it */
+    bool ended;   /* its group has, whatever state it is looked at in */
+    bool unready; /* the operation after `started` was called; its stream has not come to it */
     enum group_state group_state; /* this and the next: what words of the row say */
     enum process_state process_state;
     enum process_end end;

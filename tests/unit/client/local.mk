@@ -17,9 +17,10 @@ tests_unit_client_test_collectives_SOURCES = tests/unit/client/test_collectives.
 tests_unit_client_test_collectives_LDADD = $(in_one_process) $(CMOCKA_LIBS)
 
 tests_unit_client_test_diagnose_SOURCES = tests/unit/client/test_diagnose.c \
-	client/ctl/chain.c client/ctl/diagnose.c client/ctl/diagnose.h client/ctl/finding.c \
+	client/ctl/chain.c client/ctl/chain.h client/ctl/chain_end.c \
+	client/ctl/diagnose.c client/ctl/diagnose.h client/ctl/finding.c \
 	client/ctl/finding.h client/ctl/gone.c client/ctl/gpu_chain.c client/ctl/hampered.c \
-	client/ctl/killed.c client/ctl/lost.c client/ctl/links.c \
+	client/ctl/joining.c client/ctl/killed.c client/ctl/lost.c client/ctl/links.c client/ctl/pace.c \
 	client/ctl/pending.c client/ctl/seats.c client/ctl/seats.h client/ctl/unlike.c \
 	client/ctl/unmatched.c client/ctl/words.c client/ctl/words.h
 tests_unit_client_test_diagnose_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) \
