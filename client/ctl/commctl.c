@@ -1,23 +1,24 @@
 /* commctl.c - asks the local commd how it is. commctl.8 is the contract.
  *
- * commctl knows none of commd's tables: commd sends keys, headings and types with the cells
- * (msg_tables). So a column that is added there shows up here, and an old commctl works with a new
- * commd. The one key that it looks for is "version", in the status. It is a client like any other;
- * who may ask is decided by the socket's permissions and by commd. */
+ * commctl prints tables that it does not know: commd sends keys, headings and types with the cells
+ * (msg_tables). So a column that commd adds shows up here, and an old commctl prints what a new
+ * commd tells. Verbs that judge (why, ops, top, trace, doctor, wait) find the columns that they
+ * need by key. commctl is a client like any other; the socket's permissions and commd decide who
+ * may ask. */
 #include "config.h"
 
 #include <commd/commd.h>
-#include <getopt.h>
 #include <locale.h>
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "client/ctl/cells.h"
 #include "client/ctl/commctl.h"
 #include "client/ctl/diagnose.h"
+#include "client/ctl/words.h"
 #include "shm/proto/codec.h"
 
-enum { DEFAULT_TIMEOUT_MS = 5000, MAX_TIMEOUT_S = 86400, MAX_WATCH_MS = 10000 };
-enum { WATCH_MS = 2000, WATCH_MIN_MS = 200 };
+enum { DEFAULT_TIMEOUT_MS = 5000 };
 
 struct verb {
     const char *words; /* as typed */
@@ -45,10 +46,7 @@ const char *cell_of(const struct msg_tables *tables, uint32_t row, const char *k
 
     if (tables->ntables < 1 || table->nrows <= row)
         return "";
-    for (uint32_t i = 0; i < table->ncolumns; i++)
-        if (!strcmp(table->columns[i].key, key))
-            return table->cells[row * table->ncolumns + i];
-    return "";
+    return cells_at(table, row, cells_column(table, key));
 }
 
 /* The running daemon's version stands in its status; commctl's own is known here. */
@@ -86,28 +84,23 @@ static bool ask_version(struct options *o, struct msg *ret_status)
     return asked;
 }
 
-static char **cell_at(const struct msg_table *table, uint32_t row, const char *key)
-{
-    for (uint32_t i = 0; i < table->ncolumns; i++)
-        if (!strcmp(table->columns[i].key, key))
-            return &table->cells[(size_t)row * table->ncolumns + i];
-    return NULL;
-}
-
-/* Which ranks are missing knows the home of a group, which may be another node: where ours does not
- * say, all are asked. */
+/* The home of a group knows which ranks are missing, and may be another node: all nodes are asked
+ * about a group of which this one does not say so. */
 static void add_missing(const struct options *o, const struct msg_tables *groups)
 {
     const struct msg_table *table = groups->tables;
     _cleanup_(msg_fini) struct msg ranks = {.type = MSG_NONE};
+    uint32_t missing = groups->ntables ? cells_column(table, "missing") : 0;
     struct ask ask = o->ask;
     char list[256], unheard[256];
 
-    for (uint32_t row = 0; groups->ntables && row < table->nrows; row++) {
-        const char *state = cell_of(groups, row, "state");
-        char **missing = cell_at(table, row, "missing"), *text;
+    for (uint32_t row = 0; groups->ntables && missing < table->ncolumns && row < table->nrows;
+         row++) {
+        const char *word = cell_of(groups, row, "state");
+        enum group_state state = read_group_state(word);
+        char **cell = &table->cells[(size_t)row * table->ncolumns + missing], *text;
 
-        if (!missing || **missing || (strcmp(state, "joining") && strcmp(state, "starting")))
+        if (**cell || (state != GROUP_JOINING && state != GROUP_STARTING))
             continue;
         if (ranks.type == MSG_NONE) {
             complain_to(unheard, sizeof(unheard));
@@ -118,10 +111,10 @@ static void add_missing(const struct options *o, const struct msg_tables *groups
             return;
         list[0] = 0;
         if (diagnose_missing(ranks.tables.tables, cell_of(groups, row, "name"),
-                             cell_of(groups, row, "uid"), state, list, sizeof(list)) &&
+                             cell_of(groups, row, "uid"), word, list, sizeof(list)) &&
             (text = strdup(list))) {
-            free(*missing);
-            *missing = text;
+            free(*cell);
+            *cell = text;
         }
     }
 }
@@ -417,162 +410,6 @@ static void complain_of_words(char *const *words, int n)
     }
     complain("%s%s%s: no such verb (%s)", words[0], n > 1 ? " " : "", n > 1 ? words[1] : "",
              verb_names());
-}
-
-static bool parse_timeout(const char *text, int64_t *ret_ms)
-{
-    char *end;
-    double s = strtod(text, &end), ms = s * 1000;
-
-    if (end == text || *end || !(s > 0) || s > MAX_TIMEOUT_S)
-        return false;
-    *ret_ms = (int64_t)ms + ((double)(int64_t)ms < ms); /* rounded up: never 0 */
-    return true;
-}
-
-/* Seconds, or with a unit. */
-static bool parse_age(const char *text, int64_t *ret_ms)
-{
-    static const struct {
-        char unit;
-        double s;
-    } units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}};
-    char *end;
-    double s = strtod(text, &end);
-
-    for (size_t i = 0; i < ARRAY_LEN(units) && end != text; i++)
-        if (*end == units[i].unit) {
-            s *= units[i].s;
-            end++;
-            break;
-        }
-    if (end == text || *end || !(s >= 0) || s > 1e9)
-        return false;
-    *ret_ms = (int64_t)(s * 1000);
-    return true;
-}
-
-static void add_special(struct options *o, const char *name)
-{
-    for (unsigned i = 0; i < o->nspecial; i++)
-        if (!strcmp(o->special[i], name))
-            return;
-    if (o->nspecial < ARRAY_LEN(o->special)) /* there are fewer */
-        o->special[o->nspecial++] = name;
-}
-
-/* Returns -1 to go on, else the exit code. */
-static int parse_options(int argc, char **argv, struct options *o)
-{
-    enum {
-        O_SOCKET = 256,
-        O_JSON,
-        O_TIMEOUT,
-        O_VERSION,
-        O_FOR,
-        O_WATCH,
-        O_SECONDS,
-        O_FOLLOW,
-        O_SINCE,
-        O_UNDO,
-        O_WAIT,
-        O_REASON
-    };
-    static const struct option longs[] = {{"socket", required_argument, NULL, O_SOCKET},
-                                          {"json", no_argument, NULL, O_JSON},
-                                          {"timeout", required_argument, NULL, O_TIMEOUT},
-                                          {"seconds", required_argument, NULL, O_SECONDS},
-                                          {"version", no_argument, NULL, O_VERSION},
-                                          {"watch", optional_argument, NULL, O_WATCH},
-                                          {"for", required_argument, NULL, O_FOR},
-                                          {"follow", no_argument, NULL, O_FOLLOW},
-                                          {"since", required_argument, NULL, O_SINCE},
-                                          {"undo", no_argument, NULL, O_UNDO},
-                                          {"wait", required_argument, NULL, O_WAIT},
-                                          {"reason", required_argument, NULL, O_REASON},
-                                          {"help", no_argument, NULL, 'h'},
-                                          {NULL, 0, NULL, 0}};
-    int64_t ms;
-    int c, at;
-
-    while ((c = getopt_long(argc, argv, "h", longs, &at)) >= 0) {
-        if (c >= O_FOR)
-            add_special(o, longs[at].name);
-        switch (c) {
-        case O_SOCKET:
-            if (!*optarg) {
-                complain("--socket: the path is empty");
-                return EXIT_NOT_ASKED;
-            }
-            o->ask.socket = optarg;
-            break;
-        case O_JSON:
-            o->show.json = true;
-            break;
-        case O_TIMEOUT:
-            if (!parse_timeout(optarg, &o->ask.timeout_ms)) {
-                complain("--timeout %s: not a number of seconds above 0, up to %d", optarg,
-                         MAX_TIMEOUT_S);
-                return EXIT_NOT_ASKED;
-            }
-            o->timed = true;
-            break;
-        case O_FOR:
-            o->waited = optarg;
-            break;
-        case O_WATCH:
-            if (!optarg && optind < argc && strchr("0123456789.", argv[optind][0]) &&
-                argv[optind][0])
-                optarg = argv[optind++];
-            o->repeat_ms = WATCH_MS;
-            if (optarg && (!parse_timeout(optarg, &o->repeat_ms) || o->repeat_ms < WATCH_MIN_MS)) {
-                complain("--watch %s: not a number of seconds from %g", optarg,
-                         WATCH_MIN_MS / 1000.0);
-                return EXIT_NOT_ASKED;
-            }
-            break;
-        case O_FOLLOW:
-            o->follow = true;
-            break;
-        case O_SINCE:
-            if (!parse_age(optarg, &o->since_ms)) {
-                complain("--since %s: not an age such as 30s, 10m, 2h or 1d", optarg);
-                return EXIT_NOT_ASKED;
-            }
-            break;
-        case O_UNDO:
-            o->undo = true;
-            break;
-        case O_WAIT:
-            if (!parse_timeout(optarg, &o->wait_ms)) {
-                complain("--wait %s: not a number of seconds above 0, up to %d", optarg,
-                         MAX_TIMEOUT_S);
-                return EXIT_NOT_ASKED;
-            }
-            break;
-        case O_REASON:
-            o->reason = optarg;
-            break;
-        case O_SECONDS:
-            if (!parse_timeout(optarg, &ms) || ms > MAX_WATCH_MS) {
-                complain("--seconds %s: not a number of seconds from 0.001 to %d", optarg,
-                         MAX_WATCH_MS / 1000);
-                return EXIT_NOT_ASKED;
-            }
-            o->watch_ms = (uint32_t)ms;
-            break;
-        case O_VERSION:
-            puts("commctl " COMMD_BUILD_VERSION);
-            return EXIT_FINE;
-        case 'h':
-            o->help = true;
-            break;
-        default: /* getopt has said what is wrong */
-            fputs("Try: commctl --help\n", stderr);
-            return EXIT_NOT_ASKED;
-        }
-    }
-    return -1;
 }
 
 /* https://no-color.org */

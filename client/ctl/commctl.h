@@ -96,6 +96,9 @@ struct options {
     int64_t wait_ms;  /* of drain; -1: none */
 };
 
+/* commctl_options.c: -1 to go on, else the exit code. */
+int parse_options(int argc, char **argv, struct options *o);
+
 /* commctl_watch.c: @once again and again, with a copy of @o. Returns an exit code when it cannot go
  * on; @words: what is watched. */
 typedef int watch_fn(const void *arg, struct options *o);

@@ -2,9 +2,9 @@
 bin_PROGRAMS += client/ctl/commctl
 dist_man_MANS += client/ctl/commctl.8
 client_ctl_commctl_SOURCES = client/ctl/commctl.c client/ctl/commctl.h client/ctl/cells.h \
-	client/ctl/commctl_ask.c \
-	client/ctl/commctl_change.c client/ctl/commctl_events.c client/ctl/commctl_print.c \
-	client/ctl/commctl_ranks.c client/ctl/commctl_made.c client/ctl/commctl_trace.c \
+	client/ctl/commctl_ask.c client/ctl/commctl_change.c client/ctl/commctl_events.c \
+	client/ctl/commctl_made.c client/ctl/commctl_options.c client/ctl/commctl_print.c \
+	client/ctl/commctl_ranks.c client/ctl/commctl_trace.c \
 	client/ctl/commctl_wait.c client/ctl/commctl_watch.c \
 	client/ctl/chain.c client/ctl/chain.h client/ctl/chain_end.c \
 	client/ctl/diagnose.c client/ctl/diagnose.h client/ctl/finding.c client/ctl/finding.h \
