@@ -115,7 +115,7 @@ static void say_broken(const struct ask *ask, int r, const char *why, bool welco
         complain("%s: connected, but closed without an answer; it is not commd, or commd is "
                  "shutting down",
                  ask->path);
-    else if (r == -EPROTO && !strcmp(why, codec_strerror(CODEC_E_VERSION)))
+    else if (r == -EPROTONOSUPPORT)
         complain("%s: answered, but speaks %s; use the commctl that came with it", ask->path, why);
     else if (r == -EPROTO)
         complain("%s: answered, but is not commd (%s)", ask->path, why);

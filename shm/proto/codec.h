@@ -43,10 +43,10 @@ const char *msg_type_name(enum msg_type type);
 const char *cause_name(unsigned cause);
 
 /* Blocking helpers over a UNIX stream socket, for clients, commctl and the engine.
- * Return 0 or negative errno (-EPROTO with *ret_why set to codec_strerror, -ECONNRESET on EOF,
- * -ETIMEDOUT). fds: received ones are close-on-exec and owned by the caller; surplus ones are
- * closed. @deadline_ms: CLOCK_MONOTONIC milliseconds, -1: none. After any failure the stream
- * may stand within a frame: close it. */
+ * Return 0 or negative errno (-EPROTONOSUPPORT, of another version, and -EPROTO with *ret_why set
+ * to codec_strerror, -ECONNRESET on EOF, -ETIMEDOUT). fds: received ones are close-on-exec and
+ * owned by the caller; surplus ones are closed. @deadline_ms: CLOCK_MONOTONIC milliseconds, -1:
+ * none. After any failure the stream may stand within a frame: close it. */
 int msg_send_fd(int sock, const struct msg *msg, const int *fds, unsigned nfds,
                 int64_t deadline_ms);
 int msg_recv_fd(int sock, struct msg *ret_msg, int *fds, unsigned max_fds, unsigned *ret_nfds,

@@ -166,7 +166,7 @@ static ssize_t recv_some(int sock, char *buf, size_t len, struct fd_list *list, 
 static int codec_failed(int r, const char **ret_why)
 {
     *ret_why = codec_strerror(r);
-    return r == CODEC_E_NOMEM ? -ENOMEM : -EPROTO;
+    return r == CODEC_E_NOMEM ? -ENOMEM : r == CODEC_E_VERSION ? -EPROTONOSUPPORT : -EPROTO;
 }
 
 /* Judged as it comes: a stranger's first wrong byte ends it, even if it never sends a whole

@@ -73,7 +73,7 @@ static int control_hello(struct commd_context *ctx, int sock, int64_t deadline_m
                          "%s: no answer from commd within the limit", ctx->socket_path);
     *ret_leaving = r == -ECONNRESET;
     if (r)
-        return not_commd(ctx, r == -EPROTO && why ? why : strerror(-r));
+        return not_commd(ctx, why ? why : strerror(-r));
     if (reply.type == MSG_REFUSED) {
         r = error_set(error_mine(), -(int)reply.refused.cause, "connect", "commd refused: %s",
                       reply.refused.text);
