@@ -38,6 +38,8 @@ struct show {
 const char *colour_of(const char *key, const char *word);
 /* Prints to stdout. false: it could not be printed, and why was said. */
 bool show_tables(const struct show *show, const struct msg_tables *tables);
+/* As a string of JSON. */
+void print_json(const char *text);
 /* false: what was printed could not be written, and that was said. */
 bool flush_stdout(void);
 
@@ -64,6 +66,8 @@ bool made_show(const struct show *show, struct made *made);
 
 /* commctl_ranks.c: the answer to "ranks" as a person wants it. false: it could not be printed, and
  * why was said. *ret_well: is all that was asked for well? */
+/* Says why, of @r from reading an answer that lacks the column @key if @r is -EPROTO. False. */
+bool cannot_read(int r, const char *key);
 bool has_group(const struct msg_tables *ranks, const char *group);
 bool show_why(const struct show *show, const char *group, const struct msg_tables *ranks,
               bool *ret_well);

@@ -36,19 +36,6 @@ static void time_text(int64_t ago_ms, char ret[64])
     snprintf(ret, 64, "%s.%03d", date, (int)(ms % 1000));
 }
 
-static void print_json_text(const char *key, const char *text, const char *after)
-{
-    printf("\"%s\": \"", key);
-    for (; *text; text++)
-        if (*text == '"' || *text == '\\')
-            printf("\\%c", *text);
-        else if ((unsigned char)*text < 0x20)
-            printf("\\u%04x", (unsigned char)*text);
-        else
-            putchar(*text);
-    printf("\"%s", after);
-}
-
 static void print_event(const struct options *o, const struct msg_tables *t, uint32_t row)
 {
     const char *uid = cell_of(t, row, "uid"), *text = cell_of(t, row, "text");
@@ -59,10 +46,13 @@ static void print_event(const struct options *o, const struct msg_tables *t, uin
         return;
     }
     printf("{\"number\": %s, ", cell_of(t, row, "number"));
-    print_json_text("time", cell_of(t, row, "time"), ", ");
-    print_json_text("event", cell_of(t, row, "event"), ", ");
-    printf("\"uid\": %s, ", *uid ? uid : "null");
-    print_json_text("text", text, "}\n");
+    printf("\"time\": ");
+    print_json(cell_of(t, row, "time"));
+    printf(", \"event\": ");
+    print_json(cell_of(t, row, "event"));
+    printf(", \"uid\": %s, \"text\": ", *uid ? uid : "null");
+    print_json(text);
+    puts("}");
 }
 
 /* What was lost: all that there have been since then, but those that came. */

@@ -113,6 +113,19 @@ static int add_columns(const struct show *show, const struct msg_table *table,
     return 0;
 }
 
+void print_json(const char *text)
+{
+    putchar('"');
+    for (; *text; text++)
+        if (*text == '"' || *text == '\\')
+            printf("\\%c", *text);
+        else if ((unsigned char)*text < ' ')
+            printf("\\u%04x", (unsigned char)*text);
+        else
+            putchar(*text);
+    putchar('"');
+}
+
 const char *colour_of(const char *key, const char *word)
 {
     static const char *const good[] = {"ready", "up", "self", "open", "HEALTHY", "COMPUTE_BOUND"};

@@ -10,7 +10,7 @@
 enum { LOOKS_MOST = 4 }; /* processes: each may take two seconds */
 enum { RECENT_S = 600 }; /* without a name, groups that ended longer ago are not spoken of */
 
-static bool cannot_read(int r, const char *key)
+bool cannot_read(int r, const char *key)
 {
     if (r == -EPROTO)
         complain("commd's answer lacks \"%s\"; use the commctl that came with it", key);
@@ -21,20 +21,10 @@ static bool cannot_read(int r, const char *key)
 
 bool has_group(const struct msg_tables *ranks, const char *group)
 {
-    const struct msg_table *t = ranks->tables;
-
-    if (!ranks->ntables)
-        return false;
-    for (uint32_t i = 0; i < t->ncolumns; i++) {
-        if (strcmp(t->columns[i].key, "name") && strcmp(t->columns[i].key, "group"))
-            continue;
-        for (uint32_t row = 0; row < t->nrows; row++) {
-            const char *cell = t->cells[(size_t)row * t->ncolumns + i];
-
-            if (cell && !strcmp(cell, group))
-                return true;
-        }
-    }
+    for (uint32_t row = 0; ranks->ntables && row < ranks->tables->nrows; row++)
+        if (!strcmp(cell_of(ranks, row, "name"), group) ||
+            !strcmp(cell_of(ranks, row, "group"), group))
+            return true;
     return false;
 }
 

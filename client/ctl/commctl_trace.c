@@ -14,27 +14,10 @@ static bool make_timeline(const struct msg_tables *answer, struct timeline *tl)
     const char *key;
     int r = timeline_make(answer, tl, &key);
 
-    if (r == -EPROTO)
-        complain("commd's answer lacks \"%s\"; use the commctl that came with it", key);
-    else if (r)
-        complain("%s", strerror(-r));
-    return r == 0;
+    return r == 0 || cannot_read(r, key);
 }
 
 /* ---- trace ------------------------------------------------------------------------------ */
-
-/* What commd sends is UTF-8 without control characters. */
-static void print_string(const char *text)
-{
-    putchar('"');
-    for (; *text; text++) {
-        if (*text == '"' || *text == '\\')
-            putchar('\\');
-        if ((unsigned char)*text >= ' ')
-            putchar(*text);
-    }
-    putchar('"');
-}
 
 /* A number for each node: Perfetto shows nodes as processes, and ranks as threads. */
 static unsigned node_number(const struct timeline *tl, unsigned rank)
@@ -54,7 +37,7 @@ static void print_names(const struct timeline *tl, unsigned i, const char *comma
     if (node_number(tl, i) == i + 1) {
         printf("%s\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%u,\"args\":{\"name\":", comma,
                i + 1);
-        print_string(rank->node);
+        print_json(rank->node);
         printf("}}");
         comma = ",";
     }
@@ -63,7 +46,7 @@ static void print_names(const struct timeline *tl, unsigned i, const char *comma
     if (rank->pid)
         snprintf(pid, sizeof(pid), " (pid %" PRId64 ")", rank->pid);
     snprintf(name, sizeof(name), "%s: rank %" PRId64 "%s", rank->name, rank->rank, pid);
-    print_string(name);
+    print_json(name);
     printf("}}");
 }
 
@@ -78,9 +61,9 @@ static void print_args(const struct timeline *tl, const struct timeline_op *op)
     const struct timeline_rank *rank = &tl->ranks[op->rank];
 
     printf("\"args\":{\"group\":");
-    print_string(rank->name);
+    print_json(rank->name);
     printf(",\"number\":%u,\"bytes\":%" PRIu64 ",\"dtype\":", op->number, op->bytes);
-    print_string(op->dtype);
+    print_json(op->dtype);
     if (op->late >= 0) {
         printf(",\"late_us\":");
         print_us(op->late);
@@ -97,7 +80,7 @@ static void print_gpu_event(const struct timeline *tl, const struct timeline_op 
 {
     printf(",\n{\"ph\":\"%c\",\"cat\":\"commd-gpu\",\"id\":\"%u.%u\",\"name\":", phase,
            op->rank + 1, op->number);
-    print_string(op->collective);
+    print_json(op->collective);
     printf(",\"pid\":%u,\"tid\":%u,\"ts\":", node_number(tl, op->rank), op->rank + 1);
     print_us(at);
     putchar(',');
@@ -115,7 +98,7 @@ static void print_op(const struct timeline *tl, const struct timeline_op *op, in
         return;
     }
     printf(",\n{\"ph\":\"%s\",\"cat\":\"commd\",\"name\":", op->ended ? "X" : "B");
-    print_string(op->collective);
+    print_json(op->collective);
     printf(",\"pid\":%u,\"tid\":%u,\"ts\":", node_number(tl, op->rank), op->rank + 1);
     print_us(op->begun - zero);
     if (op->ended) {
@@ -147,9 +130,9 @@ static void print_clocks(const struct timeline *tl)
         if (!rank->to_wall || (i > rank->in_group && !strcmp(rank->node, tl->ranks[i - 1].node)))
             continue;
         printf("%s{\"group\":", comma);
-        print_string(rank->name);
+        print_json(rank->name);
         printf(",\"node\":");
-        print_string(rank->node);
+        print_json(rank->node);
         if (rank->uncertainty < 0) {
             printf(",\"by\":\"time of day\"}");
         } else {
@@ -247,7 +230,7 @@ bool show_top(const struct show *show, const char *group, const struct msg_table
         top_row(&made, &tl.ranks[i]);
     }
     if (!ok)
-        complain("%s", strerror(ENOMEM));
+        cannot_read(-ENOMEM, NULL);
     ok = ok && made_show(show, &made);
     made_free(&made);
     timeline_free(&tl);

@@ -121,34 +121,9 @@ static const struct seat *speaker(const struct seats *seats, const struct seat *
 
 const char *verdict_name(enum verdict verdict)
 {
-    static const char *const names[] = {
-        [VERDICT_RANK_DEAD] = "RANK_DEAD",
-        [VERDICT_NODE_DEAD] = "NODE_DEAD",
-        [VERDICT_NODE_SILENT] = "NODE_SILENT",
-        [VERDICT_COMMD_DEAD] = "COMMD_DEAD",
-        [VERDICT_LINK_DEAD] = "LINK_DEAD",
-        [VERDICT_ENGINE_DEAD] = "ENGINE_DEAD",
-        [VERDICT_ENGINE_STOPPED] = "ENGINE_STOPPED",
-        [VERDICT_GPU_SERVICE_DEAD] = "GPU_SERVICE_DEAD",
-        [VERDICT_RANK_STOPPED] = "RANK_STOPPED",
-        [VERDICT_ORDER_INVERSION] = "ORDER_INVERSION",
-        [VERDICT_MISMATCH] = "MISMATCH",
-        [VERDICT_UNMATCHED] = "UNMATCHED",
-        [VERDICT_NOT_ARRIVED] = "NOT_ARRIVED",
-        [VERDICT_RANK_LEFT] = "RANK_LEFT",
-        [VERDICT_NOT_JOINED] = "NOT_JOINED",
-        [VERDICT_GPU_BEHIND] = "GPU_BEHIND",
-        [VERDICT_GPU_STALL] = "GPU_STALL",
-        [VERDICT_LINK_STALL] = "LINK_STALL",
-        [VERDICT_ABORTED] = "ABORTED",
-        [VERDICT_BROKEN] = "BROKEN",
-        [VERDICT_SLOW_RANK] = "SLOW_RANK",
-        [VERDICT_SLOW_LINK] = "SLOW_LINK",
-        [VERDICT_THROTTLED] = "THROTTLED",
-        [VERDICT_COMPUTE_BOUND] = "COMPUTE_BOUND",
-        [VERDICT_COMM_BOUND] = "COMM_BOUND",
-        [VERDICT_HEALTHY] = "HEALTHY",
-    };
+#define NAME(name_) [VERDICT_##name_] = #name_,
+    static const char *const names[] = {VERDICTS(NAME)};
+#undef NAME
 
     return names[verdict];
 }

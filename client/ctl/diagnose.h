@@ -5,38 +5,20 @@
 
 #include "shm/proto/msg.h"
 
-enum verdict {
-    /* what keeps it from getting on */
-    VERDICT_RANK_DEAD,
-    VERDICT_NODE_DEAD,
-    VERDICT_NODE_SILENT,
-    VERDICT_COMMD_DEAD,
-    VERDICT_LINK_DEAD,
-    VERDICT_ENGINE_DEAD,
-    VERDICT_ENGINE_STOPPED,
-    VERDICT_GPU_SERVICE_DEAD,
-    VERDICT_RANK_STOPPED,
-    VERDICT_ORDER_INVERSION,
-    VERDICT_MISMATCH,
-    VERDICT_UNMATCHED,
-    VERDICT_NOT_ARRIVED,
-    VERDICT_RANK_LEFT,
-    VERDICT_NOT_JOINED,
-    VERDICT_GPU_BEHIND,
-    VERDICT_GPU_STALL,
-    VERDICT_LINK_STALL,
-    VERDICT_ABORTED,
-    VERDICT_BROKEN,
-    /* it gets on, but one rank makes the others wait */
-    VERDICT_SLOW_RANK,
-    /* it gets on, over a link that loses data, or with less of its cores than it could use */
-    VERDICT_SLOW_LINK,
-    VERDICT_THROTTLED,
-    /* it is well */
-    VERDICT_COMPUTE_BOUND,
-    VERDICT_COMM_BOUND,
-    VERDICT_HEALTHY,
-};
+/* What keeps a group from getting on; from SLOW_RANK on it gets on, but one rank makes the others
+ * wait, a link loses data, or the group has less of its cores than it could use; the last three: it
+ * is well. */
+/* clang-format off */
+#define VERDICTS(V)                                                                                \
+    V(RANK_DEAD) V(NODE_DEAD) V(NODE_SILENT) V(COMMD_DEAD) V(LINK_DEAD) V(ENGINE_DEAD)             \
+    V(ENGINE_STOPPED) V(GPU_SERVICE_DEAD) V(RANK_STOPPED) V(ORDER_INVERSION) V(MISMATCH)           \
+    V(UNMATCHED) V(NOT_ARRIVED) V(RANK_LEFT) V(NOT_JOINED) V(GPU_BEHIND) V(GPU_STALL)              \
+    V(LINK_STALL) V(ABORTED) V(BROKEN) V(SLOW_RANK) V(SLOW_LINK) V(THROTTLED) V(COMPUTE_BOUND)     \
+    V(COMM_BOUND) V(HEALTHY)
+/* clang-format on */
+#define VERDICT(name_) VERDICT_##name_,
+enum verdict { VERDICTS(VERDICT) };
+#undef VERDICT
 
 enum { FINDING_TEXT = 4096 };
 

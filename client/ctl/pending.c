@@ -6,58 +6,21 @@
 
 #include <stdio.h>
 
-static bool is_pending(const struct seat *s)
+static bool is_pending(const struct seat *s, bool gpu)
 {
-    return is_open(s) && in_operation(s);
+    return is_open(s) && (gpu ? on_gpu(s) : in_operation(s));
+}
+
+/* Are both in one operation, by their hosts or by commd-gpu? */
+static bool in_same(const struct seat *a, const struct seat *b, bool gpu)
+{
+    return same_group(a, b) && is_pending(a, gpu) &&
+           (gpu ? a->gpu_ended == b->gpu_ended : a->started == b->started);
 }
 
 static bool late_than(const struct seat *s, const struct seat *waiter)
 {
     return is_late(s, waiter) && !seat_left(s);
-}
-
-/* Of the rows that are in the same operation the first one stands for it. */
-static bool first_pending(const struct seats *seats, unsigned i)
-{
-    const struct seat *of = &seats->at[i];
-
-    for (unsigned k = 0; k < i; k++)
-        if (is_pending(&seats->at[k]) && same_group(&seats->at[k], of) &&
-            seats->at[k].started == of->started)
-            return false;
-    return true;
-}
-
-static void fill_operation(const struct seats *seats, const struct seat *of, struct wait_row *p)
-{
-    *p = (struct wait_row){
-        .group = of->group, .name = of->name, .operation = of->operation, .number = of->started};
-    group_each(s, seats, of) {
-        if (!is_pending(s) || s->started != of->started)
-            continue;
-        p->waiting_ms = MAX(p->waiting_ms, s->asleep ? s->asleep_ms : 0);
-        if (!*p->operation)
-            p->operation = s->operation;
-    }
-    list_ranks(seats, of, waits_like, p->waiting, sizeof(p->waiting));
-    list_ranks(seats, of, late_than, p->missing, sizeof(p->missing));
-}
-
-/* The same of operations by commd-gpu. */
-static bool gpu_pending(const struct seat *s)
-{
-    return is_open(s) && on_gpu(s);
-}
-
-static bool first_gpu_pending(const struct seats *seats, unsigned i)
-{
-    const struct seat *of = &seats->at[i];
-
-    for (unsigned k = 0; k < i; k++)
-        if (gpu_pending(&seats->at[k]) && same_group(&seats->at[k], of) &&
-            seats->at[k].gpu_ended == of->gpu_ended)
-            return false;
-    return true;
 }
 
 static bool gpu_in_same(const struct seat *s, const struct seat *than)
@@ -70,19 +33,35 @@ static bool gpu_missing(const struct seat *s, const struct seat *than)
     return !seat_left(s) && (gpu_late(s, than) || gpu_unready(s, than));
 }
 
-static void fill_gpu(const struct seats *seats, const struct seat *of, struct wait_row *p)
+/* Of the rows that are in the same operation the first one stands for it. */
+static bool first_pending(const struct seats *seats, unsigned i, bool gpu)
+{
+    if (!is_pending(&seats->at[i], gpu))
+        return false;
+    for (unsigned k = 0; k < i; k++)
+        if (in_same(&seats->at[k], &seats->at[i], gpu))
+            return false;
+    return true;
+}
+
+static void fill_operation(const struct seats *seats, const struct seat *of, bool gpu,
+                           struct wait_row *p)
 {
     *p = (struct wait_row){.group = of->group,
                            .name = of->name,
-                           .operation = of->gpu_operation,
-                           .number = of->gpu_ended + 1,
-                           .gpu = true};
+                           .operation = gpu ? of->gpu_operation : of->operation,
+                           .number = gpu ? of->gpu_ended + 1 : of->started,
+                           .gpu = gpu};
     group_each(s, seats, of) {
-        if (gpu_pending(s) && s->gpu_ended == of->gpu_ended && s->gpu_ready)
-            p->waiting_ms = MAX(p->waiting_ms, s->gpu_ms);
+        if (!in_same(s, of, gpu))
+            continue;
+        if (gpu ? s->gpu_ready : s->asleep)
+            p->waiting_ms = MAX(p->waiting_ms, gpu ? s->gpu_ms : s->asleep_ms);
+        if (!gpu && !*p->operation)
+            p->operation = s->operation;
     }
-    list_ranks(seats, of, gpu_in_same, p->waiting, sizeof(p->waiting));
-    list_ranks(seats, of, gpu_missing, p->missing, sizeof(p->missing));
+    list_ranks(seats, of, gpu ? gpu_in_same : waits_like, p->waiting, sizeof(p->waiting));
+    list_ranks(seats, of, gpu ? gpu_missing : late_than, p->missing, sizeof(p->missing));
 }
 
 static void fill_message(const struct seat *of, struct wait_row *p)
@@ -108,10 +87,9 @@ int pending_operations(const struct msg_table *ranks, struct wait_row **ret_pend
         return r;
     pending = calloc(3 * (size_t)seats.n + 1, sizeof(*pending));
     for (unsigned i = 0; i < seats.n && pending; i++) {
-        if (is_pending(&seats.at[i]) && first_pending(&seats, i))
-            fill_operation(&seats, &seats.at[i], &pending[n++]);
-        if (gpu_pending(&seats.at[i]) && first_gpu_pending(&seats, i))
-            fill_gpu(&seats, &seats.at[i], &pending[n++]);
+        for (int gpu = 0; gpu < 2; gpu++)
+            if (first_pending(&seats, i, gpu))
+                fill_operation(&seats, &seats.at[i], gpu, &pending[n++]);
         if (is_open(&seats.at[i]) && *seats.at[i].message)
             fill_message(&seats.at[i], &pending[n++]);
     }

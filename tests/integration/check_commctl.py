@@ -92,7 +92,7 @@ def main():
     heads = re.findall(r"^\.TP\n\.(?:B|BR|BI) (.*)$", parts["OPTIONS"], re.M)
     described = [word for head in heads for word in re.findall(r"--[a-z]+", head)]
     same("commctl.8, OPTIONS,", described, options)
-    verdicts = re.findall(r"^ +VERDICT_([A-Z_]+)\b", read("client/ctl/diagnose.h"), re.M)
+    verdicts = re.findall(r"\bV\(([A-Z_]+)\)", read("client/ctl/diagnose.h"))
     heads = re.findall(r"^\.TP\n\.(?:B|BR) (.*)$", parts["VERDICTS"], re.M)
     described = [word for head in heads for word in re.findall(r"[A-Z_]{4,}", head)]
     same("commctl.8, VERDICTS,", described, verdicts)
