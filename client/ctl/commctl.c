@@ -97,7 +97,7 @@ static void add_missing(const struct options *o, const struct msg_tables *groups
     for (uint32_t row = 0; groups->ntables && missing < table->ncolumns && row < table->nrows;
          row++) {
         const char *word = cell_of(groups, row, "state");
-        enum group_state state = read_group_state(word);
+        enum group_state state = read_word(GROUP_WORDS, word);
         char **cell = &table->cells[(size_t)row * table->ncolumns + missing], *text;
 
         if (**cell || (state != GROUP_JOINING && state != GROUP_STARTING))

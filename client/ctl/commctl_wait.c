@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "client/ctl/commctl.h"
+#include "client/ctl/words.h"
 #include "shm/proto/codec.h"
 
 enum { LOOK_MS = 200, ASK_MS = 5000, ASK_LEAST_MS = 2000, MISSING_MAX = 1024 };
@@ -50,6 +51,13 @@ static bool cell_is(const struct msg_tables *t, uint32_t row, const char *key, c
     return !strcmp(cell_of(t, row, key), value);
 }
 
+static bool is_up(const struct msg_tables *nodes, uint32_t row)
+{
+    enum node_state state = read_word(NODE_WORDS, cell_of(nodes, row, "state"));
+
+    return state == NODE_UP || state == NODE_SELF;
+}
+
 static uint32_t rows(const struct msg_tables *t)
 {
     return t->ntables ? t->tables->nrows : 0;
@@ -66,7 +74,7 @@ static void look_nodes(const struct msg_tables *nodes, unsigned wanted, char mis
     unsigned up = 0, all = rows(nodes);
 
     for (uint32_t i = 0; i < all; i++)
-        up += cell_is(nodes, i, "state", "up") || cell_is(nodes, i, "state", "self");
+        up += is_up(nodes, i);
     if (up >= (wanted ? wanted : all))
         return;
     add(missing, "%u of %u nodes are up", up, wanted ? wanted : all);
@@ -75,7 +83,7 @@ static void look_nodes(const struct msg_tables *nodes, unsigned wanted, char mis
     for (uint32_t i = 0; i < all; i++) {
         const char *why = cell_of(nodes, i, "last_error");
 
-        if (!cell_is(nodes, i, "state", "up") && !cell_is(nodes, i, "state", "self"))
+        if (!is_up(nodes, i))
             add(missing, "node %s is %s%s%s", cell_of(nodes, i, "node"), cell_of(nodes, i, "state"),
                 *why ? ": " : "", why);
     }
@@ -97,7 +105,7 @@ static void look_group(const struct msg_tables *groups, const char *name, char m
 
         if (!cell_is(groups, i, "name", name) && !cell_is(groups, i, "group", name))
             continue;
-        if (cell_is(groups, i, "state", "open"))
+        if (read_word(GROUP_WORDS, cell_of(groups, i, "state")) == GROUP_OPEN)
             return;
         snprintf(text, sizeof(text), "group \"%s\" is %s%s%s", name, cell_of(groups, i, "state"),
                  *ranks ? ", missing ranks " : "", ranks);

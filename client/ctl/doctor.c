@@ -2,6 +2,8 @@
  * something was looked at need not look again. An error keeps jobs from running; a warning makes
  * them slow, or will become an error. */
 #include "client/ctl/doctor.h"
+#include "client/ctl/words.h"
+#include "shm/proto/cause_text.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -106,11 +108,9 @@ static void judge_pids(const struct doctor_facts *f, struct doctor_findings *all
 /* It may not be needed; whoever asked for it and did not get it has gone through host memory. */
 static void judge_gpu(const struct doctor_facts *f, struct doctor_findings *all)
 {
-    static const char unasked[] = "nobody has asked";
-
     if (!*f->gpu || !strcmp(f->gpu, "none"))
         return;
-    if (strcmp(f->gpu, "down") || !strncmp(f->gpu_text, unasked, strlen(unasked)))
+    if (strcmp(f->gpu, "down") || !strcmp(f->gpu_text, TEXT_GPU_UNASKED))
         tell_finding(all, DOCTOR_OK, "GPU service", "", "%s: %s", f->gpu, f->gpu_text);
     else
         tell_finding(all, DOCTOR_WARNING, "GPU service",
@@ -308,10 +308,11 @@ static void judge_link(const struct doctor_facts *f, const struct doctor_node *n
 static void judge_node(const struct doctor_facts *f, const struct doctor_node *n,
                        struct doctor_findings *all)
 {
+    enum node_state state = read_word(NODE_WORDS, n->state);
     char check[64];
 
     snprintf(check, sizeof(check), "node %s", n->name);
-    if (!strcmp(n->state, "draining"))
+    if (state == NODE_DRAINING)
         tell_finding(all, DOCTOR_ERROR, check, "when it shall: commctl drain --undo there",
                      "it is draining: it takes no new clients and groups");
     else if (n->apart_s > 0)
@@ -322,7 +323,7 @@ static void judge_node(const struct doctor_facts *f, const struct doctor_node *n
                      "its commd is linked, but its engine and ours have had no connection for "
                      "%" PRId64 " s: no data come through",
                      n->apart_s);
-    else if (strcmp(n->state, "up"))
+    else if (state != NODE_UP)
         judge_connection(n, check, all);
     else
         judge_link(f, n, check, all);

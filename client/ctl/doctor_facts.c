@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "client/ctl/doctor.h"
+#include "client/ctl/words.h"
 
 /* ---- files -------------------------------------------------------------------------------- */
 
@@ -255,14 +256,17 @@ void doctor_look_at_nodes(struct doctor_facts *facts, unsigned ms)
     unsigned left = 0;
 
     for (unsigned i = 0; i < facts->nnodes; i++) {
+        enum node_state state;
+
         facts->nodes[i].connect_error = DOCTOR_UNKNOWN;
         facts->nodes[i].mtu = DOCTOR_UNKNOWN;
         look_at_way(&facts->nodes[i]);
         if (!fds)
             continue;
         fds[i] = (struct pollfd){.fd = -1, .events = POLLOUT};
-        /* who drains is linked, and would log a connection that is only tried */
-        if (strcmp(facts->nodes[i].state, "up") && strcmp(facts->nodes[i].state, "draining"))
+        /* a node that drains is linked, and would log a connection that is only tried */
+        state = read_word(NODE_WORDS, facts->nodes[i].state);
+        if (state != NODE_UP && state != NODE_DRAINING)
             fds[i].fd = begin_connect(&facts->nodes[i], SOCK_STREAM);
         left += fds[i].fd >= 0;
     }

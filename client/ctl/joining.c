@@ -125,7 +125,7 @@ bool diagnose_missing(const struct msg_table *ranks, const char *name, const cha
     for (unsigned i = 0; i < seats.n; i++) {
         const struct seat *s = &seats.at[i];
 
-        if (!is(s->name, name) || s->group_state != read_group_state(state) ||
+        if (!is(s->name, name) || s->group_state != read_word(GROUP_WORDS, state) ||
             s->uid != strtoull(uid, NULL, 10))
             continue;
         if (!of || *s->missing)

@@ -88,7 +88,7 @@ static void read_link(const struct msg_table *links, uint32_t row, struct link_r
     *link = (struct link_row){
         .node = cells_at(links, row, cells_column(links, "node")),
         .peer = cells_at(links, row, cells_column(links, "peer")),
-        .state = read_link_state(cells_at(links, row, cells_column(links, "state"))),
+        .state = read_word(LINK_WORDS, cells_at(links, row, cells_column(links, "state"))),
         .quality = {n[0], n[1], n[2], n[3], n[4], n[5]},
         .row = row,
     };

@@ -35,12 +35,12 @@ static void read_row(const struct msg_table *t, const uint32_t at[RANKS_NCOLUMNS
     s->asleep = *cells_at(t, row, at[RANKS_asleep_ms]) != 0;
     s->watched = *cells_at(t, row, at[RANKS_watched_ms]) != 0;
     s->unready = *cells_at(t, row, at[RANKS_unready_ms]) != 0;
-    s->group_state = read_group_state(s->state);
+    s->group_state = read_word(GROUP_WORDS, s->state);
     s->ended = s->group_state == GROUP_ENDED;
-    s->process_state = read_process_state(s->process);
+    s->process_state = read_word(PROCESS_WORDS, s->process);
     s->end = read_process_end(s->exit);
     s->cause_code = read_cause(s->cause);
-    s->gpu_end = read_gpu_end(s->gpu_error);
+    s->gpu_end = read_word(GPU_END_WORDS, s->gpu_error);
     s->sends = is(s->message, "send");
     s->gone_left = is(s->gone, "left");
 }

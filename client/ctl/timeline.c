@@ -20,6 +20,7 @@
 #include "client/ctl/timeline.h"
 
 #include "client/ctl/cells.h"
+#include "client/ctl/words.h"
 
 #include <stdio.h>
 
@@ -66,7 +67,7 @@ static void read_rank(const struct msg_table *t, uint32_t row, struct timeline_r
         .asleep_ms = asleep_ms(t, row),
         .rank = *number_text ? time_of(number_text) : -1,
         .pid = time_of(cells_by_key(t, row, "pid", missing)),
-        .ended = !strcmp(cells_by_key(t, row, "state", missing), "ended"),
+        .ended = read_word(GROUP_WORDS, cells_by_key(t, row, "state", missing)) == GROUP_ENDED,
         .uncertainty = -1,
     };
 }
@@ -341,13 +342,6 @@ static void compare_one(struct timeline *tl, unsigned begin, unsigned end)
     }
 }
 
-static int by_time(const void *a, const void *b)
-{
-    const int64_t *x = a, *y = b;
-
-    return (*x > *y) - (*x < *y);
-}
-
 static int64_t op_took(const struct timeline_op *op)
 {
     return op->ended - op->begun;
@@ -376,7 +370,7 @@ static void sort_times(const struct timeline *tl, int64_t *room,
             rank->times[rank->compared++] = time(&tl->ops[i]);
     }
     for (unsigned i = 0; i < tl->nranks; i++)
-        qsort(tl->ranks[i].times, tl->ranks[i].compared, sizeof(*room), by_time);
+        qsort(tl->ranks[i].times, tl->ranks[i].compared, sizeof(*room), by_size);
 }
 
 /* One operation in a hundred that waits for the scheduler makes the mean three times as large as

@@ -8,34 +8,20 @@
 #include <signal.h>
 #include <stdio.h>
 
-/* The place of @word in @words; 0: it has none. */
-static unsigned find_word(const char *const *words, unsigned n, const char *word)
+unsigned read_word(const char *words, const char *word)
 {
-    while (--n && strcmp(words[n], word))
-        continue;
-    return n;
-}
+    size_t len = strlen(word);
 
-enum group_state read_group_state(const char *word)
-{
-    static const char *const words[] = {[GROUP_UNKNOWN] = "",
-                                        [GROUP_STARTING] = "starting",
-                                        [GROUP_JOINING] = "joining",
-                                        [GROUP_OPEN] = "open",
-                                        [GROUP_ENDED] = "ended"};
+    for (unsigned place = 1; len; place++, words++) {
+        size_t n = strcspn(words, ",");
 
-    return find_word(words, ARRAY_LEN(words), word);
-}
-
-enum process_state read_process_state(const char *word)
-{
-    static const char *const words[] = {
-        [PROCESS_OTHER] = "",        [PROCESS_RUNNING] = "running", [PROCESS_STOPPED] = "stopped",
-        [PROCESS_TRACED] = "traced", [PROCESS_FROZEN] = "frozen",   [PROCESS_DIED] = "died",
-        [PROCESS_LEFT] = "left",
-    };
-
-    return find_word(words, ARRAY_LEN(words), word);
+        if (n == len && !strncmp(words, word, n))
+            return place;
+        words += n;
+        if (!*words)
+            break;
+    }
+    return 0;
 }
 
 enum process_end read_process_end(const char *text)
@@ -51,25 +37,6 @@ enum process_end read_process_end(const char *text)
     if (number == SIGKILL)
         return END_KILLED;
     return number == SIGTERM || number == SIGINT || number == SIGHUP ? END_TOLD : END_CRASHED;
-}
-
-enum gpu_end read_gpu_end(const char *word)
-{
-    static const char *const words[] = {
-        [GPU_END_OTHER] = "", [GPU_END_LOST] = "gpu lost", [GPU_END_MISMATCH] = "mismatch"};
-
-    return find_word(words, ARRAY_LEN(words), word);
-}
-
-enum link_state read_link_state(const char *word)
-{
-    static const char *const words[] = {[LINK_OTHER] = "",
-                                        [LINK_APART] = "linking",
-                                        [LINK_PARTIAL] = "partial",
-                                        [LINK_SILENT] = "silent",
-                                        [LINK_DOWN] = "down"};
-
-    return find_word(words, ARRAY_LEN(words), word);
 }
 
 enum cause read_cause(const char *word)

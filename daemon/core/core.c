@@ -16,6 +16,7 @@
  * Randomness comes from config.seed alone, time from the events: the same events give the same
  * actions. */
 #include "daemon/core/core_internal.h"
+#include "shm/proto/cause_text.h"
 
 uint64_t core_random(struct core *core)
 {
@@ -97,7 +98,7 @@ void core_setup(struct core *core, const struct core_config *config)
     core->gpu.life.backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
     core->gpu.life.ping_ms = CORE_NEVER;
     text_copy(core->gpu.life.text, sizeof(core->gpu.life.text),
-              config->gpu ? "nobody has asked for it yet" : config->gpu_why);
+              config->gpu ? TEXT_GPU_UNASKED : config->gpu_why);
     core->heartbeat_ms = config->nnodes > 1 ? 0 : CORE_NEVER;
     core->silent_ms = core->expire_ms = core->promised_ms = CORE_NEVER;
     act_reset(core);

@@ -1,5 +1,5 @@
-/* cause_text.h - texts of causes by which commctl decides, as commd writes them: each stands here
- * once, as the format of its writer and for its reader (client/ctl/words.c). More may follow. */
+/* cause_text.h - texts of commd by which commctl decides: each stands here once, as the format of
+ * its writer and for its reader (client/ctl/words.c, doctor.c). A cause may go on behind it. */
 #ifndef COMMD_CAUSE_TEXT_H
 #define COMMD_CAUSE_TEXT_H
 
@@ -10,5 +10,7 @@
 #define TEXT_LINK_FAILED   "the link failed"
 #define TEXT_ENGINE_LOST   "the engine of node %s was lost"
 #define TEXT_ENGINES_APART "the engines of nodes %s and %s lost each other"
+
+#define TEXT_GPU_UNASKED   "nobody has asked for it yet" /* why commd-gpu is down */
 
 #endif

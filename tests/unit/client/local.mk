@@ -27,12 +27,14 @@ tests_unit_client_test_diagnose_LDADD = libcommd-proto.la libcommd-shm.la $(PROT
 	$(CMOCKA_LIBS)
 
 tests_unit_client_test_timeline_SOURCES = tests/unit/client/test_timeline.c \
-	client/ctl/timeline.c client/ctl/timeline.h
-tests_unit_client_test_timeline_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+	client/ctl/timeline.c client/ctl/timeline.h client/ctl/words.c client/ctl/words.h
+tests_unit_client_test_timeline_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) \
+	$(CMOCKA_LIBS)
 
 tests_unit_client_test_doctor_SOURCES = tests/unit/client/test_doctor.c client/ctl/doctor.c \
-	client/ctl/doctor.h client/ctl/doctor_facts.c
-tests_unit_client_test_doctor_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+	client/ctl/doctor.h client/ctl/doctor_facts.c client/ctl/words.c client/ctl/words.h
+tests_unit_client_test_doctor_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) \
+	$(CMOCKA_LIBS)
 
 # Runs client/ctl/commctl, which make check has built with everything else.
 tests_unit_client_test_commctl_SOURCES = tests/unit/client/test_commctl.c tests/lib/frames.h
