@@ -218,6 +218,7 @@ static void follow_chain(struct finding *f, const struct seats *seats, const str
     bool named = !is(begin->group, f->group) || !is(begin->name, f->name);
     unsigned n = 1;
 
+    assert(stuck_ms(begin) || held_in_operation(begin));
     path[0] = begin;
     f->waiting_ms = held_in_operation(begin) ? begin->asleep_ms : stuck_ms(begin);
     *ret_end = (struct chain_end){0};

@@ -219,7 +219,8 @@ void find_end(struct finding *f, const struct seats *seats, const struct seat *w
               const struct step *step, struct chain_end *ret_end)
 {
     switch (step->kind) {
-    case STEP_ON:
+    case STEP_ON: /* it is no end */
+        assert(false);
         break;
     case STEP_NOBODY:
         return find_nobody(f, seats, waiter, ret_end);

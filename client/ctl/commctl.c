@@ -180,6 +180,7 @@ static struct {
 
 void complain_to(char *buf, size_t size)
 {
+    assert(!buf || size);
     complaints.buf = buf;
     complaints.size = size;
     if (buf)
@@ -288,6 +289,7 @@ static int show_group(const struct verb *verb, const struct options *o,
 {
     bool well = true;
 
+    assert(verb->show_group);
     if (o->group && answer->ntables && !has_group(answer, o->group))
         return no_group(verb, o, answer);
     if (answer->ntables && !verb->show_group(&o->show, o->group, answer, &well))

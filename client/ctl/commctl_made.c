@@ -24,6 +24,7 @@ void made_free(struct made *made)
 
 void made_text(struct made *made, const char *text)
 {
+    assert(made->at < made->table.ncolumns * made->table.nrows);
     made->cells[made->at++] = (char *)text; /* only read */
 }
 
@@ -48,5 +49,6 @@ bool made_show(const struct show *show, struct made *made)
 {
     struct msg_tables tables = {.ntables = 1, .tables = &made->table};
 
+    assert(made->at == made->table.ncolumns * made->table.nrows); /* no cell is missing */
     return show_tables(show, &tables);
 }

@@ -43,6 +43,7 @@ static void find_cause(struct finding *f, const struct seats *seats, const struc
     enum cause_told told = read_cause_text(of->cause_code, of->cause_text, names);
     const struct seat *one = NULL;
 
+    assert(of->cause_code);
     tell(f->evidence, "%s: %s", of->cause, of->cause_text);
     if (told == TOLD_KICK) {
         f->verdict = VERDICT_ABORTED; /* whatever its ranks did then */
@@ -125,6 +126,7 @@ const char *verdict_name(enum verdict verdict)
     static const char *const names[] = {VERDICTS(NAME)};
 #undef NAME
 
+    assert(verdict < ARRAY_LEN(names) && names[verdict]);
     return names[verdict];
 }
 

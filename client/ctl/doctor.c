@@ -357,6 +357,7 @@ const char *doctor_level_name(enum doctor_level level)
 {
     static const char *const names[] = {"ok", "warning", "error"};
 
+    assert(level < ARRAY_LEN(names));
     return names[level];
 }
 

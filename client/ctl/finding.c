@@ -13,6 +13,7 @@ void tell(char *text, const char *fmt, ...)
     va_list ap;
     int n;
 
+    assert(used < FINDING_TEXT);
     if (used >= room)
         return;
     if (used)
@@ -195,6 +196,7 @@ void say_waiting(struct finding *f, const struct seats *seats, const struct seat
     const char *had = f->killed ? "had waited" : NULL;
     unsigned n;
 
+    assert(waits_in_operation(waiter) || waits_on_gpu(waiter) || *waiter->message);
     if (named)
         snprintf(of, sizeof(of), " of group \"%s\"", group_name(waiter, group));
     if (waits_in_operation(waiter)) {
@@ -237,6 +239,7 @@ void find_stopped(struct finding *f, const struct seat *s)
 {
     char name[SEAT_NAME], pid[PID_NAME];
 
+    assert(is_stopped(s));
     f->verdict = VERDICT_RANK_STOPPED;
     blame(f, s);
     if (s->process_state == PROCESS_TRACED) {

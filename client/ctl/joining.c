@@ -76,6 +76,7 @@ void find_joining(struct finding *f, const struct seats *seats, const struct sea
     char name[SEAT_NAME], list[RANKS_NAME];
     unsigned n;
 
+    assert(elsewhere || of->group_state == GROUP_JOINING || !*of->group);
     group_each(s, seats, of) {
         if (*s->missing)
             missing = s->missing;

@@ -27,6 +27,7 @@ static const struct seat *died_in(const struct seats *seats, const struct seat *
 {
     const struct seat *in = &seats->before->at[s - seats->at];
 
+    assert(s >= seats->at && s < seats->at + seats->n);
     if (!is_dead(s))
         return NULL;
     if (stuck_ms(in) < KILLED_MS)
@@ -41,6 +42,7 @@ static const struct seat *killed_in(const struct seats *seats, const struct seat
 {
     const struct seat *row = row_of_first(seats, of), *longest = NULL;
 
+    assert(seats->before && seats->before->n == seats->n);
     if (row ? ended_by_itself(seats, row) || (!died_in(seats, row) && !was_ended(row))
             : first_gone(seats, of) != NULL)
         return NULL;

@@ -50,6 +50,7 @@ static void find_node_lost(struct finding *f, enum cause_told told)
 void find_lost(struct finding *f, enum cause cause, enum cause_told told,
                char names[2][MSG_NAME_MAX])
 {
+    assert(told != TOLD_KICK);
     snprintf(f->lost_node, sizeof(f->lost_node), "%s", names[0]);
     if (cause == CAUSE_NODE_LOST)
         return find_node_lost(f, told);

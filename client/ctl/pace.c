@@ -192,6 +192,7 @@ static void find_often_late(struct finding *f, const struct seats *seats,
     uint64_t waits = waiter->lately_ms ? waiter->lately_in_ms * 100 / waiter->lately_ms : 0, in;
     char name[SEAT_NAME];
 
+    assert(waiter->asleep);
     if (stuck->rank < 0 || waits < OFTEN_PCT)
         return;
     group_each(s, seats, waiter) {
@@ -222,6 +223,7 @@ bool find_usual(struct finding *f, const struct seats *seats, const struct seat 
 {
     struct finding stuck = *f;
 
+    assert(stuck_ms(waiter));
     if (!stuck_in_operation(waiter) || waiter->asleep_ms > 2 * waiter->usual_ms)
         return false;
     follow_strictly(&stuck, seats, waiter);

@@ -211,6 +211,7 @@ unsigned list_ranks(const struct seats *seats, const struct seat *of, seat_match
     struct rank_list list;
     int64_t last = -1;
 
+    assert(same_group(seats->by_rank[of->group_at], of));
     rank_list_init(&list, buf, len);
     group_each(s, seats, of) {
         if (s->rank <= last || !match(s, of))
@@ -237,6 +238,7 @@ unsigned list_world(const struct seats *seats, const struct seat *of, seat_match
     struct rank_list list;
     bool same = true;
 
+    assert(same_group(seats->by_rank[of->group_at], of));
     group_each(s, seats, of) {
         if (s->rank < 0 || !match(s, of))
             continue;

@@ -245,6 +245,7 @@ static void look_at_stack(uint32_t pid, struct process_look *look)
 
 void stack_look(uint32_t pid, struct process_look *ret_look)
 {
+    assert(pid);
     *ret_look = (struct process_look){0};
     look_at_output(pid, ret_look);
     look_at_tracer(pid, ret_look);

@@ -145,6 +145,7 @@ static int read_ops(const struct msg_table *t, struct timeline *tl, const char *
 
 static unsigned group_of(const struct timeline *tl, const struct timeline_op *op)
 {
+    assert(op->rank < tl->nranks);
     return tl->ranks[op->rank].in_group;
 }
 
@@ -171,6 +172,7 @@ static unsigned same_end(const struct timeline *tl, unsigned begin)
 {
     unsigned end = begin + 1;
 
+    assert(begin < tl->nops);
     while (end < tl->nops && tl->ops[end].number == tl->ops[begin].number &&
            tl->ops[end].gpu == tl->ops[begin].gpu &&
            group_of(tl, &tl->ops[end]) == group_of(tl, &tl->ops[begin]))
@@ -268,6 +270,7 @@ static void align_rank(struct timeline *tl, unsigned begin, unsigned ref, unsign
     unsigned twin = begin;
     int64_t offset, uncertainty;
 
+    assert(rank->to_wall && tl->ranks[ref].to_wall);
     while (!tl->ranks[twin].to_wall || strcmp(tl->ranks[twin].node, rank->node))
         twin++; /* to itself at last */
     if (twin != i) {
@@ -320,6 +323,7 @@ static void compare_one(struct timeline *tl, unsigned begin, unsigned end)
 {
     int64_t first = TIME_MAX * 2, last = 0;
 
+    assert(begin < end && end <= tl->nops);
     if (end - begin != tl->ranks[tl->ops[begin].rank].size)
         return;
     for (unsigned i = begin; i < end; i++) {

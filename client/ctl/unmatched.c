@@ -105,6 +105,7 @@ bool find_unmatched(struct finding *f, const struct seats *seats, const struct s
     const struct seat *o = other_end(seats, s), *third = third_side(seats, s);
     bool lies = !sends(s) && s->unasked_from >= 0 && s->unasked_from == s->message_peer;
 
+    assert(*s->message);
     if (!o || is_under_way(s, o))
         return false;
     if (!lies && !third && !(has_wish(o) && sends(o) != sends(s)))

@@ -12,6 +12,7 @@ unsigned read_word(const char *words, const char *word)
 {
     size_t len = strlen(word);
 
+    assert(*words);
     for (unsigned place = 1; len; place++, words++) {
         size_t n = strcspn(words, ",");
 
@@ -90,6 +91,7 @@ enum cause_told read_cause_text(enum cause cause, const char *text, char names[2
         {CAUSE_ENGINE_LOST, TOLD_ENGINE_LOST, TEXT_ENGINE_LOST},
     };
 
+    assert(cause < CAUSE_COUNT);
     for (unsigned i = 0; i < ARRAY_LEN(texts); i++)
         if (texts[i].cause == cause && scan_text(text, texts[i].format, names))
             return texts[i].told;

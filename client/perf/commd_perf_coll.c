@@ -95,6 +95,7 @@ int perf_timed(int coll, int size)
 
 bool perf_is_timed(int coll, int rank, int size)
 {
+    assert(rank >= 0 && rank < size);
     return rank < perf_timed(coll, size);
 }
 
@@ -133,6 +134,7 @@ static size_t block(const struct perf *perf, const struct perf_shape *s, int i, 
 {
     int last = s->size % 2 ? s->size - 1 : -1;
 
+    assert(i >= 0 && i < s->size && j >= 0 && j < s->size);
     if (!info(perf->coll)->counted || i == last || j == last)
         return s->count;
     return (i + j) % 2 ? s->count - s->count / 2 : s->count + s->count / 2;

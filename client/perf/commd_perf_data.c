@@ -87,6 +87,7 @@ static const struct {
 
 double perf_data_scale(int rank)
 {
+    assert(rank >= 0);
     return scales[(unsigned)rank % ARRAY_LEN(scales)].scale;
 }
 
@@ -153,11 +154,12 @@ static int reduced(const struct perf_data *d, uint32_t i)
     return d->perf->redop == COMMD_AVG ? v / d->size : v;
 }
 
-/* |v| < 2048: exact. Sign, exponent biased by 15, ten bits of fraction. */
+/* Sign, exponent biased by 15, ten bits of fraction. */
 static uint16_t to_f16(int v)
 {
     unsigned sign = v < 0 ? 0x8000 : 0, m = (unsigned)abs(v), e = 0;
 
+    assert(m < 2048); /* what f16 holds exactly */
     if (m == 0)
         return 0;
     while (m >> (e + 1))
@@ -165,9 +167,10 @@ static uint16_t to_f16(int v)
     return (uint16_t)(sign | (e + 15) << 10 | ((m << (10 - e)) & 0x3ff));
 }
 
-/* |v| <= 256: exact. The upper half of an f32. */
+/* The upper half of an f32. */
 static uint16_t to_bf16(int v)
 {
+    assert(abs(v) <= 256); /* what bf16 holds exactly */
     float f = (float)v;
     uint32_t bits;
 
@@ -215,6 +218,7 @@ static const uint8_t *source_input(struct perf_data *d, int source)
 {
     uint8_t *input = d->result + (size_t)source * PERIOD * d->elem;
 
+    assert(source >= 0 && source < d->size);
     if (d->shown[source])
         return input;
     for (uint32_t i = 0; i < PERIOD; i++)
@@ -229,6 +233,7 @@ int perf_data_new(const struct perf *perf, int rank, int size, struct perf_data 
     int dtype = perf->dtype;
     size_t results = perf_reduces(perf->coll) ? 1 : (size_t)size;
 
+    assert(rank >= 0 && rank < size);
     if (!d)
         return -ENOMEM;
     d->perf = perf;

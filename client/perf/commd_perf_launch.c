@@ -145,6 +145,7 @@ int perf_launch(const struct perf *perf)
     pid_t parent = getpid();
     sigset_t block, old;
 
+    assert(perf->per_node > 0 && perf->nnodes > 0);
     share_complaint();
     fflush(NULL); /* or each rank would write what is buffered */
     sigemptyset(&block);

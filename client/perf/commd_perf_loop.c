@@ -57,6 +57,7 @@ static size_t next_size(const struct perf *perf, size_t bytes)
 {
     size_t next;
 
+    assert(!perf->factor != !perf->step);
     if (perf->factor ? mul_overflows(bytes, perf->factor, &next)
                      : add_overflows(bytes, perf->step, &next))
         return 0;
@@ -139,6 +140,7 @@ static int run_queue(const struct measurement *m)
     const struct perf_loop *l = m->loop;
     int r = 0;
 
+    assert(l->memory && l->perf->queue > 0);
     for (int i = 0; i < l->perf->queue && !r; i++)
         r = l->library->run(l->arg, m->ops);
     return r ? r : l->memory->wait(l->gpu);
@@ -252,6 +254,7 @@ static int iterations_for(struct measurement *m, int ms, int most, double *ret_u
     uint64_t more = 1;
     int r = 0;
 
+    assert(ms > 0 && *io_done < most);
     for (int n = 1; !r && more && *io_done < most; n = MIN(2 * n, BATCH_MOST)) {
         r = iterations(m, MIN(n, most - *io_done), ret_us ? ret_us + *io_done : NULL, io_done);
         more = perf_now_us() < until;
@@ -288,6 +291,7 @@ static int over_ranks(const struct measurement *m, double *times, int n)
     int how = l->perf->average, ranks = perf_timed(l->perf->coll, l->size);
     bool counts = perf_is_timed(l->perf->coll, l->rank, l->size);
 
+    assert(how >= PERF_RANK0 && how <= PERF_MAX);
     if (how == PERF_RANK0 || ranks == 0)
         return PERF_OK;
     for (int i = 0; i < n; i++)
@@ -304,6 +308,7 @@ static int overlapped(struct measurement *m, int n, struct perf_row *row)
     double units = row->p50_us * m->units_per_us;
     int r;
 
+    assert(n > 0 && m->units_per_us > 0);
     for (int i = 0; i < n; i++) {
         if (iterate_compute(m, units, &m->compute[i]) || iterate(m, units, &m->together[i]))
             return library_failed(m);
@@ -363,6 +368,7 @@ static int measure_size(struct measurement *m, size_t count)
     const struct perf_loop *l = m->loop;
     int n = iterations_of(l->perf, perf_bytes(l->perf, l->size, count));
 
+    assert(count > 0);
     perf_shape_fini(&m->shape);
     free(m->times);
     free(m->ns);
@@ -529,6 +535,7 @@ int perf_measure(const struct perf_loop *loop)
 {
     _cleanup_(measurement_fini) struct measurement m = {.loop = loop};
 
+    assert(loop->rank >= 0 && loop->rank < loop->size);
     if (make_buffers(&m)) {
         perf_complain(loop->rank, "not enough memory for %zu bytes in each of %d group%s",
                       loop->perf->max_bytes, loop->perf->groups,

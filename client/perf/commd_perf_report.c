@@ -122,6 +122,7 @@ int report_row(struct perf_report *report, const struct perf_row *row)
 {
     struct perf_row *rows = realloc(report->rows, (report->nrows + 1) * sizeof(*rows));
 
+    assert(row->iterations > 0);
     if (!rows) {
         perf_complain(0, "out of memory");
         return PERF_FAILED;

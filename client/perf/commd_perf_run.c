@@ -74,6 +74,7 @@ static struct commd_op half(const struct own_rank *run, const struct commd_op *o
 {
     struct commd_op h = *op;
 
+    assert(perf_point_to_point(op->coll));
     h.coll = coll;
     h.peer = coll == COMMD_SEND ? perf_dest(op->coll, run->rank, run->size)
                                 : perf_source(op->coll, run->rank, run->size);
@@ -84,6 +85,7 @@ static int run_start_one(struct own_rank *run, int g, const struct commd_op *op)
 {
     struct commd_op both[2];
 
+    assert(!run->works[g]);
     if (!perf_point_to_point(op->coll))
         return commd_start(run->groups[g], op, NULL, NULL, &run->works[g]);
     both[0] = half(run, op, COMMD_RECV);
@@ -122,6 +124,7 @@ static int send_and_receive(struct own_rank *run, const struct commd_op *op)
     struct commd_op send = half(run, op, COMMD_SEND), recv = half(run, op, COMMD_RECV);
     int r = commd_start(run->groups[0], &recv, NULL, NULL, &run->works[0]);
 
+    assert(op->coll == PERF_SENDRECV);
     if (!r)
         r = commd_run(run->groups[0], &send);
     return r ? r : run_wait(run);
@@ -133,6 +136,7 @@ static int ping_or_pong(struct own_rank *run, const struct commd_op *op)
     bool first = run->rank < send.peer;
     int r;
 
+    assert(op->coll == PERF_PINGPONG);
     if (send.peer < 0)
         return 0;
     r = commd_run(run->groups[0], first ? &send : &recv);

@@ -18,6 +18,7 @@ double perf_percentile(const double *sorted, int n, int permille)
 {
     int64_t k = ((int64_t)n * permille + 999) / 1000;
 
+    assert(n > 0 && permille > 0 && permille <= 1000);
     return sorted[MAX(k, (int64_t)1) - 1];
 }
 
@@ -32,6 +33,7 @@ double perf_overlap(double pure, double compute, double together)
 
 void perf_row_times(struct perf_row *row, double *times, int n)
 {
+    assert(n > 0);
     perf_sort(times, n);
     row->iterations = n;
     row->min_us = times[0];

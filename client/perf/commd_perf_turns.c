@@ -77,6 +77,7 @@ int perf_take_turns(const struct perf_loop *loop)
     size_t space = 0;
     int r = PERF_OK;
 
+    assert(loop->perf->turns);
     snprintf(name, sizeof(name), "%d", loop->rank);
     in = open_pipe(loop, name, "re");
     if (in && loop->rank == 0)
