@@ -187,20 +187,41 @@ void complain_to(char *buf, size_t size)
         buf[0] = 0;
 }
 
-void complain(const char *format, ...)
+static void complain_with(const char *format, va_list ap)
 {
-    va_list ap;
-
-    va_start(ap, format);
     if (complaints.buf) {
         vsnprintf(complaints.buf, complaints.size, format, ap);
-        va_end(ap);
         return;
     }
     fputs("commctl: ", stderr);
     vfprintf(stderr, format, ap);
     fputc('\n', stderr);
+}
+
+void complain(const char *format, ...)
+{
+    va_list ap;
+
+    va_start(ap, format);
+    complain_with(format, ap);
     va_end(ap);
+}
+
+int refuse(const char *format, ...)
+{
+    va_list ap;
+
+    va_start(ap, format);
+    complain_with(format, ap);
+    va_end(ap);
+    return EXIT_NOT_ASKED;
+}
+
+int judge_answer(const struct msg_tables *answer)
+{
+    if (answer->text[0])
+        complain("%s", answer->text);
+    return answer->healthy ? EXIT_FINE : EXIT_BAD_ANSWER;
 }
 
 /* Is @option a word of @verb->takes? */
@@ -362,9 +383,7 @@ static int run_verb(const void *arg, struct options *o)
         verb->links ? show_links(&o->show, &answer.tables) : show_tables(&o->show, &answer.tables);
     if (!shown)
         return EXIT_NOT_ASKED;
-    if (answer.tables.text[0])
-        complain("%s", answer.tables.text);
-    return answer.tables.healthy ? EXIT_FINE : EXIT_BAD_ANSWER;
+    return judge_answer(&answer.tables);
 }
 
 /* The verb that @words spell, or NULL. One that is about groups takes the name of one. */
@@ -456,17 +475,13 @@ static int run(int argc, char **argv)
         return EXIT_NOT_ASKED;
     }
     for (unsigned i = 0; i < o.nspecial; i++)
-        if (!takes(verb, o.special[i])) {
-            complain("%s: --%s is not for it", verb->words, o.special[i]);
-            return EXIT_NOT_ASKED;
-        }
+        if (!takes(verb, o.special[i]))
+            return refuse("%s: --%s is not for it", verb->words, o.special[i]);
     if (verb->run)
         return verb->run(&o, argv + 1, argc - 1);
-    if (o.group && (!*o.group || strlen(o.group) >= MSG_GROUP_MAX)) {
-        complain("%s: the name of the group is %s", argv[0],
-                 *o.group ? "longer than a group's can be" : "empty");
-        return EXIT_NOT_ASKED;
-    }
+    if (o.group && (!*o.group || strlen(o.group) >= MSG_GROUP_MAX))
+        return refuse("%s: the name of the group is %s", argv[0],
+                      *o.group ? "longer than a group's can be" : "empty");
     return o.repeat_ms ? watch(&o, run_verb, verb, verb->words) : run_verb(verb, &o);
 }
 

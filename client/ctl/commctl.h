@@ -142,5 +142,11 @@ const char *cell_of(const struct msg_tables *tables, uint32_t row, const char *k
 void complain_to(char *buf, size_t size);
 /* "commctl: ..." on stderr. */
 void complain(const char *format, ...) _printf_(1, 2);
+/* Likewise; EXIT_NOT_ASKED. */
+int refuse(const char *format, ...) _printf_(1, 2);
+/* The exit code that @answer makes; what is not well is complained of. */
+int judge_answer(const struct msg_tables *answer);
+/* "2026-11-26T13:01:07Z", @ms ago; a rank's log has the same. */
+const char *time_ago(uint64_t ms, char buf[32]);
 
 #endif

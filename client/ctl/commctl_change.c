@@ -19,9 +19,7 @@ static int change(struct options *o, const char *verb)
         puts(cell_of(tables, 0, "done"));
         fflush(stdout); /* before it is waited */
     }
-    if (tables->text[0])
-        complain("%s", tables->text);
-    return tables->healthy ? EXIT_FINE : EXIT_BAD_ANSWER;
+    return judge_answer(tables);
 }
 
 bool no_words(const char *verb, char **args, int n)
@@ -39,10 +37,8 @@ int verb_drain(struct options *o, char **args, int n)
 
     if (!no_words("drain", args, n))
         return EXIT_NOT_ASKED;
-    if (o->undo && o->wait_ms >= 0) {
-        complain("drain: --undo and --wait do not go together");
-        return EXIT_NOT_ASKED;
-    }
+    if (o->undo && o->wait_ms >= 0)
+        return refuse("drain: --undo and --wait do not go together");
     r = change(o, o->undo ? "undrain" : "drain");
     if (r || o->wait_ms < 0)
         return r;
@@ -59,10 +55,8 @@ int verb_log_level(struct options *o, char **args, int n)
     _cleanup_(msg_fini) struct msg answer = {.type = MSG_NONE};
     const struct msg_tables *tables = &answer.tables;
 
-    if (n > 1 || (n && strlen(args[0]) >= MSG_TEXT_MAX)) {
-        complain("log-level: one level, error, warn, info or debug; or none");
-        return EXIT_NOT_ASKED;
-    }
+    if (n > 1 || (n && strlen(args[0]) >= MSG_TEXT_MAX))
+        return refuse("log-level: one level, error, warn, info or debug; or none");
     if (n) {
         o->ask.text = args[0];
         return change(o, "set_log_level");
@@ -70,9 +64,7 @@ int verb_log_level(struct options *o, char **args, int n)
     o->show.vertical = true;
     if (!ask_tables(&o->ask, "log_level", &answer) || !show_tables(&o->show, tables))
         return EXIT_NOT_ASKED;
-    if (tables->text[0])
-        complain("%s", tables->text);
-    return tables->healthy ? EXIT_FINE : EXIT_BAD_ANSWER;
+    return judge_answer(tables);
 }
 
 static bool parse_u32(const char *what, const char *text, uint32_t *ret)
@@ -102,16 +94,13 @@ int verb_kick(struct options *o, char **args, int n)
 {
     const char *verb = "kick";
 
-    if (o->reason && strlen(o->reason) >= MSG_TEXT_MAX) {
-        complain("kick: the reason is longer than %d bytes", MSG_TEXT_MAX - 1);
-        return EXIT_NOT_ASKED;
-    }
+    if (o->reason && strlen(o->reason) >= MSG_TEXT_MAX)
+        return refuse("kick: the reason is longer than %d bytes", MSG_TEXT_MAX - 1);
     o->ask.text = o->reason;
-    if (n == 1 && (!strcmp(args[0], "pid") || !strcmp(args[0], "rank"))) {
-        complain("kick: which %s? commctl kick %s (a group of that name: kick it by its id)",
-                 args[0], args[0][0] == 'p' ? "pid PID" : "rank GROUP RANK");
-        return EXIT_NOT_ASKED;
-    } else if (n == 1) {
+    if (n == 1 && (!strcmp(args[0], "pid") || !strcmp(args[0], "rank")))
+        return refuse("kick: which %s? commctl kick %s (a group of that name: kick it by its id)",
+                      args[0], args[0][0] == 'p' ? "pid PID" : "rank GROUP RANK");
+    if (n == 1) {
         o->ask.group = args[0];
     } else if (n == 2 && !strcmp(args[0], "pid")) {
         verb = "kick_pid";
@@ -123,8 +112,7 @@ int verb_kick(struct options *o, char **args, int n)
         if (!parse_u32("rank", args[2], &o->ask.rank))
             return EXIT_NOT_ASKED;
     } else {
-        complain("kick: whom? commctl kick GROUP, kick pid PID, or kick rank GROUP RANK");
-        return EXIT_NOT_ASKED;
+        return refuse("kick: whom? commctl kick GROUP, kick pid PID, or kick rank GROUP RANK");
     }
     if (o->ask.group && !group_fits(o->ask.group))
         return EXIT_NOT_ASKED;

@@ -84,10 +84,8 @@ static int show_more(struct options *o, struct followed *f, const char *from)
     complain_to(why, sizeof(why));
     asked = ask_tables(&o->ask, "events", &answer);
     complain_to(NULL, 0);
-    if (!asked && !(o->ask.gone && f->life)) {
-        complain("%s", why);
-        return EXIT_NOT_ASKED;
-    }
+    if (!asked && !(o->ask.gone && f->life))
+        return refuse("%s", why);
     if (!asked) {
         if (!f->away)
             complain("%s; waiting for it", why);
@@ -138,9 +136,7 @@ static int show_once(struct options *o, const char *from)
     } else if (!show_tables(&o->show, t)) {
         return EXIT_NOT_ASKED;
     }
-    if (t->text[0])
-        complain("%s", t->text);
-    return t->healthy ? EXIT_FINE : EXIT_BAD_ANSWER;
+    return judge_answer(t);
 }
 
 int verb_events(struct options *o, char **args, int n)
@@ -149,10 +145,8 @@ int verb_events(struct options *o, char **args, int n)
     char from[64] = "";
     int r;
 
-    if (n) {
-        complain("events: %s: it takes no words; see commctl --help", args[0]);
-        return EXIT_NOT_ASKED;
-    }
+    if (n)
+        return refuse("events: %s: it takes no words; see commctl --help", args[0]);
     if (o->since_ms >= 0)
         time_text(o->since_ms, from);
     if (!o->follow)

@@ -102,10 +102,8 @@ int parse_options(int argc, char **argv, struct options *o)
             add_special(o, longs[at].name);
         switch (c) {
         case O_SOCKET:
-            if (!*optarg) {
-                complain("--socket: the path is empty");
-                return EXIT_NOT_ASKED;
-            }
+            if (!*optarg)
+                return refuse("--socket: the path is empty");
             o->ask.socket = optarg;
             break;
         case O_JSON:
@@ -124,20 +122,16 @@ int parse_options(int argc, char **argv, struct options *o)
                 argv[optind][0])
                 optarg = argv[optind++];
             o->repeat_ms = REPEAT_MS;
-            if (optarg && (!parse_timeout(optarg, &o->repeat_ms) || o->repeat_ms < REPEAT_MIN_MS)) {
-                complain("--watch %s: not a number of seconds from %g", optarg,
-                         REPEAT_MIN_MS / 1000.0);
-                return EXIT_NOT_ASKED;
-            }
+            if (optarg && (!parse_timeout(optarg, &o->repeat_ms) || o->repeat_ms < REPEAT_MIN_MS))
+                return refuse("--watch %s: not a number of seconds from %g", optarg,
+                              REPEAT_MIN_MS / 1000.0);
             break;
         case O_FOLLOW:
             o->follow = true;
             break;
         case O_SINCE:
-            if (!parse_age(optarg, &o->since_ms)) {
-                complain("--since %s: not an age such as 30s, 10m, 2h or 1d", optarg);
-                return EXIT_NOT_ASKED;
-            }
+            if (!parse_age(optarg, &o->since_ms))
+                return refuse("--since %s: not an age such as 30s, 10m, 2h or 1d", optarg);
             break;
         case O_UNDO:
             o->undo = true;
@@ -150,11 +144,9 @@ int parse_options(int argc, char **argv, struct options *o)
             o->reason = optarg;
             break;
         case O_SECONDS:
-            if (!parse_timeout(optarg, &ms) || ms > MAX_WATCH_MS) {
-                complain("--seconds %s: not a number of seconds from 0.001 to %d", optarg,
-                         MAX_WATCH_MS / 1000);
-                return EXIT_NOT_ASKED;
-            }
+            if (!parse_timeout(optarg, &ms) || ms > MAX_WATCH_MS)
+                return refuse("--seconds %s: not a number of seconds from 0.001 to %d", optarg,
+                              MAX_WATCH_MS / 1000);
             o->watch_ms = (uint32_t)ms;
             break;
         case O_VERSION:

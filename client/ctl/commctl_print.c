@@ -7,6 +7,7 @@
  * are JSON numbers, so they go out as they are. */
 #include <libsmartcols.h>
 #include <stdio.h>
+#include <time.h>
 
 #include "client/ctl/cells.h"
 #include "client/ctl/commctl.h"
@@ -111,6 +112,17 @@ static int add_columns(const struct show *show, const struct msg_table *table,
                                                                       : SCOLS_JSON_NUMBER);
     }
     return 0;
+}
+
+const char *time_ago(uint64_t ms, char buf[32])
+{
+    time_t then = time(NULL) - (time_t)((ms + 500) / 1000);
+    struct tm tm;
+
+    buf[0] = 0;
+    if (gmtime_r(&then, &tm))
+        strftime(buf, 32, "%Y-%m-%dT%H:%M:%SZ", &tm);
+    return buf;
 }
 
 void print_json(const char *text)

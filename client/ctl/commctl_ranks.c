@@ -1,7 +1,6 @@
 /* commctl_ranks.c - what all nodes say of ranks, for people and for programs: `commctl why`, `ops`
  * and `ranks`. The verdicts themselves: diagnose.c. */
 #include <stdio.h>
-#include <time.h>
 
 #include "client/ctl/commctl.h"
 #include "client/ctl/diagnose.h"
@@ -40,18 +39,6 @@ static void print_lines(const char *title, const char *text)
         text += n + (text[n] == '\n');
         title = "";
     }
-}
-
-/* "2026-11-26T13:01:07Z", @ms ago; the same to whom reads the log of a rank. */
-static const char *time_ago(uint64_t ms, char buf[32])
-{
-    time_t then = time(NULL) - (time_t)((ms + 500) / 1000);
-    struct tm tm;
-
-    buf[0] = 0;
-    if (gmtime_r(&then, &tm))
-        strftime(buf, 32, "%Y-%m-%dT%H:%M:%SZ", &tm);
-    return buf;
 }
 
 /* What it waits in began so long ago; of a group that has ended, before that. */

@@ -250,15 +250,11 @@ int verb_wait(struct options *o, char **args, int n)
     struct wait wait;
     int r;
 
-    if (n) {
-        complain("wait: %s: what to wait for is said by --for", args[0]);
-        return EXIT_NOT_ASKED;
-    }
-    if (!parse_wait(what, &wait)) {
-        complain("wait: --for %s: ready, nodes=N (1 to %d), nodes=all, idle or group=NAME",
-                 o->waited, MSG_MAX_NODES);
-        return EXIT_NOT_ASKED;
-    }
+    if (n)
+        return refuse("wait: %s: what to wait for is said by --for", args[0]);
+    if (!parse_wait(what, &wait))
+        return refuse("wait: --for %s: ready, nodes=N (1 to %d), nodes=all, idle or group=NAME",
+                      o->waited, MSG_MAX_NODES);
     r = wait_told(o, &wait, limit_ms, !o->show.json && isatty(STDERR_FILENO), missing);
     return o->show.json ? show_wait(o, what, r, missing) : r;
 }

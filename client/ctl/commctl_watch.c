@@ -99,16 +99,6 @@ static void draw(const char *head, const char *why, const char *text)
     free(frame);
 }
 
-static void time_now(char ret[32])
-{
-    time_t now = time(NULL);
-    struct tm tm;
-
-    ret[0] = 0;
-    if (gmtime_r(&now, &tm))
-        strftime(ret, 32, "%Y-%m-%dT%H:%M:%SZ", &tm);
-}
-
 /* What @once prints, in memory. */
 static int capture(const struct options *o, watch_fn *once, const void *arg, char **ret_text,
                    bool *ret_gone)
@@ -161,9 +151,8 @@ static int watch_terminal(const struct options *o, watch_fn *once, const void *a
             return r;
         }
         seen = true;
-        time_now(now);
-        snprintf(head, sizeof(head), "%s  every %g s: commctl %s", now, (double)o->repeat_ms / 1000,
-                 words);
+        snprintf(head, sizeof(head), "%s  every %g s: commctl %s", time_ago(0, now),
+                 (double)o->repeat_ms / 1000, words);
         draw(head, why, text ? text : "");
         pause_for(o->repeat_ms);
     }
@@ -178,9 +167,8 @@ static int watch_pipe(const struct options *o, watch_fn *once, const void *arg)
         struct options turn = *o;
         int r;
 
-        time_now(now);
         if (!o->show.json && !away)
-            printf("%s%s\n", seen ? "\n" : "", now);
+            printf("%s%s\n", seen ? "\n" : "", time_ago(0, now));
         complain_to(why, sizeof(why));
         r = once(arg, &turn);
         complain_to(NULL, 0);

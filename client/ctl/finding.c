@@ -95,49 +95,37 @@ unsigned name_ranks(const struct seats *seats, const struct seat *of, seat_match
 static const char *sleeps_for(const char *kernel)
 {
     static const struct {
-        const char *begin, *words;
+        const char *begins, *words;
     } places[] = {
-        {"futex", "it waits for a lock, or for another thread"},
-        {"do_futex", "it waits for a lock, or for another thread"},
-        {"hrtimer_nanosleep", "it sleeps for a time"},
-        {"do_nanosleep", "it sleeps for a time"},
-        {"poll_schedule_timeout", "it waits for files, sockets or a time (poll, select)"},
-        {"do_poll", "it waits for files, sockets or a time (poll, select)"},
-        {"do_sys_poll", "it waits for files, sockets or a time (poll, select)"},
-        {"do_select", "it waits for files, sockets or a time (poll, select)"},
-        {"ep_poll", "it waits for files or sockets (epoll)"},
-        {"do_epoll_wait", "it waits for files or sockets (epoll)"},
-        {"pipe_read", "it reads a pipe that is empty"},
-        {"anon_pipe_read", "it reads a pipe that is empty"},
-        {"pipe_write", "it writes to a pipe that is full"},
-        {"anon_pipe_write", "it writes to a pipe that is full"},
-        {"unix_stream", "it waits at a socket"},
-        {"sk_wait_data", "it waits at a socket"},
+        {"futex do_futex", "it waits for a lock, or for another thread"},
+        {"hrtimer_nanosleep do_nanosleep", "it sleeps for a time"},
+        {"poll_schedule_timeout do_poll do_sys_poll do_select",
+         "it waits for files, sockets or a time (poll, select)"},
+        {"ep_poll do_epoll_wait", "it waits for files or sockets (epoll)"},
+        {"pipe_read anon_pipe_read", "it reads a pipe that is empty"},
+        {"pipe_write anon_pipe_write", "it writes to a pipe that is full"},
+        {"unix_stream sk_wait_data tcp_", "it waits at a socket"},
         {"wait_woken", "it waits at a socket, or a terminal"},
-        {"tcp_", "it waits at a socket"},
         {"inet_csk_accept", "it waits for a connection"},
-        {"do_wait", "it waits for a process that it has started"},
-        {"kernel_wait4", "it waits for a process that it has started"},
-        {"do_sigtimedwait", "it waits for a signal"},
-        {"sigsuspend", "it waits for a signal"},
+        {"do_wait kernel_wait4", "it waits for a process that it has started"},
+        {"do_sigtimedwait sigsuspend", "it waits for a signal"},
         {"do_signal_stop", "it is stopped"},
         {"n_tty_read", "it reads a terminal"},
-        {"locks_lock", "it waits for the lock of a file"},
-        {"flock_lock", "it waits for the lock of a file"},
-        {"rpc_", "it waits for a file server (NFS)"},
-        {"nfs", "it waits for a file server (NFS)"},
+        {"locks_lock flock_lock", "it waits for the lock of a file"},
+        {"rpc_ nfs", "it waits for a file server (NFS)"},
         {"request_wait_answer", "it waits for a file system (FUSE)"},
-        {"folio_wait", "it waits for a disk, or a file system"},
-        {"wait_on_page", "it waits for a disk, or a file system"},
-        {"io_schedule", "it waits for a disk, or a file system"},
-        {"blk_", "it waits for a disk"},
-        {"submit_bio", "it waits for a disk"},
-        {"jbd2_", "it waits for a disk, or a file system"},
+        {"folio_wait wait_on_page io_schedule jbd2_", "it waits for a disk, or a file system"},
+        {"blk_ submit_bio", "it waits for a disk"},
     };
 
     for (unsigned i = 0; i < ARRAY_LEN(places); i++)
-        if (!strncmp(kernel, places[i].begin, strlen(places[i].begin)))
-            return places[i].words;
+        for (const char *at = places[i].begins; *at; at += strspn(at, " ")) {
+            size_t len = strcspn(at, " ");
+
+            if (!strncmp(kernel, at, len))
+                return places[i].words;
+            at += len;
+        }
     return NULL;
 }
 

@@ -307,20 +307,13 @@ enum {
     O_TIME_LIMIT
 };
 
-static int parse_placement(const char *text, bool *ret_cyclic)
+/* @text is @no or @yes. */
+static int parse_either(const char *option, const char *text, const char *no, const char *yes,
+                        bool *ret_yes)
 {
-    *ret_cyclic = !strcmp(text, "cyclic");
-    if (!*ret_cyclic && strcmp(text, "block"))
-        return wrong_usage("--placement %s: block or cyclic", text);
-    return 0;
-}
-
-static int parse_device(const char *text, bool *ret_on_gpu)
-{
-    *ret_on_gpu = !strcmp(text, "cuda");
-    if (!*ret_on_gpu && strcmp(text, "cpu"))
-        return wrong_usage("--device %s: cpu or cuda", text);
-    return 0;
+    *ret_yes = !strcmp(text, yes);
+    return *ret_yes || !strcmp(text, no) ? 0
+                                         : wrong_usage("%s %s: %s or %s", option, text, no, yes);
 }
 
 /* Returns 0, or an exit code above. */
@@ -365,7 +358,7 @@ static int parse_one(int c, struct perf *p, struct given *given)
         p->registered = true;
         return 0;
     case O_DEVICE:
-        return parse_device(optarg, &p->on_gpu);
+        return parse_either("--device", optarg, "cpu", "cuda", &p->on_gpu);
     case O_QUEUE:
         return parse_int("--queue", optarg, 1, &p->queue);
     case O_GROUPS:
@@ -374,7 +367,7 @@ static int parse_one(int c, struct perf *p, struct given *given)
             return wrong_usage("--groups %d: at most %d", p->groups, PERF_MAX_GROUPS);
         return r;
     case O_PLACEMENT:
-        return parse_placement(optarg, &p->cyclic);
+        return parse_either("--placement", optarg, "block", "cyclic", &p->cyclic);
     case O_WARMUP_TIME:
         return parse_int("--warmup-time", optarg, 0, &p->warmup_ms);
     case O_TIME_LIMIT:
