@@ -161,16 +161,6 @@ static bool find_unmatched_at(struct finding *f, const struct seats *seats, cons
     return !waits_in_operation(s) && !waits_on_gpu(s) && *s->message && find_unmatched(f, seats, s);
 }
 
-/* Does one of the @n in the circle with @first? */
-static bool find_unmatched_in(struct finding *f, const struct seats *seats,
-                              const struct seat *first, unsigned n)
-{
-    for (const struct seat *s = first; n; n--, s = step_from(seats, s).in)
-        if (find_unmatched_at(f, seats, s))
-            return true;
-    return false;
-}
-
 /* The chain from @begin goes round, by way of @in: each waits for another of them. */
 static void find_circle(struct finding *f, const struct seats *seats, const struct seat *begin,
                         const struct seat *in, struct chain_end *ret_end)
@@ -189,15 +179,14 @@ static void find_circle(struct finding *f, const struct seats *seats, const stru
         n++;
         s = step_from(seats, s).in;
     } while (s != in);
-    if (find_unmatched_in(f, seats, first, n))
-        return;
+    s = first;
+    for (unsigned i = 0; i < n; i++, s = step_from(seats, s).in)
+        if (find_unmatched_at(f, seats, s))
+            return;
     if (!in_circle)
         say_waiting(f, seats, begin, named);
-    s = first;
-    for (unsigned i = 0; i < MIN(n, (unsigned)SAID_MOST); i++) {
+    for (unsigned i = 0; i < MIN(n, (unsigned)SAID_MOST); i++, s = step_from(seats, s).in)
         say_waiting(f, seats, s, named);
-        s = step_from(seats, s).in;
-    }
     if (n > SAID_MOST)
         tell(f->evidence, "and %u more", n - SAID_MOST);
     f->verdict = VERDICT_ORDER_INVERSION;

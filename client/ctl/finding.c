@@ -171,11 +171,6 @@ static bool gpu_waits_like(const struct seat *s, const struct seat *than)
     return on_gpu(s) && s->gpu_ready && s->gpu_ended == than->gpu_ended;
 }
 
-static const char *message_way(const struct seat *s)
-{
-    return s->sends ? "to" : "from";
-}
-
 void say_waiting(struct finding *f, const struct seats *seats, const struct seat *waiter,
                  bool named)
 {
@@ -208,8 +203,8 @@ void say_waiting(struct finding *f, const struct seats *seats, const struct seat
     if (waiter->message_tag >= 0)
         snprintf(tag, sizeof(tag), "tag %lld", (long long)waiter->message_tag);
     tell(f->evidence, "%s%s %s in %s %s %s, %s, for %.1f s", seat_name(waiter, name),
-         waiter->world ? "" : of, had ? had : "waits", waiter->message, message_way(waiter), peer,
-         tag, (double)waiter->message_ms / 1000);
+         waiter->world ? "" : of, had ? had : "waits", waiter->message,
+         waiter->sends ? "to" : "from", peer, tag, (double)waiter->message_ms / 1000);
 }
 
 void tell_unseen(struct finding *f)

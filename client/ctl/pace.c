@@ -19,7 +19,9 @@ enum {
  * tells enough; of few, or of a burst, the last ones that the ranks remember do. */
 struct pace {
     unsigned n;                      /* ranks that were watched */
-    uint64_t done;                   /* in the last second, by all of them */
+    unsigned computing;              /* of these: the GPU has something else to do */
+    uint64_t done, gpu_done;         /* in the last second, by all of them */
+    uint64_t busy_pct;               /* of the busiest, in the last second */
     uint64_t lately_ms;              /* 0: the second is taken */
     uint64_t least, most;            /* per cent */
     const struct seat *of, *longest; /* who has the least, and the most */
@@ -57,6 +59,9 @@ static struct pace pace_of(const struct seats *seats, const struct seat *of)
             continue;
         p.n++;
         p.done += s->done;
+        p.gpu_done += s->gpu_done;
+        p.busy_pct = MAX(p.busy_pct, s->busy_pct);
+        p.computing += on_gpu(s) && !s->gpu_ready && s->gpu_ms >= STUCK_MS && !s->gpu_done;
         moved = MAX(moved, s->moved);
         lately = MAX(lately, s->lately);
         lately_ms = MAX(lately_ms, MIN(s->lately_ms, (uint64_t)UINT32_MAX));
@@ -109,39 +114,22 @@ static bool find_slow(struct finding *f, const struct seats *seats, const struct
     return true;
 }
 
-/* Have the GPUs of all ranks something else to do? */
-static bool all_compute(const struct seats *seats, const struct seat *of, unsigned n)
-{
-    unsigned computes = 0;
-
-    group_each(s, seats, of)
-        computes +=
-            s->watched && on_gpu(s) && !s->gpu_ready && s->gpu_ms >= STUCK_MS && !s->gpu_done;
-    return n && computes == n;
-}
-
 void find_pace(struct finding *f, const struct seats *seats, const struct seat *of)
 {
     struct pace p = pace_of(seats, of);
-    uint64_t gpu_done = 0, in = 0;
 
-    group_each(s, seats, of)
-        if (s->watched) {
-            gpu_done += s->gpu_done;
-            in = MAX(in, s->busy_pct);
-        }
     f->verdict = VERDICT_HEALTHY;
-    if (gpu_done)
+    if (p.gpu_done)
         tell(f->evidence, "%llu operations on GPUs of its ranks in the last second",
-             (unsigned long long)gpu_done);
-    if (all_compute(seats, of, p.n)) {
+             (unsigned long long)p.gpu_done);
+    if (p.n && p.computing == p.n) {
         f->verdict = VERDICT_COMPUTE_BOUND;
         return tell(f->evidence, "all ranks have called an operation on GPUs, and none of their "
                                  "streams has come to it: the GPUs compute");
     }
-    if (gpu_done && !p.done)
+    if (p.gpu_done && !p.done)
         return;
-    if (!p.n || (!p.done && !in)) {
+    if (!p.n || (!p.done && !p.busy_pct)) {
         tell(f->evidence, "no operation is under way");
         return;
     }

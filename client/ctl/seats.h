@@ -162,23 +162,21 @@ static inline bool was_ended(const struct seat *s)
     return is_dead(s) && s->end == END_TOLD;
 }
 
-/* Who is stopped does not wait: what it slept in may have come long ago. */
-static inline bool stuck_in_operation(const struct seat *s)
-{
-    return is_open(s) && !is_stopped(s) && in_operation(s) && s->asleep &&
-           s->asleep_ms >= STUCK_MS && !s->done;
-}
-
-/* The same of one that is stopped in it: of use only where another one has not begun it. */
-static inline bool held_in_operation(const struct seat *s)
-{
-    return is_open(s) && is_stopped(s) && in_operation(s) && s->asleep &&
-           s->asleep_ms >= STUCK_MS && !s->done;
-}
-
 static inline bool waits_in_operation(const struct seat *s)
 {
-    return stuck_in_operation(s) || held_in_operation(s);
+    return is_open(s) && in_operation(s) && s->asleep && s->asleep_ms >= STUCK_MS && !s->done;
+}
+
+/* A rank that is stopped does not wait: what it slept in may have come long ago. */
+static inline bool stuck_in_operation(const struct seat *s)
+{
+    return waits_in_operation(s) && !is_stopped(s);
+}
+
+/* Of use only where another rank has not begun the operation. */
+static inline bool held_in_operation(const struct seat *s)
+{
+    return waits_in_operation(s) && is_stopped(s);
 }
 
 static inline bool stuck_in_message(const struct seat *s)
