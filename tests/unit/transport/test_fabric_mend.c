@@ -6,8 +6,7 @@
 
 #include <sys/ioctl.h>
 
-/* --- both sides are ours ------------------------------------------------------------------------
- */
+/* --- both sides are ours ------------------------------------------------------------------- */
 
 /* As a reset that the other side sees: what is to be sent is lost. What has come would be, too,
  * other than by a reset from outside, so only where there is nothing. */
@@ -149,23 +148,45 @@ static void deleted_on_purpose(void **state)
     }
 }
 
-/* --- the other side is played by hand
- * -------------------------------------------------------------- */
+/* --- the other side is played by hand -------------------------------------------------------- */
 
-static int come_again(struct world *w, struct side *s, unsigned incarnation, uint64_t got,
-                      struct hello *ret_answer)
+enum { MESSAGE = sizeof(struct frame) + 8 };
+
+static int unread(const struct conn *c)
+{
+    int n = 0;
+
+    assert_int_equal(ioctl(c->fd, FIONREAD, &n), 0);
+    return n;
+}
+
+static struct hello mending_hello(unsigned incarnation, uint64_t got)
 {
     struct hello h = hello_of(incarnation);
-    int fd = raw_connect(s);
 
     h.of = HELLO_MENDS;
     h.got = got;
-    raw_send(fd, &h, sizeof(h));
+    return h;
+}
+
+static int come_as(struct world *w, struct side *s, const struct hello *h, struct hello *ret_answer)
+{
+    int fd = raw_connect(s);
+
+    raw_send(fd, h, sizeof(*h));
     pump_until(w, readable(fd));
     if (recv(fd, ret_answer, sizeof(*ret_answer), MSG_WAITALL) != sizeof(*ret_answer) ||
         ret_answer->of == HELLO_UNKNOWN)
         close_fdp(&fd);
     return fd;
+}
+
+static int come_again(struct world *w, struct side *s, unsigned incarnation, uint64_t got,
+                      struct hello *ret_answer)
+{
+    struct hello h = mending_hello(incarnation, got);
+
+    return come_as(w, s, &h, ret_answer);
 }
 
 /* Half a frame before the cut, the other half behind it; and of ours what the other side lacks. */
@@ -389,6 +410,337 @@ static void half_open(void **state)
     world_free(w);
 }
 
+/* Whoever answers at the peer's address and is not the peer ends nothing: not the stream, and not
+ * the engine. */
+static void stranger_at_the_peers_address(void **state)
+{
+    struct world *w = world_new("tcp mend", 1);
+    struct side *s = &w->side[0];
+    struct tcp_addr a;
+    int listener = raw_listen(s, &a), fd;
+    struct sending out[3];
+    struct hello h, strange;
+
+    expect_listener(s, &a, 1);
+    fd = raw_come(w, listener, &h);
+    raw_answer(fd, &h, 1);
+    pump_until(w, inside(s)->nopen == 1);
+    raw_reset(fd);
+    for (unsigned i = 0; i < 2; i++) {
+        fd = raw_come(w, listener, &h);
+        strange = h; /* the side's own token, which is not the peer's */
+        strange.magic += i;
+        raw_send(fd, &strange, sizeof(strange));
+        assert_true(ended(w, fd));
+        close(fd);
+        put(s, HOSTILE, i, 8, 100000, &out[i]);
+    }
+    put(s, HOSTILE, 2, 8, 8, &out[2]);
+    fd = raw_come(w, listener, &h);
+    assert_int_equal(h.of, HELLO_MENDS);
+    h.got = 0;
+    raw_answer(fd, &h, 1);
+    pump_until(w, count_done(out + 2, 1) == 1);
+    assert_int_equal(s->down, 0);
+    s->f->ops->peer_del(s->f, HOSTILE);
+    pump_until(w, count_done(out, 3) == 3);
+    close(fd);
+    close(listener);
+    free_sendings(out, 3);
+    world_free(w);
+}
+
+/* A side that was stopped finds the time over for a socket that it accepted, and in that socket the
+ * word that opens it, and data that its kernel has acknowledged. */
+static void accepted_and_stopped(void **state)
+{
+    struct world *w = world_new("tcp mend", 1);
+    struct side *s = &w->side[0];
+    struct hello answer;
+    int fd = raw_linked(w, s, 1);
+
+    pump_until(w, inside(s)->nopen == 1);
+    raw_reset(fd);
+    fd = come_again(w, s, 1, 0, &answer);
+    assert_int_equal(TAILQ_FIRST(&inside(s)->conns)->state, CONN_ACCEPTED);
+    turn(w); /* so that the timer's event comes first */
+    turn(w);
+    while (!readable(inside(s)->timer))
+        continue;
+    TAILQ_FIRST(&inside(s)->conns)->since_ms = 0; /* long ago */
+    raw_accept(fd);
+    raw_head(fd, FRAME_MSG, 0, 0);
+    pump_until(w, s->msgs == 1);
+    assert_int_equal(s->down + s->bad_order, 0);
+    close(fd);
+    world_free(w);
+}
+
+/* The other side comes again before what it sent over the socket before has been read. */
+static void comes_again_unread(void **state)
+{
+    struct world *w = world_new("tcp mend", 1);
+    struct side *s = &w->side[0];
+    struct hello h = mending_hello(1, 0), answer;
+    size_t most = sizeof(h) - 1;
+    int fd = raw_linked(w, s, 1), next;
+
+    pump_until(w, inside(s)->nopen == 1);
+    raw_reset(fd);
+    fd = come_again(w, s, 1, 0, &answer);
+    next = raw_connect(s);
+    raw_send(next, &h, most);
+    pump_until(w, TAILQ_LAST(&inside(s)->conns, conn_list)->hello_got == most);
+    raw_send(next, (uint8_t *)&h + most, 1); /* its event comes first */
+    raw_accept(fd);
+    raw_head(fd, FRAME_MSG, 0, 0);
+    while (unread(TAILQ_FIRST(&inside(s)->conns)) < (int)sizeof(uint32_t) + MESSAGE)
+        continue;
+    pump_until(w, readable(next));
+    assert_int_equal(recv(next, &answer, sizeof(answer), MSG_WAITALL), sizeof(answer));
+    assert_int_equal(answer.got, MESSAGE);
+    raw_accept(next);
+    raw_head(next, FRAME_MSG, 1, 0);
+    pump_until(w, s->msgs == 2);
+    assert_int_equal(s->down + s->bad_order, 0);
+    close(fd);
+    close(next);
+    world_free(w);
+}
+
+/* What a hello is for has few values; and a fabric that mends nothing takes no stream up again. */
+static void hellos_are_checked(void **state)
+{
+    struct world *w = world_new("tcp mend", 1);
+    struct side *s = &w->side[0];
+    struct hello h = hello_of(1), answer;
+    struct sending out;
+    int fd;
+
+    expect_raw(s, 1);
+    fd = raw_greeted(w, s, 1, 0, 2);
+    h.channels = 2;
+    h.of = HELLO_UNKNOWN + 1;
+    assert_int_equal(come_as(w, s, &h, &answer), -1);
+    assert_int_equal(answer.of, HELLO_UNKNOWN);
+    close(fd);
+    world_free(w);
+
+    w = world_new("tcp", 1);
+    s = &w->side[0];
+    fd = raw_linked(w, s, 1);
+    pump_until(w, inside(s)->nopen == 1);
+    put(s, HOSTILE, 0, 8, 0, &out);
+    assert_int_equal(come_again(w, s, 1, MESSAGE, &answer), -1);
+    assert_int_equal(answer.of, HELLO_UNKNOWN);
+    raw_head(fd, FRAME_MSG, 0, 0);
+    pump_until(w, s->msgs == 1);
+    assert_int_equal(s->down, 0);
+    close(fd);
+    free_sendings(&out, 1);
+    world_free(w);
+}
+
+/* The stream is cut while its next message waits for one on another channel. */
+static void cut_before_its_turn(void **state)
+{
+    struct world *w = world_new("tcp mend", 1);
+    struct side *s = &w->side[0];
+    struct hello h = mending_hello(1, 0), answer;
+    int fd[2];
+
+    h.channels = 2;
+    expect_raw(s, 1);
+    for (unsigned i = 0; i < 2; i++) {
+        fd[i] = raw_greeted(w, s, 1, i, 2);
+        raw_accept(fd[i]);
+    }
+    pump_until(w, inside(s)->nopen == 2);
+    raw_head(fd[0], FRAME_MSG, 1, 0);
+    pump_until(w, inside(s)->nparked == 1);
+    raw_reset(fd[0]);
+    fd[0] = come_as(w, s, &h, &answer);
+    raw_accept(fd[0]);
+    pump_until(w, inside(s)->nopen == 2);
+    raw_head(fd[1], FRAME_MSG, 0, 0);
+    pump_until(w, s->msgs == 2);
+    assert_int_equal(s->down + s->bad_order, 0);
+    close(fd[0]);
+    close(fd[1]);
+    world_free(w);
+}
+
+static void del_when_done(void *arg, int st)
+{
+    struct side *s = arg;
+
+    s->taken++;
+    s->f->ops->peer_del(s->f, HOSTILE);
+}
+
+/* The greeting says that a body has come, and whoever hears of it deletes the peer. */
+static void deleted_while_mended(void **state)
+{
+    static uint8_t body[100000];
+    struct world *w = world_new("tcp mend", 1);
+    struct side *s = &w->side[0];
+    struct tcp_addr a;
+    int listener = raw_listen(s, &a), fd;
+    struct hello h;
+
+    expect_listener(s, &a, 1);
+    fd = raw_come(w, listener, &h);
+    raw_answer(fd, &h, 1);
+    pump_until(w, inside(s)->nopen == 1);
+    s->f->ops->send(s->f, HOSTILE, "header..", 8, body, sizeof(body), del_when_done, s);
+    assert_int_equal(inside(s)->held, 1);
+    assert_int_equal(shutdown(inside(s)->slot[HOSTILE]->conn[0]->fd, SHUT_RDWR), 0);
+    close(fd);
+    while (!readable(listener)) /* awake: else the body would be copied */
+        turn(w);
+    fd = accept(listener, NULL, NULL);
+    while (!readable(fd))
+        turn(w);
+    assert_int_equal(recv(fd, &h, sizeof(h), MSG_WAITALL), sizeof(h));
+    assert_int_equal(s->taken, 0);
+    h.got = MESSAGE + sizeof(body);
+    raw_answer(fd, &h, 1);
+    assert_true(ended(w, fd));
+    assert_int_equal(s->taken, 1);
+    assert_int_equal(s->down, 0);
+    close(fd);
+    close(listener);
+    world_free(w);
+}
+
+/* A hello whose sender has gone again must not leave the stream without anybody who connects. */
+static void comes_and_goes(void **state)
+{
+    struct world *w = world_new("tcp mend", 1);
+    struct side *s = &w->side[0];
+    struct tcp_addr a;
+    int listener = raw_listen(s, &a), old, fd;
+    struct hello h;
+
+    expect_listener(s, &a, 1);
+    old = raw_come(w, listener, &h);
+    raw_answer(old, &h, 1);
+    pump_until(w, inside(s)->nopen == 1);
+    fd = raw_connect(s);
+    token(h.token, HOSTILE, 0, 1);
+    h.of = HELLO_MENDS;
+    raw_send(fd, &h, sizeof(h));
+    raw_reset(fd);
+    fd = raw_come(w, listener, &h);
+    assert_int_equal(h.of, HELLO_MENDS);
+    raw_answer(fd, &h, 1);
+    pump_until(w, inside(s)->nopen == 1);
+    assert_int_equal(s->down, 0);
+    close(old);
+    close(fd);
+    close(listener);
+    world_free(w);
+}
+
+/* A hello that the network held up, of an attempt that the other side has given up since. */
+static void overtaken_attempt(void **state)
+{
+    enum { N = 100 };
+    struct world *w = world_new("tcp mend", 1);
+    struct side *s = &w->side[0];
+    struct hello h = mending_hello(1, 0), late, answer;
+    struct sending out[N];
+    uint8_t sink[4096];
+    int fd = raw_linked(w, s, 1), before;
+
+    pump_until(w, inside(s)->nopen == 1);
+    raw_reset(fd);
+    h.attempt = UINT16_MAX;
+    late = h;
+    before = raw_connect(s);
+    raw_send(before, &late, sizeof(late) - 1);
+    h.attempt++;
+    fd = come_as(w, s, &h, &answer);
+    raw_accept(fd);
+    for (unsigned i = 0; i < N; i++) {
+        put(s, HOSTILE, i, 8, 4000, &out[i]);
+        pump_until(w, readable(fd));
+        while (recv(fd, sink, sizeof(sink), MSG_DONTWAIT) > 0)
+            continue;
+        turn(w);
+    }
+    assert_true(inside(s)->slot[HOSTILE]->conn[0]->kept_at > 0);
+    raw_send(before, (uint8_t *)&late + sizeof(late) - 1, 1);
+    assert_true(ended(w, before));
+    raw_head(fd, FRAME_MSG, 0, 0);
+    pump_until(w, s->msgs == 1 && count_done(out, N) == N);
+    assert_int_equal(s->down, 0);
+    close(before);
+    close(fd);
+    free_sendings(out, N);
+    world_free(w);
+}
+
+/* Both sides tried: the other one took our answer and data, then a hello that was under way, and
+ * says the next time that it has more than we have written since. */
+static void has_more_than_was_written_again(void **state)
+{
+    enum { N = 10 };
+    struct world *w = world_new("tcp mend", 1);
+    struct side *s = &w->side[0];
+    struct hello h = mending_hello(1, 0), answer;
+    struct sending out[N + 1];
+    uint8_t bytes[N * MESSAGE];
+    int fd = raw_linked(w, s, 1);
+
+    for (unsigned i = 0; i < N; i++)
+        put(s, HOSTILE, i, 8, 0, &out[i]);
+    pump_until(w, inside(s)->nopen == 1 && count_done(out, N) == N);
+    pump_until(w, readable(fd));
+    assert_int_equal(recv(fd, bytes, sizeof(bytes), MSG_WAITALL), sizeof(bytes));
+    for (; h.attempt < 2; h.attempt++) { /* the second time, as if the first answer were lost */
+        raw_reset(fd);
+        h.got = h.attempt * sizeof(bytes);
+        fd = come_as(w, s, &h, &answer);
+        assert_true(fd >= 0);
+    }
+    raw_accept(fd);
+    put(s, HOSTILE, N, 8, 0, &out[N]);
+    pump_until(w, readable(fd));
+    assert_int_equal(recv(fd, bytes, MESSAGE, MSG_WAITALL), MESSAGE);
+    assert_int_equal(((struct head *)(void *)(bytes + sizeof(struct frame)))->seq, N);
+    assert_int_equal(s->down, 0);
+    close(fd);
+    free_sendings(out, N + 1);
+    world_free(w);
+}
+
+/* Something on the way resets each new socket at once: the engine has to do something else, too. */
+static void pauses_between_attempts(void **state)
+{
+    struct world *w = world_new("tcp mend", 1);
+    struct side *s = &w->side[0];
+    struct tcp_addr a;
+    int listener = raw_listen(s, &a), fd;
+    struct hello h;
+
+    expect_listener(s, &a, 1);
+    for (unsigned i = 0; i < 3; i++) {
+        struct conn *c = TAILQ_FIRST(&inside(s)->conns);
+
+        fd = raw_come(w, listener, &h);
+        raw_answer(fd, &h, 1);
+        pump_until(w, inside(s)->nopen == 1);
+        c->since_ms += 3600000; /* if this process is stopped here, it is none the later */
+        raw_reset(fd);
+        pump_until(w, c->cut_ms);
+        assert_int_equal(c->state, CONN_CUT);
+    }
+    assert_int_equal(s->down, 0);
+    close(listener);
+    world_free(w);
+}
+
 int run_mend_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -402,6 +754,16 @@ int run_mend_tests(void)
         cmocka_unit_test(not_mended_in_time),
         cmocka_unit_test(comes_by_itself),
         cmocka_unit_test(half_open),
+        cmocka_unit_test(stranger_at_the_peers_address),
+        cmocka_unit_test(accepted_and_stopped),
+        cmocka_unit_test(comes_again_unread),
+        cmocka_unit_test(hellos_are_checked),
+        cmocka_unit_test(cut_before_its_turn),
+        cmocka_unit_test(deleted_while_mended),
+        cmocka_unit_test(comes_and_goes),
+        cmocka_unit_test(overtaken_attempt),
+        cmocka_unit_test(has_more_than_was_written_again),
+        cmocka_unit_test(pauses_between_attempts),
     };
 
     return cmocka_run_group_tests_name("fabric tcp mend", tests, NULL, NULL);

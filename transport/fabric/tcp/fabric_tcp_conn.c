@@ -11,6 +11,7 @@
 #include <linux/pkt_sched.h> /* TC_PRIO_INTERACTIVE */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -92,7 +93,7 @@ void conn_watch(struct conn *c)
     if (c->state == CONN_CUT)
         return;
     c->polled_out = c->writing && c->t->armed;
-    if (!c->parked)
+    if (!c->parked || c->state != CONN_OPEN) /* but a greeting is read */
         ev.events |= EPOLLIN;
     if (c->polled_out || c->state == CONN_CONNECTING)
         ev.events |= EPOLLOUT;
@@ -288,6 +289,7 @@ static bool connected(struct conn *c)
                           .channels = (uint16_t)peer->channels,
                           .express = (uint16_t)peer->express,
                           .of = c->cut_ms ? HELLO_MENDS : HELLO_BEGINS,
+                          .attempt = c->cut_ms ? ++c->attempt : 0,
                           .got = c->got};
     int err = socket_error(c);
 
@@ -299,6 +301,7 @@ static bool connected(struct conn *c)
         return true;
     }
     c->state = CONN_GREETING;
+    c->since_ms = now_ms();
     conn_watch(c);
     return true;
 }
@@ -345,6 +348,14 @@ static bool read_accept(struct conn *c)
     return true;
 }
 
+void conn_empty(struct conn *c)
+{
+    if (c->state == CONN_ACCEPTED)
+        read_accept(c);
+    if (c->state == CONN_OPEN || c->state == CONN_BROKEN)
+        conn_drain(c);
+}
+
 /* --- timer ------------------------------------------------------------------------------------ */
 
 static void timer_set(struct tcp *t, bool on)
@@ -364,7 +375,16 @@ void timer_need(struct tcp *t)
     timer_set(t, true);
 }
 
-/* True if the connection has to be looked at again. */
+/* A process that was stopped finds the time over, and what it waited for here. */
+static bool has_arrived(const struct conn *c)
+{
+    struct pollfd p = {.fd = c->fd, .events = c->state == CONN_CONNECTING ? POLLOUT : POLLIN};
+
+    return poll(&p, 1, 0) > 0;
+}
+
+/* An accepted socket of a stream has no limit of its own: the other side may send over it already,
+ * and what is closed with it is lost. True if the connection has to be looked at again. */
 static bool conn_tick(struct conn *c, uint64_t now)
 {
     uint64_t age = now - c->since_ms;
@@ -377,13 +397,14 @@ static bool conn_tick(struct conn *c, uint64_t now)
     if (c->cut_ms) {
         if (now - c->cut_ms > c->t->mend_ms)
             peer_not_mended(c);
-        else if (c->state != CONN_CUT && age > MEND_TRY_MS)
+        else if ((c->state == CONN_CONNECTING || c->state == CONN_GREETING) && age > MEND_TRY_MS &&
+                 !has_arrived(c))
             conn_lost(c, ETIMEDOUT);
         return true;
     }
     if (c->state != CONN_CONNECTING && c->state != CONN_ACCEPTED)
         return false;
-    if (age > CONNECT_MS)
+    if (age > CONNECT_MS && !has_arrived(c))
         conn_lost(c, ETIMEDOUT);
     return true;
 }

@@ -38,6 +38,7 @@ enum {
     LOOK_BYTES = 64 << 10, /* written between two looks */
     LOOK_REQS = 64,        /* and kept */
     PATIENCE = 16,         /* looks in vain, before the tail is copied */
+    LASTED_MS = 200,       /* shorter, and nothing came: the next socket has to wait */
 };
 
 /* --- what is kept ------------------------------------------------------------------------- */
@@ -239,6 +240,8 @@ void conn_cut(struct conn *c)
 {
     struct tcp *t = c->t;
 
+    if (c->state == CONN_CUT)
+        return;
     if (c->state == CONN_OPEN || c->state == CONN_BROKEN) {
         t->nbroken -= c->state == CONN_BROKEN;
         t->nopen--;
@@ -255,7 +258,9 @@ void conn_cut(struct conn *c)
 
 static void connect_again(struct conn *c)
 {
-    if (!c->peer->connects || tcp_connect(c->peer, c->channel))
+    bool failing = c->got == c->got_at && now_ms() < c->since_ms + LASTED_MS;
+
+    if (!c->peer->connects || failing || tcp_connect(c->peer, c->channel))
         retry_later(c->peer);
 }
 
@@ -282,8 +287,11 @@ bool conn_rewind(struct conn *c, uint64_t got)
     struct fabric_req *req;
 
     assert(c->state != CONN_OPEN && !c->writing);
-    if (got < c->kept_at || got > c->sent)
+    c->sent_most = MAX(c->sent_most, c->sent);
+    if (got < c->kept_at || got > c->sent_most)
         return false;
+    if (got > c->sent) /* it came over a socket before the last one */
+        conn_wrote(c, got - c->sent);
     kept_release(c, got);
     TAILQ_FOREACH(req, &c->kept, link) {
         req->sent = 0;
@@ -308,6 +316,7 @@ void conn_mended(struct conn *c)
 {
     c->cut_ms = 0;
     c->peer->mends++;
+    conn_watch(c);
     if (!TAILQ_EMPTY(&c->out))
         conn_want_write(c);
 }

@@ -98,12 +98,22 @@ void conn_lost(struct conn *c, int err)
         retry_later(peer);
 }
 
+/* In the first state: it is to be greeted; in the second, a stream of it may be cut. */
+static bool wants_to_meet(const struct tcp_peer *peer)
+{
+    return (peer->state == PEER_GREETING || peer->state == PEER_UP) && !peer->failed;
+}
+
 void peer_opened(struct conn *c)
 {
     struct tcp_peer *peer = c->peer;
     struct fabric_req *req;
 
+    if (!wants_to_meet(peer))
+        return; /* deleted since: peers_reap() closes */
     c->state = CONN_OPEN;
+    c->since_ms = now_ms();
+    c->got_at = c->got;
     c->t->nopen++;
     c->t->nexpress += c->express;
     peer->retries = 0;
@@ -129,12 +139,8 @@ void peer_opened(struct conn *c)
 
 static void stranger(struct conn *c)
 {
-    struct tcp_peer *peer = c->peer;
-
     c->t->base.stats.strangers++;
-    conn_close(c);
-    if (peer)
-        retry_later(peer);
+    conn_lost(c, 0);
 }
 
 /* What the hello says of the peer's connections, by itself and beside those of the others. */
@@ -183,30 +189,28 @@ static void adopt_stream(struct conn *from, struct tcp_peer *peer)
         stranger(from);
         return;
     }
-    if (peer->connects && (c->state == CONN_CONNECTING || c->state == CONN_GREETING)) {
-        conn_close(from); /* it takes ours */
+    if ((peer->connects && (c->state == CONN_CONNECTING || c->state == CONN_GREETING)) ||
+        (int16_t)(hello.attempt - c->attempt_seen) < 0) {
+        conn_close(from); /* it takes ours, or has given this one up */
         return;
     }
-    if (c->state == CONN_OPEN || c->state == CONN_BROKEN)
-        conn_drain(c);
+    c->attempt_seen = hello.attempt;
+    conn_empty(c);
     conn_cut(c);
-    if (!conn_rewind(c, hello.got)) {
+    if (!conn_rewind(c, hello.got))
         peer_fail(peer, -EPROTO, "the other side lost what its kernel had acknowledged");
+    if (!wants_to_meet(peer)) { /* or a handler has just dropped it */
         conn_close(from);
         return;
     }
     hello.got = c->got;
     memcpy(hello.token, peer->token, sizeof(hello.token));
-    if (send(from->fd, &hello, sizeof(hello), MSG_NOSIGNAL) == sizeof(hello))
+    if (send(from->fd, &hello, sizeof(hello), MSG_NOSIGNAL) == sizeof(hello)) {
         conn_plug(c, from);
-    else
-        conn_close(from);
-}
-
-/* In the first state: it is to be greeted; in the second, a stream of it may be cut. */
-static bool wants_to_meet(const struct tcp_peer *peer)
-{
-    return (peer->state == PEER_GREETING || peer->state == PEER_UP) && !peer->failed;
+        return;
+    }
+    conn_close(from);
+    retry_later(peer);
 }
 
 static struct tcp_peer *find_by_hello(struct tcp *t, const struct hello *hello)
@@ -214,6 +218,8 @@ static struct tcp_peer *find_by_hello(struct tcp *t, const struct hello *hello)
     bool mends = hello->of == HELLO_MENDS;
     struct tcp_peer *found = NULL;
 
+    if (hello->of > HELLO_MENDS || (mends && !t->mend_ms))
+        return NULL;
     for (unsigned i = 0; i < FABRIC_MAX_PEERS; i++)
         if (t->slot[i] && wants_to_meet(t->slot[i]) && (mends || !t->slot[i]->connects) &&
             t->slot[i]->state == (mends ? PEER_UP : PEER_GREETING) &&
@@ -266,7 +272,9 @@ void peer_greeted(struct conn *c)
     }
     if (c->cut_ms && !conn_rewind(c, c->hello.got))
         peer_fail(peer, -EPROTO, "the other side lost what its kernel had acknowledged");
-    else if (send(c->fd, &accept, sizeof(accept), MSG_NOSIGNAL) != sizeof(accept))
+    if (!wants_to_meet(peer))
+        return; /* dropped by who has just heard that its message has arrived, too */
+    if (send(c->fd, &accept, sizeof(accept), MSG_NOSIGNAL) != sizeof(accept))
         conn_lost(c, EPIPE);
     else
         peer_opened(c);

@@ -32,7 +32,7 @@ struct tcp_addr {
     uint8_t ip[16]; /* in network order */
 };
 
-enum { HELLO_MAGIC = 0x636d6448, HELLO_VERSION = 3, ACCEPT_MAGIC = 0x636d6441 };
+enum { HELLO_MAGIC = 0x636d6448, HELLO_VERSION = 4, ACCEPT_MAGIC = 0x636d6441 };
 enum hello_of { HELLO_BEGINS, HELLO_MENDS, HELLO_UNKNOWN };
 
 /* First on every connection, both ways. The side that accepted answers when it knows the token;
@@ -43,7 +43,8 @@ struct hello {
     uint16_t version, channel, channels, express;
     /* The stream begins; it goes on, behind the @got bytes that are here; or, as an answer without
      * a token: there is no such stream to go on with. */
-    uint32_t of;
+    uint16_t of;
+    uint16_t attempt; /* to go on with it; an older one that the network held up cuts nothing */
     uint8_t token[32];
     uint64_t got;
 };
@@ -129,12 +130,14 @@ struct conn {
     int fd;
     enum conn_state state;
     unsigned channel;
-    uint64_t since_ms;
-    struct hello hello; /* the other side's */
+    uint64_t since_ms;              /* it has been in this state, or had this socket */
+    uint16_t attempt, attempt_seen; /* to go on with the stream: the last of ours, of the peer */
+    struct hello hello;             /* the other side's */
     size_t hello_got;
     /* The stream, counted in bytes behind the greeting: read, written, and of these @kept from
-     * @kept_at on; @socket_at: where the present socket began. See fabric_tcp_mend.c. */
-    uint64_t got, sent, kept_at, socket_at;
+     * @kept_at on; @socket_at, @got_at: where the present socket began. See fabric_tcp_mend.c. */
+    uint64_t got, sent, kept_at, socket_at, got_at;
+    uint64_t sent_most; /* before the stream was written again: the other side may have so much */
     struct req_list kept;
     unsigned nkept, held;       /* @held: of those kept, whose bodies are the caller's */
     unsigned patience;          /* looks since the other side acknowledged something */
@@ -233,6 +236,9 @@ void conn_close(struct conn *c);  /* drops what it had to write; freed by conns_
 void conn_unplug(struct conn *c); /* closes the socket alone */
 /* The stream of @c goes on over the socket of @from, which is closed. */
 void conn_plug(struct conn *c, struct conn *from);
+/* Reads all that has come over the socket of a stream. What our kernel has acknowledged the other
+ * side does not send again. */
+void conn_empty(struct conn *c);
 void conns_sweep(struct tcp *t);
 void conn_watch(struct conn *c);  /* as its state asks for */
 void conn_settle(struct conn *c); /* its peer and channel are known */
@@ -247,7 +253,8 @@ bool conn_read(struct conn *c);  /* true if bytes came in */
 bool conns_resume(struct tcp *t);
 /* All that the socket has; bounded. */
 void conn_drain(struct conn *c);
-void conn_want_write(struct conn *c); /* there is something to be written */
+void conn_wrote(struct conn *c, size_t n); /* the first @n bytes of the queue are out */
+void conn_want_write(struct conn *c);      /* there is something to be written */
 void conn_stop_writing(struct conn *c);
 /* Sends the message of @req, made by tcp_req_new() with its header behind the room for a frame. 1:
  * its body is no longer needed, and nobody is told; 0: on its way; negative errno: @req is still

@@ -161,8 +161,7 @@ static void part_wrote(struct conn *c, struct fabric_req *whole)
     TAILQ_INSERT_TAIL(&c->out, whole, link);
 }
 
-/* The first @n bytes of the queue are out. */
-static void conn_wrote(struct conn *c, size_t n)
+void conn_wrote(struct conn *c, size_t n)
 {
     struct fabric_req *req;
 
