@@ -46,8 +46,6 @@ MAY = {
     "transport/fabric": {"shm/util", "shm/model"},
     "transport/fabric/tcp": {"shm/util", "transport/fabric"},
     "transport/fabric/ucx": {"shm/util", "shm/model", "transport/fabric"},
-    "transport/fabric/loop": {"shm/util", "transport/fabric"},
-    "transport/fabric/fault": {"shm/util", "transport/fabric"},
     "transport/engine": SHM | {"transport/schedule", "transport/fabric"},
     "transport/gpu": SHM
     | {"shm/gpu", "client/include", "shm/launch", "transport/gpu/kernel"}

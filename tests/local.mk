@@ -1,7 +1,13 @@
 # tests/: one include per room, so that each room's list stays short. README.md says what is where.
 
+# A fabric in one process, and one that makes any other worse.
+check_LTLIBRARIES += libcommd-test-fabric.la
+libcommd_test_fabric_la_SOURCES = tests/lib/fabric_fault.c tests/lib/fabric_fault.h \
+	tests/lib/fabric_loop.c tests/lib/fabric_loop.h
+
 # Members, engines and the loop fabric in one process.
-in_one_process = libcommd-client.la libcommd-engine.la libcommd-fabric.la libcommd-schedule.la \
+in_one_process = libcommd-client.la libcommd-engine.la libcommd-test-fabric.la \
+	libcommd-fabric.la libcommd-schedule.la \
 	libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS)
 
 # Who may know whom: includes, symbols, libraries.

@@ -11,8 +11,7 @@ libcommd_schedule_la_SOURCES = transport/schedule/fair.c transport/schedule/fair
 # The network. Only this library, and what links it, knows UCX.
 noinst_LTLIBRARIES += libcommd-fabric.la
 libcommd_fabric_la_SOURCES = transport/fabric/fabric.c transport/fabric/fabric.h \
-	transport/fabric/fault/fabric_fault.c transport/fabric/fault/fabric_fault.h \
-	transport/fabric/loop/fabric_loop.c transport/fabric/fabric_net.c \
+	transport/fabric/fabric_net.c \
 	transport/fabric/fabric_net.h \
 	transport/fabric/tcp/fabric_tcp.c transport/fabric/tcp/fabric_tcp_conn.c \
 	transport/fabric/tcp/fabric_tcp_mend.c transport/fabric/tcp/fabric_tcp_peer.c \

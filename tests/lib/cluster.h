@@ -6,7 +6,8 @@
 
 #include "client/lib/async/async.h"
 #include "transport/engine/engine.h"
-#include "transport/fabric/fault/fabric_fault.h"
+#include "tests/lib/fabric_fault.h"
+#include "tests/lib/fabric_loop.h"
 
 enum { CLUSTER_MAX_NODES = 8, CLUSTER_MAX_RANKS = 64 };
 

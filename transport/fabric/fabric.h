@@ -1,7 +1,7 @@
 /* fabric.h - the one door between the engine and a network: messages with a small fixed
- * header and an optional body to numbered peers. Implementations: fabric_tcp.c (plain TCP),
- * fabric_ucx.c (UCX active messages), fabric_loop.c (in one process, for tests), fabric_fault.c
- * (wraps any).
+ * header and an optional body to numbered peers. Implementations: fabric_tcp.c (plain TCP) and
+ * fabric_ucx.c (UCX active messages); for tests tests/lib/fabric_loop.c (in one process) and
+ * fabric_fault.c (wraps any).
  * Single-threaded: every call and every callback happens on the engine's thread. */
 #ifndef COMMD_FABRIC_H
 #define COMMD_FABRIC_H
@@ -144,16 +144,6 @@ int fabric_tcp_new(const struct fabric_conf *conf, const struct fabric_events *e
                    struct fabric **ret_fabric, char why[256]);
 int fabric_ucx_new(const struct fabric_conf *conf, const struct fabric_events *ev,
                    struct fabric **ret_fabric, char why[256]);
-/* In-process fabric: all fabrics made from one hub reach each other by address. */
-struct fabric_hub;
-struct fabric_hub *fabric_hub_new(void);
-struct fabric_hub *fabric_hub_free(struct fabric_hub *hub);
-int fabric_loop_new(struct fabric_hub *hub, const struct fabric_events *ev,
-                    struct fabric **ret_fabric);
-/* Makes the loop fabric hand bodies of at least @bytes over as rendezvous claims. */
-void fabric_loop_set_rndv(struct fabric *f, size_t bytes);
-/* Breaks the link to @peer as if the cable had gone: both sides report it. */
-void fabric_loop_break(struct fabric *f, unsigned peer);
 
 static inline struct fabric *fabric_free(struct fabric *f)
 {

@@ -11,7 +11,8 @@
 #include <stdio.h>
 #include <cmocka.h>
 
-#include "transport/fabric/fault/fabric_fault.h"
+#include "tests/lib/fabric_fault.h"
+#include "tests/lib/fabric_loop.h"
 #include "transport/fabric/ucx/fabric_ucx.h"
 
 enum { SIDES = 3, MAX_LOG = 4096, MB = 1 << 20 };

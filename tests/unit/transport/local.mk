@@ -38,8 +38,8 @@ tests_unit_transport_test_fabric_SOURCES = tests/unit/transport/test_fabric.c \
 	tests/unit/transport/fabric_raw.h tests/unit/transport/fabric_sides.c \
 	tests/unit/transport/fabric_sides.h
 tests_unit_transport_test_fabric_CPPFLAGS = $(AM_CPPFLAGS) $(UCX_CFLAGS)
-tests_unit_transport_test_fabric_LDADD = libcommd-fabric.la libcommd-launch.la libcommd-shm.la \
-	$(CMOCKA_LIBS)
+tests_unit_transport_test_fabric_LDADD = libcommd-test-fabric.la libcommd-fabric.la \
+	libcommd-launch.la libcommd-shm.la $(CMOCKA_LIBS)
 
 tests_unit_transport_test_fair_SOURCES = tests/unit/transport/test_fair.c
 tests_unit_transport_test_fair_LDADD = libcommd-schedule.la $(CMOCKA_LIBS)

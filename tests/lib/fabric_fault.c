@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/queue.h>
 
-#include "transport/fabric/fault/fabric_fault.h"
+#include "tests/lib/fabric_fault.h"
 
 struct kept {
     struct fabric_msg msg;

@@ -19,7 +19,7 @@
 #include <sys/eventfd.h>
 #include <sys/queue.h>
 
-#include "transport/fabric/fabric.h"
+#include "tests/lib/fabric_loop.h"
 
 enum { DELIVER_BUDGET = 16 }; /* messages per peer and progress() */
 
