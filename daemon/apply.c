@@ -67,7 +67,7 @@ static void board_failed(struct daemon *d, uint64_t group, int error, const char
     *at = failed;
 }
 
-/* ---- opening a group -------------------------------------------------------------------- */
+/* ---- opening a group ------------------------------------------------------------------------- */
 
 static int make_board(struct daemon *d, const struct core_group_view *view,
                       struct board_entry **ret_entry, int *ret_fd, char *why, size_t why_len)
@@ -279,7 +279,7 @@ static void group_open(struct daemon *d, uint64_t id)
     }
 }
 
-/* ---- what happens to an open group ------------------------------------------------------ */
+/* ---- what happens to an open group ----------------------------------------------------------- */
 
 static void apply_rank_gone(struct daemon *d, const struct core_rank_gone *gone)
 {
@@ -357,7 +357,7 @@ static void apply_group_broken(struct daemon *d, const struct core_group_broken 
                           broken->text);
 }
 
-/* ---- messages that we complete ---------------------------------------------------------- */
+/* ---- messages that we complete --------------------------------------------------------------- */
 
 /* What @node's engine has to present to ours. Another one for each link: what an earlier link
  * left in the network, such as a late good-bye, must not be taken for the present one's. */

@@ -27,7 +27,7 @@ enum {
     MEMBER_BLOCKS = 64
 }; /* a user's ranks take whole blocks: core_pool.c */
 
-/* ---- before anything is opened ---------------------------------------------------------- */
+/* ---- before anything is opened --------------------------------------------------------------- */
 
 /* A text made by an edge, or none when memory ran out. */
 static int complain(char *text, int exit_code)
@@ -156,7 +156,7 @@ int daemon_prepare(struct daemon *d)
     return EXIT_PERMISSION;
 }
 
-/* ---- opening ---------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 void daemon_core_config(const struct daemon *d, struct core_config *ret_config)
 {

@@ -94,7 +94,7 @@ struct daemon {
     int exit_code;
 };
 
-/* ---- daemon.c --------------------------------------------------------------------------- */
+/* ---- daemon.c -------------------------------------------------------------------------------- */
 
 /* Checks all that can be checked without touching anything: addresses, device, key. 0, or an
  * exit code after having printed why. */
@@ -108,7 +108,7 @@ void daemon_core_config(const struct daemon *d, struct core_config *ret_config);
 /* Writes down something that is no decision of the core: @what is a word of commctl events. */
 void daemon_note(struct daemon *d, const char *what, const char *fmt, ...) _printf_(3, 4);
 
-/* ---- payers.c --------------------------------------------------------------------------- */
+/* ---- payers.c -------------------------------------------------------------------------------- */
 
 /* Reads anew who is charged for which uid: before the core is there, or beside it. */
 void payers_start(struct daemon *d);
@@ -116,7 +116,7 @@ void payers_read(struct daemon *d);
 void payers_look(struct daemon *d); /* whether they are read */
 void payers_fini(struct daemon *d);
 
-/* ---- reload.c --------------------------------------------------------------------------- */
+/* ---- reload.c -------------------------------------------------------------------------------- */
 
 enum reload {
     RELOAD_DONE,
@@ -127,14 +127,14 @@ enum reload {
  * that the log and commctl events have, too. */
 enum reload daemon_reload(struct daemon *d, char *ret_text, size_t cap);
 
-/* ---- events.c --------------------------------------------------------------------------- */
+/* ---- events.c -------------------------------------------------------------------------------- */
 
 /* Their arg is the daemon. */
 extern const struct listener_ops listener_ops;
 extern const struct peer_links_ops peer_ops;
 extern const struct engine_link_ops program_ops;
 
-/* ---- loop.c ----------------------------------------------------------------------------- */
+/* ---- loop.c ---------------------------------------------------------------------------------- */
 
 int loop_init(struct daemon *d);
 void loop_fini(struct daemon *d);
@@ -153,7 +153,7 @@ void daemon_dispatch(struct daemon *d, struct core_event *event);
 /* A welcome client's MSG_ARENA_*; @payer is charged. */
 void arena_msg(struct daemon *d, unsigned slot, uint32_t payer, const struct msg *msg);
 
-/* ---- apply.c ---------------------------------------------------------------------------- */
+/* ---- apply.c --------------------------------------------------------------------------------- */
 
 void apply_action(struct daemon *d, const struct core_action *action);
 /* The client in @slot is gone: takes back its doorbell and its arenas. */
@@ -162,7 +162,7 @@ void apply_client_gone(struct daemon *d, unsigned slot);
 bool apply_next_failed(struct daemon *d, uint64_t *ret_group, enum cause *ret_cause, char *ret_text,
                        size_t len);
 
-/* ---- admin.c; the last: answers.c -------------------------------------------------------- */
+/* ---- admin.c; the last: answers.c ------------------------------------------------------------ */
 
 int admin_init(struct daemon *d);
 void admin_fini(struct daemon *d);

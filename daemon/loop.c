@@ -33,7 +33,7 @@ enum { BOARDS_SOON_MS = 20, BOARDS_MS = 1000 };
 enum { BOARDS_PER_TURN = 256 }; /* a look at one takes about a microsecond */
 enum { CROWD = 64 };            /* groups at a time that leave more than a page or two of holes */
 
-/* ---- events into the core, actions out -------------------------------------------------- */
+/* ---- events into the core, actions out ------------------------------------------------------- */
 
 static void dispatch_one(struct daemon *d, struct core_event *event)
 {
@@ -89,7 +89,7 @@ static void arm_deadline(struct daemon *d)
     event_add(d->deadline, &tv);
 }
 
-/* ---- the service manager ---------------------------------------------------------------- */
+/* ---- the service manager --------------------------------------------------------------------- */
 
 /* Says what changed, not more often than every STATUS_MS. */
 static void tell_status(struct daemon *d)
@@ -124,7 +124,7 @@ static void on_nothing(evutil_socket_t fd, short what, void *arg)
     /* the turn that this ends does the work */
 }
 
-/* ---- boards that were left, but are still held ------------------------------------------ */
+/* ---- boards that were left, but are still held ----------------------------------------------- */
 
 static void arm_boards(struct daemon *d, unsigned ms)
 {
@@ -167,7 +167,7 @@ static void on_boards(evutil_socket_t fd, short what, void *arg)
         arm_boards(d, MIN(2 * d->boards_ms, (unsigned)BOARDS_MS));
 }
 
-/* ---- the end ---------------------------------------------------------------------------- */
+/* ---- the end --------------------------------------------------------------------------------- */
 
 static void on_stop_timeout(evutil_socket_t fd, short what, void *arg)
 {
@@ -198,7 +198,7 @@ static void begin_stop(struct daemon *d)
     event_add(d->stop_timer, &tv);
 }
 
-/* ---- leaving when idle ------------------------------------------------------------------ */
+/* ---- leaving when idle ----------------------------------------------------------------------- */
 
 static void on_idle(evutil_socket_t fd, short what, void *arg)
 {
@@ -242,7 +242,7 @@ static void on_signal(evutil_socket_t signo, short what, void *arg)
     loop_stop(d);
 }
 
-/* ---- the loop --------------------------------------------------------------------------- */
+/* ---- the loop -------------------------------------------------------------------------------- */
 
 static void on_payers(evutil_socket_t fd, short what, void *arg)
 {

@@ -38,7 +38,7 @@ static uint64_t seconds_since(uint64_t ms)
     return now > ms ? (now - ms) / 1000 : 0;
 }
 
-/* ---- is it well? ------------------------------------------------------------------------ */
+/* ---- is it well? ----------------------------------------------------------------------------- */
 
 void answer_unwell(struct answer *a, const char *fmt, ...)
 {
@@ -101,7 +101,7 @@ void answer_check_well(struct answer *a)
     }
 }
 
-/* ---- the tables ------------------------------------------------------------------------- */
+/* ---- the tables ------------------------------------------------------------------------------ */
 
 static const char *program_word(enum core_engine_state state)
 {
@@ -665,7 +665,7 @@ static bool fill_tuning(struct answer *a)
     return true;
 }
 
-/* ---- changes ---------------------------------------------------------------------------- */
+/* ---- changes --------------------------------------------------------------------------------- */
 
 bool answer_is_change(const char *verb)
 {
@@ -728,7 +728,7 @@ void answer_reload(struct daemon *d, unsigned slot)
     answer_changed(d, slot, result == RELOAD_DONE, 0, text);
 }
 
-/* ---- verbs ------------------------------------------------------------------------------ */
+/* ---- verbs ----------------------------------------------------------------------------------- */
 
 static const struct verb {
     const char *name;

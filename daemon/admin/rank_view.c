@@ -380,7 +380,7 @@ static unsigned starved_pct(const struct rank_row *row)
     return (unsigned)(MIN(waited - row->cpu_waited_ns, ns) * 100 / ns);
 }
 
-/* ---- the table -------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 #define RANKS_TEXT   MSG_CELL_STRING
 #define RANKS_NUMBER MSG_CELL_NUMBER

@@ -35,7 +35,7 @@ static struct board_entry *watched_board(const struct rank_group *group, struct 
     return group->id && !group->ended_ms ? boards_find(&d->boards, group->id) : NULL;
 }
 
-/* ---- one rank ---------------------------------------------------------------------------- */
+/* ---- one rank -------------------------------------------------------------------------------- */
 
 /* The newest @most of them. */
 static void keep_found(struct rank_records *records, struct recorder_op *found, unsigned n,
@@ -134,7 +134,7 @@ uint64_t records_bytes(const struct rank_records *records)
     return records->bytes > records->first_bytes ? records->bytes - records->first_bytes : 0;
 }
 
-/* ---- while somebody watches -------------------------------------------------------------- */
+/* ---- while somebody watches ------------------------------------------------------------------ */
 
 static void time_group(struct rank_group *group, struct board_entry *entry,
                        enum recorder_timing timing)
@@ -241,7 +241,7 @@ uint64_t records_look(struct ranks *ranks, struct daemon *d, uint64_t left_ms)
     return rates ? RECORDS_LOOK_MS : FIRST_MS;
 }
 
-/* ---- the table --------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 void records_table(struct table *table)
 {

@@ -64,7 +64,7 @@ static const char *shape_of(const yaml_event_t *ev)
     return ev->type == YAML_SEQUENCE_START_EVENT ? "a list" : "text";
 }
 
-/* --- events --- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 /* libyaml counts characters, not bytes. */
 static unsigned char char_at(const yaml_parser_t *p, size_t index)
@@ -159,7 +159,7 @@ static void skip(struct reader *r, const yaml_event_t *ev)
     }
 }
 
-/* --- maps --- */
+/* ---- maps ------------------------------------------------------------------------------------ */
 
 static void read_nodes(struct reader *r, const struct conf_key *key, const yaml_event_t *ev,
                        bool *ret_bad);
@@ -295,7 +295,7 @@ static void read_map(struct reader *r, const struct map *map)
     }
 }
 
-/* --- cluster.nodes --- */
+/* ---- cluster.nodes --------------------------------------------------------------------------- */
 
 static int grow_nodes(struct reader *r)
 {
@@ -386,7 +386,7 @@ static void read_nodes(struct reader *r, const struct conf_key *key, const yaml_
     *ret_bad = bad;
 }
 
-/* --- the file --- */
+/* ---- the file -------------------------------------------------------------------------------- */
 
 static void read_section(struct reader *r, unsigned first, unsigned nkeys, const yaml_event_t *ev)
 {

@@ -54,7 +54,7 @@ const char *conf_quote(const char *text, size_t len, char buf[CONF_QUOTE_MAX])
     return buf;
 }
 
-/* --- numbers --- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 /* Saturates: a number that fits no uint64_t is out of every range anyway. */
 static bool parse_number(const char *text, int base, uint64_t *ret_value, const char **ret_end)
@@ -142,7 +142,7 @@ static void format_with_unit(const struct unit *units, uint64_t v, char *buf, si
         snprintf(buf, len, "%" PRIu64, v); /* no configured value: min is a whole unit */
 }
 
-/* --- text: NULL when good, else what is wrong --- */
+/* ---- text: NULL when good, else what is wrong ------------------------------------------------ */
 
 static const char *check_name(const char *text)
 {
@@ -365,7 +365,7 @@ static const char *check_nccl_env(const struct conf_key *key, const char *text)
     return NULL;
 }
 
-/* --- by type --- */
+/* ---- by type --------------------------------------------------------------------------------- */
 
 static const char *parse_text(const struct conf_key *key, const char *text)
 {

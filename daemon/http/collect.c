@@ -18,7 +18,7 @@
 #include "daemon/process/log_limit.h"
 #include "shm/proto/codec.h"
 
-/* ---- one process ------------------------------------------------------------------------ */
+/* ---- one process ----------------------------------------------------------------------------- */
 
 static bool read_process_file(unsigned pid, const char *name, char *buf, size_t len)
 {
@@ -60,7 +60,7 @@ static void read_process(unsigned pid, struct metrics_process *process)
     }
 }
 
-/* ---- what takes one look ---------------------------------------------------------------- */
+/* ---- what takes one look --------------------------------------------------------------------- */
 
 static void collect_node(struct collect *c, unsigned i, const struct core_peer_view *peer)
 {
@@ -208,7 +208,7 @@ static void collect_numbers(struct collect *c)
         collect_node(c, i, &peer);
 }
 
-/* ---- groups ----------------------------------------------------------------------------- */
+/* ---- groups ---------------------------------------------------------------------------------- */
 
 /* Of counters that wrap. */
 struct spread {
@@ -287,7 +287,7 @@ static bool groups_step(struct collect *c)
     return r != CORE_SCAN_END;
 }
 
-/* ---- in steps --------------------------------------------------------------------------- */
+/* ---- in steps -------------------------------------------------------------------------------- */
 
 static bool operations_step(struct collect *c)
 {

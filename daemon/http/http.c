@@ -106,7 +106,7 @@ struct http {
     uint64_t dropped, codes[METRICS_CODES];
 };
 
-/* ---- the life of a connection ----------------------------------------------------------- */
+/* ---- the life of a connection ---------------------------------------------------------------- */
 
 static void http_conn_free(struct http_conn *conn)
 {
@@ -156,7 +156,7 @@ static void http_conn_timer(evutil_socket_t fd, short what, void *arg)
         http_conn_drop(conn);
 }
 
-/* ---- answers ---------------------------------------------------------------------------- */
+/* ---- answers --------------------------------------------------------------------------------- */
 
 static void release_body(const void *data, size_t len, void *arg)
 {
@@ -312,7 +312,7 @@ static const struct http_route {
     {"/healthz", get_health}, {"/readyz", get_ready},
 };
 
-/* ---- reading and writing ---------------------------------------------------------------- */
+/* ---- reading and writing --------------------------------------------------------------------- */
 
 static void http_conn_route(struct http_conn *conn, const struct http_request *request)
 {
@@ -375,7 +375,7 @@ static void http_conn_event(struct bufferevent *bev, short what, void *arg)
     http_conn_bury(arg);
 }
 
-/* ---- coming in -------------------------------------------------------------------------- */
+/* ---- coming in ------------------------------------------------------------------------------- */
 
 static unsigned http_conns_of(const struct http *http, const struct sock_addr *from)
 {
@@ -456,7 +456,7 @@ static void http_accept(evutil_socket_t unused, short what, void *arg)
     }
 }
 
-/* ---- making answers --------------------------------------------------------------------- */
+/* ---- making answers -------------------------------------------------------------------------- */
 
 static bool is_waited_for(const struct http *http, enum http_made made)
 {
@@ -554,7 +554,7 @@ static void on_http_more(evutil_socket_t fd, short what, void *arg)
     /* http_turn() does the work */
 }
 
-/* ---- the server ------------------------------------------------------------------------- */
+/* ---- the server ------------------------------------------------------------------------------ */
 
 void http_counts(const struct http *http, struct metrics *m)
 {

@@ -74,7 +74,7 @@ static uint64_t number_of(const struct metric *metric, const void *base)
     }
 }
 
-/* ---- metrics with labels ---------------------------------------------------------------- */
+/* ---- metrics with labels --------------------------------------------------------------------- */
 
 static void write_build_info(struct body *body, const struct metric *metric,
                              const struct metrics *m)
@@ -194,7 +194,7 @@ static void write_processes(struct body *body, const struct metric *metric, cons
             sample(body, metric, "process", names[i], number_of(metric, of[i]));
 }
 
-/* ---- operations ------------------------------------------------------------------------- */
+/* ---- operations ------------------------------------------------------------------------------ */
 
 /* Of each collective: struct recorder_totals. */
 static void write_collectives(struct body *body, const struct metric *metric,
@@ -251,7 +251,7 @@ static void write_waits(struct body *body, const struct metric *metric, const st
     histogram(body, metric, "", m->operations.waits, m->operations.waited_ns);
 }
 
-/* ---- the table -------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 #define FIELD(type_, field_) .at = offsetof(type_, field_), .size = sizeof(((type_ *)0)->field_)
 #define AT(field_)           FIELD(struct metrics, field_)

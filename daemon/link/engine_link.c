@@ -116,7 +116,7 @@ static void link_kill(struct engine_link *link)
         syscall(SYS_pidfd_send_signal, link->pidfd, SIGKILL, NULL, 0);
 }
 
-/* ---- receiving -------------------------------------------------------------------------- */
+/* ---- receiving ------------------------------------------------------------------------------- */
 
 /* Where it listens, as its hello says. As long as we have it open nobody else can take the port;
  * the next engine gets it, and the next commd. */
@@ -212,7 +212,7 @@ static void engine_write(evutil_socket_t fd, short what, void *arg)
         link_flush(link);
 }
 
-/* ---- the end of a life ------------------------------------------------------------------ */
+/* ---- the end of a life ----------------------------------------------------------------------- */
 
 static void exit_text(int code, int status, char *buf, size_t len)
 {
@@ -292,7 +292,7 @@ static void engine_timer(evutil_socket_t fd, short what, void *arg)
     }
 }
 
-/* ---- what the owner may ask ------------------------------------------------------------- */
+/* ---- what the owner may ask ------------------------------------------------------------------ */
 
 static int link_spawn(struct engine_link *link)
 {

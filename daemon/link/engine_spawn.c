@@ -12,7 +12,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-/* ---- which -------------------------------------------------------------------------------- */
+/* ---- which ----------------------------------------------------------------------------------- */
 
 /* @env: a variable that names it; @set: what the configuration says, @given if that is not the
  * default. */
@@ -134,7 +134,7 @@ void program_gpu(const struct conf *conf, struct program *ret_program)
     program_words(ret_program, words);
 }
 
-/* ---- our own child ------------------------------------------------------------------------ */
+/* ---- our own child --------------------------------------------------------------------------- */
 
 /* The two ends of an engine's control socket. */
 static int control_pair(int *ret_ours, int *ret_theirs)
@@ -192,7 +192,7 @@ int engine_spawn(const struct program *program, int port, pid_t *ret_pid, int *r
     return 0;
 }
 
-/* ---- by a launcher ---------------------------------------------------------------------- */
+/* ---- by a launcher --------------------------------------------------------------------------- */
 
 static int launcher_connect(const char *launcher, int *ret_fd)
 {

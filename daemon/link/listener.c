@@ -18,7 +18,7 @@ void listener_log_refused(struct listener *listener, uint32_t uid, uint32_t pid,
                     "client pid %u uid %u: %s -> refused", pid, uid, text);
 }
 
-/* ---- users ------------------------------------------------------------------------------ */
+/* ---- users ----------------------------------------------------------------------------------- */
 
 struct tenant *tenant_find(const struct listener *listener, uint32_t uid)
 {
@@ -60,7 +60,7 @@ static void tenants_reap(struct listener *listener)
     }
 }
 
-/* ---- the listener ----------------------------------------------------------------------- */
+/* ---- the listener ---------------------------------------------------------------------------- */
 
 static void listener_freep(struct listener **listener)
 {

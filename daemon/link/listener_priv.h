@@ -72,34 +72,34 @@ struct listener {
     uint64_t refused[CAUSE_COUNT];
 };
 
-/* ---- listener.c: users ---- */
+/* ---- listener.c: users ----------------------------------------------------------------------- */
 
 struct tenant *tenant_find(const struct listener *listener, uint32_t uid);
 struct tenant *tenant_get(struct listener *listener, uint32_t uid); /* NULL: no memory */
 /* "client pid 7 uid 1000: TEXT -> refused", within the limit of that user. */
 void listener_log_refused(struct listener *listener, uint32_t uid, uint32_t pid, const char *text);
 
-/* ---- listener_socket.c ---- */
+/* ---- listener_socket.c ----------------------------------------------------------------------- */
 
 /* Makes the socket at @path and listens. On failure as listener_new(). */
 int listener_bind(struct listener_socket *sock, const char *path, unsigned mode, char **ret_error);
 void listener_unlink(struct listener_socket *sock);
 
-/* ---- listener_admit.c ---- */
+/* ---- listener_admit.c ------------------------------------------------------------------------ */
 
 void listener_accept(evutil_socket_t fd, short what, void *listener);
 /* Takes nobody any more. */
 void listener_end(struct listener *listener);
 bool listener_trusts(uint32_t uid);
 
-/* ---- listener_turns.c ---- */
+/* ---- listener_turns.c ------------------------------------------------------------------------ */
 
 /* Puts it in line for the turns of its user. */
 void listener_work(struct client_link *client);
 void listener_unwork(struct client_link *client);
 void listener_serve(struct listener *listener);
 
-/* ---- listener_fds.c ---- */
+/* ---- listener_fds.c -------------------------------------------------------------------------- */
 
 /* Shares out what RLIMIT_NOFILE allows. */
 void listener_share_fds(struct listener *listener);

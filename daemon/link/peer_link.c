@@ -37,7 +37,7 @@
 #include "daemon/link/peer_link_priv.h"
 #include "shm/proto/cause_text.h"
 
-/* ---- the life of a link ----------------------------------------------------------------- */
+/* ---- the life of a link ---------------------------------------------------------------------- */
 
 struct link *link_free(struct link *link)
 {
@@ -173,7 +173,7 @@ struct link *link_new(struct peer_links *links, struct link_peer *peer, int fd)
     return link;
 }
 
-/* ---- sending ---------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
 
 static void frame_release(const void *data, size_t len, void *arg)
 {
@@ -270,7 +270,7 @@ static void link_refuse(struct link *link, enum cause cause, const char *text)
     link_arm(link, LINK_DEADLINE_MS);
 }
 
-/* ---- hello ------------------------------------------------------------------------------ */
+/* ---- hello ----------------------------------------------------------------------------------- */
 
 static struct link_peer *peer_by_name(struct peer_links *links, const char *name)
 {
@@ -354,7 +354,7 @@ static void link_first_msg(struct link *link, const struct msg *msg)
     }
 }
 
-/* ---- receiving -------------------------------------------------------------------------- */
+/* ---- receiving ------------------------------------------------------------------------------- */
 
 static int link_next(struct link *link, struct msg *ret_msg)
 {
@@ -476,7 +476,7 @@ static void link_read(struct bufferevent *bev, void *arg)
         link_bad_frame(link, r);
 }
 
-/* ---- TLS -------------------------------------------------------------------------------- */
+/* ---- TLS ------------------------------------------------------------------------------------- */
 
 _Static_assert((int)PEER_HANDSHAKE_SLOW == (int)TLS_FAILURES, "the same, and one more");
 

@@ -89,7 +89,7 @@ struct peer_links {
     bool took;              /* in this pass of the loop */
 };
 
-/* ---- peer_link.c ------------------------------------------------------------------------ */
+/* ---- peer_link.c ----------------------------------------------------------------------------- */
 
 /* @fd belongs to the link afterwards, also when NULL is returned. @peer NULL: it came to us. */
 struct link *link_new(struct peer_links *links, struct link_peer *peer, int fd);
@@ -107,7 +107,7 @@ void link_finish(struct link *link);
 /* Somebody at the door is turned away: one line per address and kind. */
 void link_log_refused(struct link *link, const char *kind, const char *fmt, ...) _printf_(3, 4);
 
-/* ---- peer_links.c ----------------------------------------------------------------------- */
+/* ---- peer_links.c ---------------------------------------------------------------------------- */
 
 /* Why there is no link to @peer; logged when it is news. */
 void peer_set_error(struct link_peer *peer, bool serious, const char *fmt, ...) _printf_(3, 4);

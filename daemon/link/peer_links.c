@@ -8,7 +8,7 @@
 #include "daemon/link/peer_link_priv.h"
 #include "daemon/process/notify.h"
 
-/* ---- connecting ------------------------------------------------------------------------- */
+/* ---- connecting ------------------------------------------------------------------------------ */
 
 static void peer_log(struct link_peer *peer, enum conf_log_level level, const char *fmt, ...)
     _printf_(3, 4);
@@ -115,7 +115,7 @@ void peer_retry(struct link_peer *peer)
     event_add(peer->retry, &tv);
 }
 
-/* ---- accepting -------------------------------------------------------------------------- */
+/* ---- accepting ------------------------------------------------------------------------------- */
 
 static bool is_node_address(const struct peer_links *links, const struct sock_addr *from)
 {
@@ -266,7 +266,7 @@ static int links_listen(struct peer_links *links, const struct conf *conf, char 
     return r;
 }
 
-/* ---- keys ------------------------------------------------------------------------------- */
+/* ---- keys ------------------------------------------------------------------------------------ */
 
 void peer_links_set_keys(struct peer_links *links, const struct conf_keys *keys)
 {
@@ -292,7 +292,7 @@ void peer_links_keys(const struct peer_links *links, unsigned node,
         *ret_keys = (struct peer_links_keys){"", "", ""};
 }
 
-/* ---- all links -------------------------------------------------------------------------- */
+/* ---- all links ------------------------------------------------------------------------------- */
 
 static int links_init_peers(struct peer_links *links, const struct peer_links_config *config)
 {
@@ -464,7 +464,7 @@ void peer_links_set_timeout(struct peer_links *links, uint64_t node_timeout_ms)
     links->node_timeout_ms = node_timeout_ms;
 }
 
-/* ---- the end ---------------------------------------------------------------------------- */
+/* ---- the end --------------------------------------------------------------------------------- */
 
 void peer_links_drain(struct peer_links *links)
 {

@@ -86,7 +86,7 @@ int boards_init(struct boards *boards, unsigned max_groups)
     return 0;
 }
 
-/* ---- users ------------------------------------------------------------------------------ */
+/* ---- users ----------------------------------------------------------------------------------- */
 
 static struct board_user **board_user_find(struct boards *boards, uint32_t uid)
 {
@@ -172,7 +172,7 @@ static void board_discharge(struct boards *boards, struct board_entry *entry)
     entry->user = NULL;
 }
 
-/* ---- the table of open groups ----------------------------------------------------------- */
+/* ---- the table of open groups ---------------------------------------------------------------- */
 
 /* The upper half of a group id is its home's, the lower half is counted there. */
 static struct board_entry **board_find(const struct boards *boards, uint64_t group)
@@ -253,7 +253,7 @@ struct board_entry *boards_find(const struct boards *boards, uint64_t group)
     return *board_find(boards, group);
 }
 
-/* ---- operations ------------------------------------------------------------------------- */
+/* ---- operations ------------------------------------------------------------------------------ */
 
 /* As the first member here counts them. The counter is the member's to write, so the sum is only as
  * honest as the users are. It wraps: at the highest rate that there is, after half an hour without
@@ -298,7 +298,7 @@ bool boards_count(struct boards *boards, size_t *at)
     return *at < boards->nbuckets;
 }
 
-/* ---- who holds it ----------------------------------------------------------------------- */
+/* ---- who holds it ---------------------------------------------------------------------------- */
 
 static int lives_reach(struct boards *boards, unsigned slot)
 {
@@ -371,7 +371,7 @@ static bool is_held(struct boards *boards, const struct board_entry *entry)
     return members_here(boards, entry);
 }
 
-/* ---- the end of a board ----------------------------------------------------------------- */
+/* ---- the end of a board ---------------------------------------------------------------------- */
 
 static void job_unref(struct board_job *job)
 {
@@ -490,7 +490,7 @@ bool boards_look(struct boards *boards, unsigned n)
     return !TAILQ_EMPTY(&boards->left);
 }
 
-/* ---- limits ----------------------------------------------------------------------------- */
+/* ---- limits ---------------------------------------------------------------------------------- */
 
 static bool board_fits(const struct boards *boards, const struct board_user *user, size_t bytes,
                        const struct board_limits *limits, char *why, size_t len)

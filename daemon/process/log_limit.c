@@ -38,7 +38,7 @@ static uint64_t hash_of(const char *text)
     return hash ? hash : 1;
 }
 
-/* ---- the table -------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 static uint64_t spent_at(const struct log_limit_entry *entry, uint64_t now_ms)
 {
@@ -99,7 +99,7 @@ static bool said(struct log_limit_entry *entry, uint64_t hash, uint64_t now_ms, 
     return false;
 }
 
-/* ---- left out --------------------------------------------------------------------------- */
+/* ---- left out -------------------------------------------------------------------------------- */
 
 static void set_timer(struct log_limit *limit, uint64_t due_ms, uint64_t now_ms)
 {
@@ -162,7 +162,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
         set_timer(limit, next, now_ms);
 }
 
-/* ---- in --------------------------------------------------------------------------------- */
+/* ---- in -------------------------------------------------------------------------------------- */
 
 /* One second's worth of lines for all; a line costs 1000 / LOG_LIMIT_ALL ms of it. */
 static bool all_pass(struct log_limit *limit, uint64_t now_ms)

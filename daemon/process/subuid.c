@@ -33,7 +33,7 @@ struct subuid {
     char path[]; /* ends with NUL */
 };
 
-/* ---- a line ------------------------------------------------------------------------------ */
+/* ---- a line ---------------------------------------------------------------------------------- */
 
 /* Digits alone. */
 static bool number(const char *text, size_t len, uint64_t *ret_value)
@@ -103,7 +103,7 @@ static bool range_of_line(const char *line, size_t len, uint32_t own, struct nam
     return true;
 }
 
-/* ---- the file ---------------------------------------------------------------------------- */
+/* ---- the file -------------------------------------------------------------------------------- */
 
 static int by_first(const void *a, const void *b)
 {
@@ -223,7 +223,7 @@ struct payers *subuid_load(const char *path, uint32_t own, struct subuid_report 
     return r ? NULL : subuid_parse(text, len, own, system_name, NULL, ret_report);
 }
 
-/* ---- in a thread ------------------------------------------------------------------------- */
+/* ---- in a thread ----------------------------------------------------------------------------- */
 
 static void end_of(struct subuid *subuid)
 {

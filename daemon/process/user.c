@@ -38,7 +38,7 @@ static int complain_of(const struct user_daemon *user, const char *name, int err
     return error == EPERM || error == EACCES ? EXIT_PERMISSION : EXIT_INTERNAL;
 }
 
-/* ---- the background --------------------------------------------------------------------- */
+/* ---- the background -------------------------------------------------------------------------- */
 
 /* What makes a process slower, or likelier to be killed, than others, and where its memory has to
  * be. The kernel says no where that was not the user's own choice. */
@@ -120,7 +120,7 @@ static int go_background(struct user_daemon *user)
     return 0;
 }
 
-/* ---- its files -------------------------------------------------------------------------- */
+/* ---- its files ------------------------------------------------------------------------------- */
 
 /* The one before is kept: it tells why the last daemon ended. */
 static int open_log(struct user_daemon *user, int dir_fd)
