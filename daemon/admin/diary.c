@@ -58,7 +58,7 @@ static void forget_one(struct diary *diary, int64_t payer)
     TAILQ_FOREACH(entry, &diary->kept, entry)
         if (entry->payer == owner->whose)
             break;
-    assert(owner->kept);
+    assert(entry && owner->kept);
     owner->kept--;
     owner_of(diary->seers, entry->whose, false)->kept--;
     TAILQ_REMOVE(&diary->kept, entry, entry);

@@ -10,6 +10,7 @@
  * it. How many questions may be under way: asking.h; a user who asks more is told to ask again. In
  * a turn all questions of users have STEP_US together, oldest first, and all of root have as much.
  * An answer for a node waits until the link has room. */
+#include <assert.h>
 #include <stdio.h>
 
 #include "daemon/admin/asking.h"
@@ -95,6 +96,7 @@ static void gather_end(struct gather_question *q)
 {
     struct msg msg = {.type = MSG_ASK_RANKS, .ask_ranks = {.ask = q->ask, .end = 1}};
 
+    assert(q->stage != GATHER_END);
     if (q->asker == ASKED_BY_NODE || !q->nwaits)
         return gather_free(q);
     for (unsigned i = 0; i < q->d->conf->nnodes; i++)
@@ -487,12 +489,17 @@ static bool same_tables(const struct msg_tables *tables, const struct gather_que
     return true;
 }
 
-/* @node is not at it any more. */
-static void heard_end(struct gather_question *q, unsigned node)
+/* @node does not work on the question any more. @q may be gone afterwards. */
+static void node_heard(struct gather_question *q, unsigned node, enum gather_heard heard)
 {
-    q->heard[node] = HEARD_DOWN;
-    if (!--q->nwaits)
+    assert(q->heard[node] == HEARD_NOTHING && heard != HEARD_NOTHING && q->nwaits);
+    q->heard[node] = heard;
+    if (--q->nwaits)
+        return;
+    if (q->stage == GATHER_END)
         gather_free(q);
+    else if (q->stage == GATHER_WAIT)
+        again_in(q, 0);
 }
 
 void gather_node_lost(struct daemon *d, unsigned node)
@@ -504,14 +511,9 @@ void gather_node_lost(struct daemon *d, unsigned node)
         if (q->asker == ASKED_BY_NODE && q->node == node) {
             gather_free(q);
         } else if (q->asker != ASKED_BY_NODE && q->heard[node] == HEARD_NOTHING) {
-            if (q->stage == GATHER_END) {
-                heard_end(q, node);
-                continue;
-            }
-            missing(q, "is down", d->conf->nodes[node].name);
-            q->heard[node] = HEARD_DOWN;
-            if (!--q->nwaits && q->stage == GATHER_WAIT)
-                again_in(q, 0);
+            if (q->stage != GATHER_END)
+                missing(q, "is down", d->conf->nodes[node].name);
+            node_heard(q, node, HEARD_DOWN);
         }
     }
 }
@@ -528,9 +530,7 @@ static void ranks_here(struct daemon *d, unsigned node, const struct msg_tables 
     if (!q)
         return; /* too late, or never asked */
     if (q->stage == GATHER_END)
-        return heard_end(q, node);
-    q->heard[node] = tables->text[0] || !same_tables(tables, q) ? HEARD_PART : HEARD_ALL;
-    q->nwaits--;
+        return node_heard(q, node, HEARD_DOWN);
     if (tables->text[0])
         mention(q, tables->text); /* it names the node */
     if (!same_tables(tables, q)) {
@@ -542,8 +542,7 @@ static void ranks_here(struct daemon *d, unsigned node, const struct msg_tables 
         if (untrue)
             missing(q, "told of what is not its own, which is left out", name);
     }
-    if (!q->nwaits && q->stage == GATHER_WAIT)
-        again_in(q, 0);
+    node_heard(q, node, tables->text[0] || !same_tables(tables, q) ? HEARD_PART : HEARD_ALL);
 }
 
 void gather_msg(struct daemon *d, unsigned node, const struct msg *msg)

@@ -63,7 +63,14 @@ enum {
     LINKS_MS = 1500,
 };
 
-enum http_state { HTTP_READING, HTTP_WAITING, HTTP_WRITING, HTTP_LINGERING, HTTP_DEAD };
+enum http_state {
+    HTTP_READING,
+    HTTP_WAITING,
+    HTTP_WRITING,
+    HTTP_LINGERING,
+    HTTP_DEAD,
+    HTTP_NSTATES
+};
 /* What takes time to be made. */
 enum http_made { HTTP_METRICS, HTTP_STATUS, HTTP_MADE };
 
@@ -108,6 +115,23 @@ struct http {
 
 /* ---- the life of a connection ---------------------------------------------------------------- */
 
+/* clang-format off */
+static const bool http_may[HTTP_NSTATES][HTTP_NSTATES] = { /* rows: from; columns: to */
+                       /* READ WAIT WRIT LING DEAD */
+    [HTTP_READING]   = {0,   1,   1,   0,   1},
+    [HTTP_WAITING]   = {0,   0,   1,   0,   1},
+    [HTTP_WRITING]   = {0,   0,   0,   1,   1},
+    [HTTP_LINGERING] = {0,   0,   0,   0,   1},
+    [HTTP_DEAD]      = {0},
+};
+/* clang-format on */
+
+static void http_set_state(struct http_conn *conn, enum http_state state)
+{
+    assert(http_may[conn->state][state]);
+    conn->state = state;
+}
+
 static void http_conn_free(struct http_conn *conn)
 {
     if (conn->bev)
@@ -124,7 +148,7 @@ static void http_conn_bury(struct http_conn *conn)
     if (conn->state == HTTP_DEAD)
         return;
     assert(http->nconns);
-    conn->state = HTTP_DEAD;
+    http_set_state(conn, HTTP_DEAD);
     TAILQ_REMOVE(&http->conns, conn, entry);
     TAILQ_INSERT_TAIL(&http->dead, conn, entry);
     http->nconns--;
@@ -173,8 +197,7 @@ static void http_conn_answer(struct http_conn *conn, unsigned status, const char
 
     for (unsigned i = 0; i < METRICS_CODES; i++)
         conn->http->codes[i] += metrics_codes[i].status == status;
-    assert(conn->state == HTTP_READING || conn->state == HTTP_WAITING);
-    conn->state = HTTP_WRITING;
+    http_set_state(conn, HTTP_WRITING);
     bufferevent_disable(conn->bev, EV_READ);
     r = evbuffer_add_printf(out,
                             "HTTP/1.1 %u %s\r\n"
@@ -211,10 +234,13 @@ static void answer_text(struct http_conn *conn, unsigned status, const char *tex
 static void answer_refused(struct http_conn *conn, unsigned status)
 {
     char text[128];
+    unsigned i = 0;
 
-    for (unsigned i = 0; i < METRICS_CODES; i++)
-        if (metrics_codes[i].status == status)
-            snprintf(text, sizeof(text), "%u: %s\n", status, metrics_codes[i].text);
+    while (metrics_codes[i].status != status) {
+        i++;
+        assert(i < METRICS_CODES);
+    }
+    snprintf(text, sizeof(text), "%u: %s\n", status, metrics_codes[i].text);
     answer_text(conn, status, text);
 }
 
@@ -238,8 +264,7 @@ static void ask_for(struct http_conn *conn, enum http_made made)
 
     if (making->fresh && clock_ms() - making->fresh_ms <= HTTP_FRESH_MS)
         return answer_made(conn, made, making->fresh);
-    assert(conn->state == HTTP_READING);
-    conn->state = HTTP_WAITING;
+    http_set_state(conn, HTTP_WAITING);
     conn->made = made;
     bufferevent_disable(conn->bev, EV_READ);
     http_conn_arm(conn, HTTP_WRITE_MS);
@@ -364,7 +389,7 @@ static void http_conn_written(struct bufferevent *bev, void *arg)
 
     if (conn->state != HTTP_WRITING)
         return;
-    conn->state = HTTP_LINGERING;
+    http_set_state(conn, HTTP_LINGERING);
     shutdown(bufferevent_getfd(bev), SHUT_WR);
     http_conn_arm(conn, HTTP_LINGER_MS);
     bufferevent_enable(bev, EV_READ);
@@ -401,6 +426,7 @@ static struct http_conn *http_conn_victim(struct http *http)
             most = weight;
         }
     }
+    assert(victim);
     return victim;
 }
 

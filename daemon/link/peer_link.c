@@ -39,6 +39,24 @@
 
 /* ---- the life of a link ---------------------------------------------------------------------- */
 
+/* clang-format off */
+static const bool link_may[LINK_NSTATES][LINK_NSTATES] = { /* rows: from; columns: to */
+                        /* CONN HAND HELL  UP CLOS DEAD */
+    [LINK_CONNECTING] = {0,   1,   0,   0,   0,   1},
+    [LINK_HANDSHAKE]  = {0,   0,   1,   0,   0,   1},
+    [LINK_HELLO]      = {0,   0,   0,   1,   1,   1},
+    [LINK_UP]         = {0,   0,   0,   0,   1,   1},
+    [LINK_CLOSING]    = {0,   0,   0,   0,   0,   1},
+    [LINK_DEAD]       = {0},
+};
+/* clang-format on */
+
+static void link_set_state(struct link *link, enum link_state state)
+{
+    assert(link_may[link->state][state]);
+    link->state = state;
+}
+
 struct link *link_free(struct link *link)
 {
     if (!link)
@@ -83,7 +101,7 @@ void link_bury(struct link *link)
         peer->link = NULL;
     if (peer && peer->dial == link)
         peer->dial = NULL;
-    link->state = LINK_DEAD;
+    link_set_state(link, LINK_DEAD);
     TAILQ_INSERT_TAIL(&link->links->dead, link, entry);
     if (link->bev) {
         bufferevent_setcb(link->bev, NULL, NULL, NULL, NULL);
@@ -132,8 +150,9 @@ static void link_timer(evutil_socket_t fd, short what, void *arg)
 {
     struct link *link = arg;
 
-    if (link->doom[0] || link->state == LINK_UP)
+    if (link->doom[0])
         return link_lost(link, link->doom);
+    assert(link->state != LINK_UP && link->state != LINK_DEAD);
     if (link->state == LINK_CLOSING)
         return link_bury(link);
     if (link->state == LINK_HANDSHAKE)
@@ -160,7 +179,6 @@ struct link *link_new(struct peer_links *links, struct link_peer *peer, int fd)
     link->peer = peer;
     link->inbound = !peer;
     link->fd = fd;
-    link->state = peer ? LINK_CONNECTING : LINK_HANDSHAKE;
     link->timer = evtimer_new(links->base, link_timer, link);
     if (!link->timer)
         return link_free(link);
@@ -239,7 +257,7 @@ void link_finish(struct link *link)
 {
     SSL_shutdown(bufferevent_openssl_get_ssl(link->bev));
     shutdown(bufferevent_getfd(link->bev), SHUT_WR);
-    link->state = LINK_CLOSING;
+    link_set_state(link, LINK_CLOSING);
 }
 
 static void link_flushed(struct bufferevent *bev, void *arg)
@@ -264,7 +282,7 @@ static void link_refuse(struct link *link, enum cause cause, const char *text)
         link_bury(link);
         return;
     }
-    link->state = LINK_CLOSING;
+    link_set_state(link, LINK_CLOSING);
     bufferevent_setcb(link->bev, NULL, link_flushed, NULL, link);
     bufferevent_disable(link->bev, EV_READ);
     link_arm(link, LINK_DEADLINE_MS);
@@ -323,9 +341,9 @@ static void link_hello(struct link *link, const struct msg *msg)
         links->nhalf--;
         TAILQ_INSERT_TAIL(&links->live, link, entry);
     }
-    assert(link->state == LINK_HELLO && !peer->link);
+    assert(!peer->link && (!peer->dial || peer->dial == link));
     link->peer = peer;
-    link->state = LINK_UP;
+    link_set_state(link, LINK_UP);
     link->incarnation = hello->incarnation;
     link->since_ms = clock_ms();
     peer->link = link;
@@ -435,7 +453,7 @@ static void link_bad_frame(struct link *link, int r)
 }
 
 /* May it be read from once more, after @n messages, by @until_us? */
-static bool link_may(unsigned n, uint64_t until_us)
+static bool link_may_read(unsigned n, uint64_t until_us)
 {
     return n < LINK_MSG_LEAST || (n < LINK_MSG_BUDGET && clock_us() < until_us);
 }
@@ -451,7 +469,7 @@ static void link_read(struct bufferevent *bev, void *arg)
     for (unsigned n = 0; link->state == LINK_HELLO || link->state == LINK_UP; n++) {
         struct msg msg;
 
-        if (!link_may(n, until_us)) {          /* others first; then this one goes on */
+        if (!link_may_read(n, until_us)) {     /* others first; then this one goes on */
             bufferevent_disable(bev, EV_READ); /* what is there has to be taken first */
             bufferevent_trigger(bev, EV_READ,
                                 BEV_TRIG_IGNORE_WATERMARKS | BEV_TRIG_DEFER_CALLBACKS);
@@ -526,7 +544,7 @@ static void link_event(struct bufferevent *bev, short what, void *arg)
     if (what & BEV_EVENT_CONNECTED) {
         if (!tls_is_authenticated(bufferevent_openssl_get_ssl(bev)))
             return handshake_failed(link, ERR_PACK(ERR_LIB_SSL, 0, SSL_R_BINDER_DOES_NOT_VERIFY));
-        link->state = LINK_HELLO;
+        link_set_state(link, LINK_HELLO);
         snprintf(link->key, sizeof(link->key), "%s",
                  tls_session_key(bufferevent_openssl_get_ssl(bev)));
         if (!link->inbound && link_send_hello(link))
@@ -579,7 +597,7 @@ void link_start_tls(struct link *link)
         link_bury(link); /* no memory: the other side, or our back-off, tries again */
         return;
     }
-    link->state = LINK_HANDSHAKE;
+    link_set_state(link, LINK_HANDSHAKE);
     bufferevent_openssl_set_allow_dirty_shutdown(link->bev, 1);
     bufferevent_setcb(link->bev, link_read, link_flushed, link_event, link);
     bufferevent_enable(link->bev, EV_READ | EV_WRITE);

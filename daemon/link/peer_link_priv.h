@@ -31,7 +31,16 @@ enum {
     LINK_MAX_UNSENT = 32 << 20,
 };
 
-enum link_state { LINK_CONNECTING, LINK_HANDSHAKE, LINK_HELLO, LINK_UP, LINK_CLOSING, LINK_DEAD };
+/* See peer_link.c. */
+enum link_state {
+    LINK_CONNECTING,
+    LINK_HANDSHAKE,
+    LINK_HELLO,
+    LINK_UP,
+    LINK_CLOSING,
+    LINK_DEAD,
+    LINK_NSTATES
+};
 
 struct link_peer {
     struct peer_links *links; /* borrowed */

@@ -1,5 +1,6 @@
 /* peer_links.c - all nodes: whom we connect to, whom we let in, and how it ends. The model is
  * in peer_link.c. */
+#include <assert.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <stdarg.h>
@@ -7,6 +8,12 @@
 
 #include "daemon/link/peer_link_priv.h"
 #include "daemon/process/notify.h"
+
+static struct link_peer *peer_at(const struct peer_links *links, unsigned node)
+{
+    assert(node < links->npeers);
+    return &links->peers[node];
+}
 
 /* ---- connecting ------------------------------------------------------------------------------ */
 
@@ -27,7 +34,7 @@ static void peer_log(struct link_peer *peer, enum conf_log_level level, const ch
 void peer_links_log(struct peer_links *links, unsigned node, enum conf_log_level level,
                     const char *text)
 {
-    peer_log(&links->peers[node], level, "%s", text);
+    peer_log(peer_at(links, node), level, "%s", text);
 }
 
 void peer_set_error(struct link_peer *peer, bool serious, const char *fmt, ...)
@@ -281,7 +288,7 @@ void peer_links_set_keys(struct peer_links *links, const struct conf_keys *keys)
 void peer_links_keys(const struct peer_links *links, unsigned node,
                      struct peer_links_keys *ret_keys)
 {
-    const struct link_peer *peer = &links->peers[node];
+    const struct link_peer *peer = peer_at(links, node);
 
     if (node == links->self)
         *ret_keys =
@@ -424,7 +431,7 @@ bool peer_links_more(struct peer_links *links)
 
 void peer_links_send(struct peer_links *links, unsigned node, const struct msg *msg)
 {
-    struct link *link = links->peers[node].link;
+    struct link *link = peer_at(links, node)->link;
 
     if (!link || link->doom[0])
         return;
@@ -434,14 +441,14 @@ void peer_links_send(struct peer_links *links, unsigned node, const struct msg *
 
 size_t peer_links_unsent(const struct peer_links *links, unsigned node)
 {
-    const struct link *link = links->peers[node].link;
+    const struct link *link = peer_at(links, node)->link;
 
     return link ? evbuffer_get_length(bufferevent_get_output(link->bev)) : 0;
 }
 
 void peer_links_drop(struct peer_links *links, unsigned node, const char *text)
 {
-    struct link_peer *peer = &links->peers[node];
+    struct link_peer *peer = peer_at(links, node);
 
     if (!peer->link)
         return;
@@ -451,7 +458,7 @@ void peer_links_drop(struct peer_links *links, unsigned node, const char *text)
 
 const char *peer_links_error(const struct peer_links *links, unsigned node)
 {
-    return links->peers[node].error;
+    return peer_at(links, node)->error;
 }
 
 const struct peer_links_counts *peer_links_counts(const struct peer_links *links)

@@ -71,6 +71,7 @@ static int arena_charge(struct arenas *arenas, unsigned slot, uint32_t uid, uint
 {
     struct arena_user **at = arena_user_find(arenas, uid);
 
+    assert(arenas->counts[slot] < ARENAS_PER_CLIENT);
     if (!*at && !(*at = calloc(1, sizeof(**at))))
         return -ENOMEM;
     (*at)->uid = uid;
@@ -128,6 +129,7 @@ static struct arena_entry **arena_find(const struct arenas *arenas, unsigned slo
 {
     struct arena_entry **at = &arenas->slots[slot];
 
+    assert(slot < arenas->nslots);
     while (*at && (*at)->arena != arena)
         at = &(*at)->next;
     return at;
@@ -220,6 +222,7 @@ uint64_t arenas_bytes(const struct arenas *arenas, unsigned slot)
 {
     uint64_t total = 0;
 
+    assert(slot < arenas->nslots);
     for (const struct arena_entry *e = arenas->slots[slot]; e; e = e->next)
         total += e->bytes;
     return total;

@@ -322,6 +322,7 @@ int boards_hand_out(struct boards *boards, struct board_entry *entry, unsigned l
 {
     struct board_holder *more;
 
+    assert(entry->state == BOARD_OPEN);
     if (lives_reach(boards, slot))
         return -ENOMEM;
     more = realloc(entry->holders, (entry->nholders + 1) * sizeof(*more));
@@ -373,6 +374,12 @@ static bool is_held(struct boards *boards, const struct board_entry *entry)
 
 /* ---- the end of a board ---------------------------------------------------------------------- */
 
+static void board_set_state(struct board_entry *entry, enum board_state state)
+{
+    assert(state == entry->state + 1);
+    entry->state = state;
+}
+
 static void job_unref(struct board_job *job)
 {
     /* acq_rel: who frees it sees all that the other one did */
@@ -401,11 +408,12 @@ static void job_run(void *arg)
 
 static void board_forget(struct boards *boards, struct board_entry *entry)
 {
+    assert(entry->state != BOARD_OPEN && !entry->ctl);
     TAILQ_REMOVE(&boards->left, entry, in_all);
     TAILQ_REMOVE(&entry->user->left, entry, in_user);
     if (entry->state == BOARD_FREEING) {
         assert(boards->freeing >= entry->user->freeing && entry->user->freeing);
-        assert(entry->user->freeing_bytes >= entry->bytes);
+        assert(entry->user->freeing_bytes >= entry->bytes && boards->freeing_bytes >= entry->bytes);
         boards->freeing--;
         boards->freeing_bytes -= entry->bytes;
         entry->user->freeing--;
@@ -428,7 +436,7 @@ static bool free_elsewhere(struct boards *boards, struct board_entry *entry)
         return false;
     *job = (struct board_job){.fd = steal_fd(&entry->fd), .punch = !boards->no_lease, .refs = 2};
     entry->job = job;
-    entry->state = BOARD_FREEING;
+    board_set_state(entry, BOARD_FREEING);
     boards->freeing++;
     boards->freeing_bytes += entry->bytes;
     entry->user->freeing++;
@@ -469,7 +477,7 @@ void boards_del(struct boards *boards, uint64_t group)
     count_ops(boards, entry);
     count_recorders(boards, entry);
     entry->ctl = board_ctl_free(entry->ctl);
-    entry->state = BOARD_LEFT;
+    board_set_state(entry, BOARD_LEFT);
     TAILQ_INSERT_TAIL(&boards->left, entry, in_all);
     TAILQ_INSERT_TAIL(&entry->user->left, entry, in_user);
     look_at(boards, entry, &budget);
