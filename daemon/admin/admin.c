@@ -1,4 +1,4 @@
-/* admin.c - whose question is answered when. The answers themselves: answers.c.
+/* admin.c - the order in which questions of commctl are answered. answers.c makes the answers.
  *
  * Answers can be long, and anybody may ask. So one answer is made at a time, ADMIN_STEP_US of it
  * in a turn, by a scan that finds its place again; the others wait as questions, which are small.
@@ -18,7 +18,7 @@ enum { ADMIN_STEP_US = 1000 };
 struct admin_question {
     TAILQ_ENTRY(admin_question) entry;
     unsigned slot;
-    uint32_t uid, payer; /* who asks, and in whose turn */
+    uint32_t uid, payer; /* of the client that asks; turns go by payer */
     uint64_t number;
     uint64_t since;
     char verb[sizeof(((struct msg_admin *)0)->verb)];
@@ -29,10 +29,10 @@ TAILQ_HEAD(question_list, admin_question);
 struct admin {
     struct question_list waiting; /* owned */
     struct admin_question *now;   /* owned: being answered, or NULL */
-    answer_fill_fn *fill;         /* of now's verb, NULL: no such verb */
-    struct answer answer;         /* to now */
-    uint64_t number;              /* of the last one that was begun */
-    struct event *more;           /* owned: the turn ended before the work did */
+    answer_fill_fn *fill;         /* for the verb of now; NULL: no such verb */
+    struct answer answer;         /* to the question now */
+    uint64_t number;              /* of the question that was begun last */
+    struct event *more;           /* owned: active when work remains after a turn */
 };
 
 static void send_tables(struct daemon *d, unsigned slot, struct answer *a)
@@ -119,7 +119,7 @@ void admin_ask(struct daemon *d, unsigned slot, const struct msg_admin *question
     struct listener_client client;
 
     if (!new || !listener_client(d->listener, slot, &client)) {
-        free(new); /* no memory: it gets no answer, as if we were very busy */
+        free(new); /* no memory: the client gets no answer, as from a very busy commd */
         return;
     }
     new->slot = slot;

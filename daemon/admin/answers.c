@@ -149,7 +149,7 @@ const char *answer_state_word(const struct core_status *status, bool unwell)
                               : "ready";
 }
 
-/* Ranks of this node that wait elsewhere, of those that the asker may see. */
+/* Counts the ranks of this node that wait outside commd and that the asker may see. */
 static unsigned count_waiting(const struct answer *a)
 {
     unsigned n = 0;
@@ -230,7 +230,7 @@ const char *answer_peer_word(const struct core_peer_view *peer)
     return "";
 }
 
-/* Of the engine, where it has told of that node. */
+/* Cells with what the engine has told of its traffic to a node. */
 static void traffic_cells(struct table *t, const struct core_traffic *traffic)
 {
     table_number_if(t, traffic->rtt_us, traffic->rtt_us);
@@ -283,7 +283,7 @@ static bool fill_nodes(struct answer *a)
     return true;
 }
 
-/* Do all nodes that are up have our keys? The first that has not is named. */
+/* Do all nodes that are up have our keys? Names the first node that does not. */
 static void check_keys(struct answer *a, const char *node, const struct peer_links_keys *ours,
                        const struct peer_links_keys *theirs)
 {
@@ -324,7 +324,7 @@ static bool fill_keys(struct answer *a)
         table_text(t, theirs.link);
     }
     if (!a->unwell[0])
-        answer_check_well(a); /* of a node that is down the keys are not known */
+        answer_check_well(a); /* the keys of a node that is down are not known */
     return true;
 }
 
@@ -353,7 +353,7 @@ static int joiners_by_rank(const void *a, const void *b)
     return (x->rank > y->rank) - (x->rank < y->rank);
 }
 
-/* Of a group that is joining: which ranks of this node wait, and for how long the first does. */
+/* For a joining group: the ranks of this node that wait, and since when the first one waits. */
 static void group_joiners(struct answer *a, const struct core_group_view *view)
 {
     struct core_joiner joiners[JOINERS_SHOWN];
@@ -397,8 +397,8 @@ static void group_row(struct answer *a, const struct core_group_view *view)
     table_text(t, !view->id ? "" : view->gpu ? "true" : "false");
 }
 
-/* Ranks of this node that wait elsewhere: clients that wait for one thing and came one after the
- * other, in the order of their ranks, share a row. */
+/* Rows for ranks of this node that wait outside commd. Clients in successive slots share a row if
+ * they wait for the same thing, in the order of their ranks. */
 static void waiting_rows(struct answer *a)
 {
     const struct daemon *d = a->d;
@@ -469,7 +469,7 @@ static bool fill_groups(struct answer *a)
     return false;
 }
 
-/* As commd-gpu tells once a second. A row without a device says why there is none. */
+/* What commd-gpu tells once a second. A row without a device says why there is no device. */
 enum { GPU_STATE = 3 }; /* column */
 
 static bool fill_gpus(struct answer *a)
@@ -537,7 +537,7 @@ static bool fill_clients(struct answer *a)
         table_init(t, "clients", columns, ARRAY_LEN(columns));
     while (core_client_scan(a->d->core, &a->slot, &client)) {
         if (clock_us() >= a->until_us) {
-            a->slot = client.client; /* this one again */
+            a->slot = client.client; /* the next turn begins with this client again */
             return false;
         }
         if (client.admin || !may_see(a, client.uid))
@@ -554,8 +554,8 @@ static bool fill_clients(struct answer *a)
     return true;
 }
 
-/* Does the file say what is in force? Somebody may have changed it since. It is read anew for those
- * alone who may change something here: for a large cluster that takes milliseconds. */
+/* Does the file say what is in force? Somebody may have changed it. It is read anew only for users
+ * that may change something here, because reading takes milliseconds for a large cluster. */
 static void check_config_file(struct answer *a)
 {
     _cleanup_(freep) char *error = NULL;
@@ -626,7 +626,7 @@ static bool fill_log_level(struct answer *a)
     return true;
 }
 
-/* All in one go: there are not many. */
+/* All in one turn: there are at most DIARY_MAX. */
 static bool fill_events(struct answer *a)
 {
     static const struct table_column columns[] = {

@@ -1,8 +1,8 @@
 /* diary.c - a ring of DIARY_MAX entries of bounded size, which never grows.
  *
- * An entry is everybody's to know, or of one uid. When there is no room, the oldest entry goes of
- * the payer who has most. So a user pushes out entries of others only until all have equal shares,
- * and entries that are everybody's keep half of the room. */
+ * An entry is for everybody, or for one uid. When there is no room, the payer with most entries
+ * loses its oldest one. So a user pushes out entries of others only until all have equal shares.
+ * Entries for everybody keep half of the room. */
 #include "daemon/admin/diary.h"
 
 #include <assert.h>
@@ -17,7 +17,8 @@ void diary_init(struct diary *diary)
         TAILQ_INSERT_TAIL(&diary->free, &diary->entries[i], entry);
 }
 
-/* NULL: it has none. With @make one that is free: there are more than entries. */
+/* The owner @whose in @of. If there is none: NULL, or with @make a free one. A free one always
+ * exists, because there are more owners than entries. */
 static struct diary_owner *owner_of(const struct diary_owner *of, int64_t whose, bool make)
 {
     struct diary_owner *owners = (struct diary_owner *)of, *room = NULL;
@@ -34,7 +35,7 @@ static struct diary_owner *owner_of(const struct diary_owner *of, int64_t whose,
     return room;
 }
 
-/* Who has to give one up, so that @payer gets one more. */
+/* The payer that loses its oldest entry, so that @payer gets a new one. */
 static struct diary_owner *loser(struct diary *diary, int64_t payer)
 {
     struct diary_owner *most = NULL, *node = owner_of(diary->payers, DIARY_EVERYBODY, false);

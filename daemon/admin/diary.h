@@ -1,4 +1,4 @@
-/* diary.h - the last things that happened on this node, for commctl events. No I/O, no clock. */
+/* diary.h - what happened last on this node, for commctl events. No I/O, no clock. */
 #ifndef COMMD_DIARY_H
 #define COMMD_DIARY_H
 
@@ -13,34 +13,35 @@ struct diary_entry {
     TAILQ_ENTRY(diary_entry) entry;
     uint64_t number; /* from 1; 0: free */
     uint64_t wall_ms;
-    int64_t whose;    /* who may see it: uid, or DIARY_EVERYBODY */
-    int64_t payer;    /* whose room it takes, likewise */
-    const char *what; /* borrowed, for ever */
+    int64_t whose;    /* the uid that may see the entry, or DIARY_EVERYBODY */
+    int64_t payer;    /* the payer whose room the entry takes, or DIARY_EVERYBODY */
+    const char *what; /* borrowed: a string literal */
     char text[DIARY_TEXT];
 };
 
 struct diary_owner {
-    int64_t whose;  /* of a uid that may see them; of a payer */
-    unsigned kept;  /* 0: free */
-    uint64_t total; /* kept or not */
+    int64_t whose;  /* in seers: a uid; in payers: a payer; or DIARY_EVERYBODY */
+    unsigned kept;  /* its entries in the diary; 0: this struct is free */
+    uint64_t total; /* its entries so far, kept or not */
 };
 
 TAILQ_HEAD(diary_list, diary_entry);
 struct diary {
     struct diary_list kept, free;
-    uint64_t last; /* number */
+    uint64_t last; /* number of the newest entry */
     struct diary_entry entries[DIARY_MAX];
     struct diary_owner seers[DIARY_MAX + 1], payers[DIARY_MAX + 1];
 };
 
 void diary_init(struct diary *diary);
-/* @text is cut. */
+/* @text is cut at DIARY_TEXT. */
 void diary_add(struct diary *diary, const char *what, int64_t whose, int64_t payer,
                uint64_t wall_ms, const char *text);
-/* The first one after number @since; only those that @uid may see, if it is not NULL. */
+/* The first entry after number @since, or NULL. @uid: only entries that this uid may see; NULL: all
+ * entries. */
 const struct diary_entry *diary_next(const struct diary *diary, uint64_t since,
                                      const uint32_t *uid);
-/* How many there have been that it could see. */
+/* How many entries there have been that *@uid could see. NULL: how many there have been. */
 uint64_t diary_total(const struct diary *diary, const uint32_t *uid);
 
 #endif

@@ -1,15 +1,18 @@
-/* gather.c - one question about ranks and links: the groups are found, their boards looked at for
- * as long as the asker wants (a look every RECORDS_LOOK_MS), the table is written; each part in
- * turns of STEP_US. A client's question goes to all nodes at the same moment, and their tables are
- * added to this node's.
+/* gather.c - questions about ranks and links.
  *
- * Who wakes a question: its timer. What if a node does not answer: the question waits GRACE_MS
- * after this node's part is done, then the answer names the node. What if this machine stood still:
- * its part is done later, and GRACE_MS begins later, too. What if the asker is gone, or asks no
- * longer: the other nodes are told to end their work, and the question counts until they have ended
- * it. How many questions may be under way: asking.h; a user who asks more is told to ask again. In
- * a turn all questions of users have STEP_US together, oldest first, and all of root have as much.
- * An answer for a node waits until the link has room. */
+ * A question has three parts: find the groups; look at their boards for as long as the asker wants
+ * (every RECORDS_LOOK_MS); write the tables. A client's question goes to all nodes at the same
+ * moment. Their tables are added to this node's.
+ *
+ * Who wakes a question? Its timer.
+ * What if a node does not answer? When this node's part is done, the question waits GRACE_MS more.
+ * Then the answer names the node. If this machine stood still, GRACE_MS begins later, too.
+ * What if the asker is gone? The other nodes are told to end their work. The question counts until
+ * they have said that they did, or for END_MS.
+ *
+ * asking.h says how many questions may be under way; a user with more is told to ask again. In a
+ * turn all questions of users have STEP_US together, and all of root have as much. An answer for a
+ * node waits until the link has room. */
 #include <assert.h>
 #include <stdio.h>
 
@@ -26,13 +29,13 @@ enum {
     WATCH_MAX_MS = 10000,
     GRACE_MS = 700,
     END_MS = WATCH_MAX_MS + 5000,
-    ROOM_MS = 10,         /* until the next look whether a link has room */
-    UNSENT_MAX = 1 << 20, /* on a link on which an answer is begun */
+    ROOM_MS = 10,         /* until the next look at a link without room */
+    UNSENT_MAX = 1 << 20, /* a link with more unsent bytes has no room for an answer */
 };
 
-/* NOBODY: the asker is gone, or has its answer; other nodes have not ended yet. */
+/* NOBODY: the asker is gone or has its answer, and other nodes have not ended their work yet. */
 enum gather_asker { ASKED_BY_CLIENT, ASKED_BY_NODE, ASKED_BY_PAGE, ASKED_BY_NOBODY };
-/* What has come of a node. */
+/* What a node has told. HEARD_NOTHING: the node was asked and works on it. */
 enum gather_heard { HEARD_ALL, HEARD_NOTHING, HEARD_PART, HEARD_DOWN };
 enum gather_stage {
     GATHER_FIND,
@@ -40,7 +43,7 @@ enum gather_stage {
     GATHER_FILL,
     GATHER_RECORDS,
     GATHER_WAIT,
-    GATHER_END /* of others: ours has ended */
+    GATHER_END /* other nodes have not ended their work, this node has */
 };
 
 struct gather_question {
@@ -48,22 +51,22 @@ struct gather_question {
     struct daemon *d;
     enum gather_asker asker;
     unsigned slot;         /* of the client that asks */
-    unsigned node;         /* the node that does */
-    gather_links_fn *take; /* of the page */
+    unsigned node;         /* the node that asks */
+    gather_links_fn *take; /* the page's callback, for the answer */
     void *arg;
-    uint64_t ask; /* its number for the question, or ours for the nodes */
+    uint64_t ask; /* number of the question: the asking node's, or ours for the nodes we ask */
     enum gather_stage stage;
     struct ranks ranks;
     struct table tables[3]; /* ranks; links; records, if wished */
     struct event *timer;    /* owned */
     uint64_t watch_until_ms, wait_until_ms;
-    unsigned links_left;       /* of this node, that are not well and not in the table */
+    unsigned links_left;       /* bad links of this node that are not in the table */
     unsigned nwaits;           /* nodes that were asked and have not answered: HEARD_NOTHING */
     char text[MSG_TEXT_MAX];   /* what is missing */
     enum gather_heard heard[]; /* by node */
 };
 
-/* Lets go of what its work has needed. */
+/* Frees what the work on the question has needed. */
 static void end_work(struct gather_question *q)
 {
     const struct ranks_wish wish = q->ranks.wish;
@@ -91,7 +94,8 @@ static void again_in(struct gather_question *q, uint64_t ms)
     event_add(q->timer, &tv);
 }
 
-/* Its asker needs nothing more. Who does not say that it has ended has until END_MS. */
+/* The asker needs nothing more. Asks the other nodes to end their work, and waits for END_MS at
+ * most until they have. */
 static void gather_end(struct gather_question *q)
 {
     struct msg msg = {.type = MSG_ASK_RANKS, .ask_ranks = {.ask = q->ask, .end = 1}};
@@ -129,14 +133,14 @@ static unsigned tables_of(const struct gather_question *q)
     return q->ranks.wish.records ? 3 : 2;
 }
 
-/* What does not fit into a frame must not go out: a link that cannot send is given up, and with it
- * the groups of all who are on both nodes. */
+/* Tables that do not fit into a frame must not go out: a link that fails to send is closed, and all
+ * groups that span the two nodes break. */
 static int answer_error(const struct gather_question *q)
 {
     return tables_error(q->tables, ARRAY_LEN(q->tables));
 }
 
-/* Is it all? If not, the question's text says what is missing. */
+/* Adds to the question's text what the answer lacks. */
 static void look_complete(struct gather_question *q, int error)
 {
     struct daemon *d = q->d;
@@ -158,10 +162,10 @@ static void look_complete(struct gather_question *q, int error)
         missing(q, "has more ranks than fit into an answer: name a group", d->conf->node);
     else if (q->ranks.error || error)
         missing(q, "has no memory for the answer", d->conf->node);
-    log_clean(q->text); /* another node may have said it, and a terminal shows it */
+    log_clean(q->text); /* another node may have written a part, and a terminal shows it */
 }
 
-/* For `commctl why`: of ranks that nobody has told of, which node should have? */
+/* Adds a row for each node that has not told all: commctl why names it for ranks without a row. */
 static void tell_unheard(struct gather_question *q)
 {
     static const char *const states[] = {
@@ -177,7 +181,7 @@ static void tell_unheard(struct gather_question *q)
             links_unheard(q->d, conf->nodes[i].name, states[q->heard[i]], &q->tables[1]);
 }
 
-/* Of groups that this node is not in, too, a node tells of its own ranks. */
+/* Leaves out ranks that two nodes tell of: see heard.h. */
 static void settle_disputes(struct gather_question *q)
 {
     struct daemon *d = q->d;
@@ -270,7 +274,7 @@ static void gather_step(struct gather_question *q, uint64_t until_us)
     }
 }
 
-/* Everybody's, and not only those of one user. */
+/* Counts as root's: it asks for the groups of all users, or root asks. */
 static bool of_root(const struct ranks_wish *wish)
 {
     return wish->all || wish->uid == 0;
@@ -318,7 +322,7 @@ static struct gather_question *gather_new(struct daemon *d, const struct ranks_w
     return q;
 }
 
-/* Sends the question to those that have a link; the others are missing at once. */
+/* Sends the question to all nodes with a link. Notes the others as missing. */
 static void ask_nodes(struct gather_question *q, uint32_t watch_ms)
 {
     struct daemon *d = q->d;
@@ -356,7 +360,9 @@ static void refuse(struct daemon *d, unsigned slot, const char *text)
     listener_resume(d->listener, slot);
 }
 
-/* What is under way; @node: of those that nodes ask, else of our own clients. */
+/* Counts the questions that are under way: those of our clients, or with @node those of other
+ * nodes.
+ */
 static struct asking count_asking(const struct gather *gather, uint32_t payer, const unsigned *node)
 {
     struct asking asking = {0};
@@ -430,7 +436,7 @@ void gather_drop(struct daemon *d, unsigned slot)
             return gather_end(q);
 }
 
-/* An answer without tables: @text says why, or "" where nobody waits for it. */
+/* An answer without tables. @text says why; "": the asker has ended the question. */
 static void answer_nothing(struct daemon *d, unsigned node, uint64_t ask, const char *text)
 {
     struct msg msg = {.type = MSG_RANKS_HERE};
@@ -453,7 +459,7 @@ static void end_of_question(struct daemon *d, unsigned node, uint64_t ask)
     answer_nothing(d, node, ask, "");
 }
 
-/* Root asks as often as it likes: of very many questions the last are answered after one look. */
+/* Another node asks. If it asks very much for root, the last questions get one look only. */
 static void ranks_asked(struct daemon *d, unsigned node, const struct msg_ask_ranks *ask)
 {
     struct ranks_wish wish = {.uid = ask->uid,
@@ -532,7 +538,7 @@ static void ranks_here(struct daemon *d, unsigned node, const struct msg_tables 
     if (q->stage == GATHER_END)
         return node_heard(q, node, HEARD_DOWN);
     if (tables->text[0])
-        mention(q, tables->text); /* it names the node */
+        mention(q, tables->text); /* the text names the node */
     if (!same_tables(tables, q)) {
         if (!tables->text[0])
             missing(q, "answers in another version", name);

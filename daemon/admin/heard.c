@@ -3,12 +3,12 @@
  * This node knows the members of the groups that it is in. A row about such a group has to be about
  * a rank of the node that tells it, else the row is dropped. In such a row the node may accuse its
  * own ranks of breaking the group, and nobody else: where it accuses another rank, our own cause
- * stands in the answer, or its text is marked as its own ("node b says: ..."). It may tell which of
- * the ranks that are gone was missed first, because their own nodes have told that they are gone.
+ * stands in the answer, or the text begins with the node's name ("node b says: ..."). The node may
+ * tell which rank was gone first: that the rank is gone, its own node has told.
  *
- * Of other groups this node knows nothing but what all nodes together tell: each rank is told of
- * once, by the node that it is on. Of a rank that two nodes tell of neither is believed, since this
- * node does not know which of them is right. */
+ * Of other groups this node knows only what the nodes tell. Each rank has one row, from its own
+ * node. If two nodes tell of one rank, neither row is believed, because this node cannot know which
+ * is right. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -41,7 +41,7 @@ struct heard {
     unsigned node;
     const char *name;
     int at[FIELDS]; /* column; -1: the table has none */
-    bool known;     /* the group; then @view is it */
+    bool known;     /* this node is in the group; @view shows it */
     struct core_group_view view;
 };
 
@@ -63,7 +63,7 @@ static bool is_its_own(const struct heard *heard, const char *text)
            view->nodes[view->members[rank].node] == heard->node;
 }
 
-/* Is the rank that is told as gone its own, or gone in that way for us, too? */
+/* Is the rank that the row calls gone a rank of that node, or gone here in the same way? */
 static bool is_gone_for_us(const struct heard *heard, char *const *row)
 {
     const char *rank = cell(heard, row, GONE_RANK);

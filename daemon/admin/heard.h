@@ -1,4 +1,4 @@
-/* heard.h - what another node may tell of ranks and links in RANKS_HERE. */
+/* heard.h - which rows about ranks and links this node takes from another node's RANKS_HERE. */
 #ifndef COMMD_HEARD_H
 #define COMMD_HEARD_H
 
@@ -7,15 +7,15 @@
 
 /* Has @told the columns of @ours? Another version may have others. */
 bool heard_columns(const struct msg_table *told, const struct msg_table *ours);
-/* Adds to @table the rows of @told, which has the same columns, that @node (called @name) may tell:
- * see heard.c. Returns how many it may not. */
+/* Adds to @table those rows of @told that @node, called @name, may tell; see heard.c. Both tables
+ * have the same columns. Returns how many rows were left out. */
 unsigned heard_rows(const struct core *core, unsigned node, const char *name,
                     const struct msg_table *told, struct table *table);
 
-/* Once all have told: drops from @table what rows say of ranks which another row has, too, of
- * groups that this node, called @self, is not in. Its own rows stay. Returns how many ranks those
- * are, and in @ret_first what is said of the first; -1: not looked at, the rows are too many, or no
- * memory. */
+/* For the end, when all nodes have told. A dispute is a rank with two rows, in a group that this
+ * node, called @self, is not in. Drops both rows from @table, but no row of this node's own.
+ * Returns the number of disputes, and in @ret_first a text about the first one. -1: nothing was
+ * dropped, because there are too many rows or no memory. */
 int heard_disputes(const struct core *core, const char *self, struct table *table, char *ret_first,
                    size_t len);
 

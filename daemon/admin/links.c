@@ -9,7 +9,7 @@
 #include "shm/util/link_quality.h"
 
 enum {
-    LINKS_MOST = 16, /* of those that commctl why goes by */
+    LINKS_MOST = 16, /* for commctl why */
     OLD_MS = 3000,
 };
 
@@ -64,7 +64,8 @@ static uint64_t badness_of(const struct core_peer_view *peer)
     return is_fresh(traffic) ? link_badness(&quality) : 0;
 }
 
-/* Keeps @worst in order, of @n that are there and room for one more; the last one falls out. */
+/* Inserts @new into the @n sorted entries of @worst, which has room for n + 1. The caller drops the
+ * last entry. */
 static void insert(struct bad_link *worst, unsigned n, struct bad_link new)
 {
     unsigned i = n;
@@ -100,7 +101,7 @@ static void fill_all(struct daemon *d, struct table *table)
             fill_link(d, &peer, table);
 }
 
-/* The answer of all nodes has room for so many cells, which they share. */
+/* How many rows one node may fill: all nodes share the cells of one answer. */
 static unsigned room_of(const struct daemon *d, const struct table *table)
 {
     return MIN((unsigned)LINKS_ALL_NODES,

@@ -1,5 +1,5 @@
-/* links.h - the links of this node as a table: part of what commctl why goes by, and a row of the
- * matrix of commctl links and of the page. */
+/* links.h - the links of this node as a table. commctl why reads it; commctl links and the page
+ * show it as one row of their matrix. */
 #ifndef COMMD_ADMIN_LINKS_H
 #define COMMD_ADMIN_LINKS_H
 
@@ -8,16 +8,19 @@
 struct daemon;
 struct table;
 
-/* With more nodes than these there are too many links to tell all. */
+/* In a cluster with more nodes a table cannot tell all links. */
 enum { LINKS_ALL_NODES = 64 };
 
 void links_table(struct table *table);
-/* @all: every link, or, with many nodes, those that are not up, lose or crawl, 64 at most, and
- * fewer where the answer has no room for so many of each node. Else those that lose or crawl, 16 at
- * most. The worst come first. How many such links were left out. */
+/* Fills the table. A bad link loses data or is very slow.
+ * @all: every link. With more than LINKS_ALL_NODES nodes: the links that are down or bad, the worst
+ * first, at most 64, or as many as the answer has room for.
+ * Not @all: the bad links, the worst first, at most 16.
+ * Returns how many such links were left out. */
 unsigned links_fill(struct daemon *d, bool all, struct table *table);
-/* One row more, of a node that has not told all of its ranks. @state: "silent", it did not answer;
- * "partial", its answer was cut, or in another version; "down", it could not be asked. */
+/* Adds a row about the node @peer, which has not told all of its ranks. @state is "silent": the
+ * node did not answer; "partial": its answer was cut, or of another version; "down": it could not
+ * be asked. */
 void links_unheard(struct daemon *d, const char *peer, const char *state, struct table *table);
 
 #endif

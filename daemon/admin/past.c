@@ -36,7 +36,7 @@ void past_fini(struct past *past)
         past_drop(past, TAILQ_FIRST(&past->groups));
 }
 
-/* @waits: for ranks that waited, and came into no group: such have no id. */
+/* @waits: makes room among the waits, which have no group id, else among the groups. */
 static void past_make_room(struct past *past, uint32_t payer, bool waits)
 {
     struct past_group *old, *first = NULL;
@@ -60,7 +60,8 @@ static bool same_operation(const struct op_desc *a, const struct op_desc *b)
     return a->seq != b->seq || !a->seq || op_fingerprint(a) == op_fingerprint(b);
 }
 
-/* Did it end as nobody wanted it to? Ranks that did not mean the same had an error, and left. */
+/* Did the group end badly? If the last operations of its ranks differ, they failed, and the ranks
+ * left after that. */
 static bool worth_keeping(const struct ranks *ranks, const struct board_ctl *ctl)
 {
     if (ranks->groups[0].cause != CAUSE_NONE || ranks->groups[0].gone.fate != RANK_HERE)
@@ -73,7 +74,7 @@ static bool worth_keeping(const struct ranks *ranks, const struct board_ctl *ctl
     return false;
 }
 
-/* @ctl: the recorders of the ranks are on it still. */
+/* @ctl still has the recorders of the ranks. */
 static void past_keep(struct past *past, const struct ranks *ranks, const struct board_ctl *ctl)
 {
     unsigned nrows = MIN(ranks->nrows, (unsigned)PAST_MAX_ROWS), n = 0;
@@ -86,7 +87,7 @@ static void past_keep(struct past *past, const struct ranks *ranks, const struct
     new->group.first_row = 0;
     new->group.nrows = nrows;
     new->group.ended_ms = clock_ms();
-    /* where there are more than are kept, those that are gone come first: they are what is asked */
+    /* ranks that are gone come first: people ask for them, and there may be too many ranks */
     for (int gone = 1; gone >= 0; gone--)
         for (unsigned i = 0; i < ranks->nrows && n < nrows; i++)
             if ((ranks->rows[i].fate != RANK_HERE) == gone) {
@@ -117,7 +118,7 @@ void past_closing(struct past *past, struct daemon *d, const struct board_entry 
     ranks_fini(&ranks);
 }
 
-/* A wait that others have given up just now, for the same; NULL: there is none. */
+/* A kept wait for the same group that other ranks have given up lately; NULL: there is none. */
 static struct past_group *same_wait(const struct past *past, const struct client_command *client)
 {
     struct past_group *old;
@@ -130,7 +131,7 @@ static struct past_group *same_wait(const struct past *past, const struct client
     return NULL;
 }
 
-/* Its row, or the one behind the last; NULL: there are too many. */
+/* The row of @rank, or a new one at the end; NULL: there are too many rows. */
 static struct rank_row *row_for(struct past_group *group, uint32_t rank)
 {
     for (unsigned i = 0; i < group->group.nrows; i++)

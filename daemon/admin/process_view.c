@@ -1,5 +1,6 @@
-/* process_view.c - see process_view.h. It reads only files that the kernel makes without a look at
- * the memory of the process: such a look might wait for whoever serves that memory. */
+/* process_view.c - see process_view.h. It reads only files for which the kernel does not read
+ * memory of the process. Such memory may be served by another process (userfaultfd), and that may
+ * never answer. */
 #include "daemon/admin/process_view.h"
 
 #include <ctype.h>
@@ -7,7 +8,7 @@
 #include <limits.h>
 #include <stdio.h>
 
-enum { LEVELS = 8 }; /* of control groups that are looked at, from the process's own upwards */
+enum { LEVELS = 8 }; /* of control groups: the process's own and those above it */
 
 /* The beginning of file @path; its length, or -1. */
 static ssize_t read_begin(const char *path, char *buf, size_t size)
@@ -19,8 +20,7 @@ static ssize_t read_begin(const char *path, char *buf, size_t size)
     return n;
 }
 
-/* The same of /proc/@pid/@name. Only of files that the kernel makes without
- * a look at the memory of the process, which might wait for whoever serves that. */
+/* The same of /proc/@pid/@name. See the top for the files that may be read. */
 static ssize_t read_proc(uint32_t pid, const char *name, char *buf, size_t size)
 {
     char path[64];
@@ -43,8 +43,8 @@ static bool group_file_has(const char *const places[2], const char *group, const
     return false;
 }
 
-/* Is this group frozen? To other users a process of it then looks as if it slept (version 2), or
- * waited for a device (1). */
+/* Is the group frozen? In /proc/PID/stat its processes seem to sleep (cgroups version 2), or to
+ * wait for a device (version 1). */
 static bool is_frozen(const char *controllers, const char *group)
 {
     static const char *const unified[2] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"},
@@ -111,7 +111,7 @@ static uint64_t number_behind(const char *text, const char *word)
     return at ? strtoull(at + strlen(word), NULL, 10) : 0;
 }
 
-/* Adds what cpu.stat of @group, and of those above it, says: a quota may be at any of them. */
+/* Adds what cpu.stat says of @group and of the groups above it: each may have a quota. */
 static void add_quota(const char *place, const char *group, struct process_quota *quota)
 {
     char path[PATH_MAX], buf[1024];
@@ -129,7 +129,7 @@ static void add_quota(const char *place, const char *group, struct process_quota
     }
 }
 
-/* Is @word one of the list "cpu,cpuacct"? */
+/* Is @word one of the words in a list like "cpu,cpuacct"? */
 static bool has_word(const char *list, const char *word)
 {
     size_t len = strlen(word);
@@ -149,7 +149,7 @@ unsigned process_throttled_pct(const struct process_quota *before, const struct 
                          (uint64_t)100);
 }
 
-/* What stands behind @mark in @path, as long as it is of a job's name, at least @least of it. */
+/* Takes the word behind @mark in @path as the id of a job, if it has @least characters or more. */
 static bool take_job(const char *path, const char *mark, size_t least, const char *kind, char *buf,
                      size_t size)
 {

@@ -1,34 +1,34 @@
-/* process_view.h - what the system tells of a process that is not ours: from proc(5) and from the
- * control groups. A process that is gone, or files that are not to be read, tell nothing. */
+/* process_view.h - what the kernel tells of a process that is not ours, by proc(5) and by control
+ * groups. Of a process that is gone, or whose files we may not read, nothing is known. */
 #ifndef COMMD_PROCESS_VIEW_H
 #define COMMD_PROCESS_VIEW_H
 
 #include "shm/util/base.h"
 
-/* Of the CPU quota of its control group, or of one above: periods so far, and in how many of them
- * it was used up, so that its processes stood still. */
+/* The CPU quota of the process's control group, or of a group above it. */
 struct process_quota {
-    uint64_t periods, throttled;
+    uint64_t periods;   /* so far */
+    uint64_t throttled; /* periods in which the quota was used up: the processes stood still */
 };
 unsigned process_throttled_pct(const struct process_quota *before, const struct process_quota *now);
 
-/* What control groups say of the process that was looked at last. Many ranks are in the groups of
- * the one before: then no file of these groups is read again. Zeroed: of none yet. */
+/* What control groups say of the process that was looked at last. The next process is often in the
+ * same groups; then their files are not read again. Begins zeroed: no process yet. */
 struct process_groups {
     uint32_t pid;
-    char text[4096]; /* its file of /proc */
+    char text[4096]; /* /proc/PID/cgroup */
     bool frozen;
     struct process_quota quota;
-    char job[80]; /* "Slurm job 17" or "pod 0c6e...", by the names of its groups; or "" */
+    char job[80]; /* "Slurm job 17" or "pod 0c6e...", from the groups' names; or "" */
 };
 void process_groups(uint32_t pid, struct process_groups *groups);
 
 /* "running", "sleeping", "blocked", "stopped", "traced", "frozen", "zombie" or "". */
 const char *process_word(uint32_t pid, struct process_groups *groups);
-/* Where in the kernel it sleeps, or "". */
+/* The function of the kernel in which the process sleeps, or "". */
 void process_kernel(uint32_t pid, char *buf, size_t size);
-/* Nanoseconds that its main thread has wanted a core and had none: the second word of schedstat
- * (Documentation/scheduler/sched-stats), 0 where the kernel does not count. */
+/* Nanoseconds for which its main thread was ready to run and had no core: the second word of
+ * schedstat (Documentation/scheduler/sched-stats). 0 where the kernel does not count. */
 uint64_t process_cpu_waited(uint32_t pid);
 
 #endif

@@ -1,8 +1,8 @@
 /* rank_view.c - a look at the ranks of this node, in parts that each fit into a turn: find the
  * groups, look at their boards as often as is wanted, then write the table.
  *
- * A group may close in between: then its board is not found any more, and what was seen before
- * stands. Process states come from /proc, once, when the table is written. */
+ * A group may close in between. Then its board is not found any more, and the table shows what was
+ * seen before. The state of a process is read from /proc when the table is written. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -15,7 +15,7 @@
 #include "shm/proto/ranks_table.h"
 #include "shm/util/wait.h"
 
-enum { JOINERS_SHOWN = 256 }; /* of a node, for one group */
+enum { JOINERS_SHOWN = 256 }; /* ranks of this node, for one group */
 
 void ranks_init(struct ranks *ranks, const struct ranks_wish *wish)
 {
@@ -82,7 +82,7 @@ static void take_command(const struct daemon *d, unsigned slot, struct rank_row 
     snprintf(row->run, sizeof(row->run), "%s", d->commands[slot].job);
 }
 
-/* How the program was called that has, or had, this place. */
+/* How the program of this member was called, also if it has ended. */
 static void find_command(const struct daemon *d, const struct board_entry *entry,
                          struct rank_row *row)
 {
@@ -117,7 +117,7 @@ static void take_rows(struct ranks *ranks, const struct daemon *d,
     }
 }
 
-/* Of a group that nobody is in yet: its ranks that wait here. */
+/* Adds the ranks that wait on this node for a joining group. */
 static void take_joiners(struct ranks *ranks, const struct daemon *d,
                          const struct core_joiner *joiners, unsigned n)
 {
@@ -224,7 +224,7 @@ bool ranks_look_at_cpus(struct ranks *ranks, uint64_t until_us)
     return true;
 }
 
-/* Until @until_us; true: done. */
+/* Adds the ranks that wait outside commd. Works until @until_us; true: done. */
 static bool find_waiting(struct ranks *ranks, const struct daemon *d, uint64_t until_us)
 {
     while ((ranks->slot = waits_next(d, ranks->slot)) < d->nslots) {
@@ -240,7 +240,7 @@ static bool find_waiting(struct ranks *ranks, const struct daemon *d, uint64_t u
     return true;
 }
 
-/* Likewise. */
+/* Adds the groups of the wish. Works until @until_us; true: done. */
 static bool find_groups(struct ranks *ranks, struct daemon *d, uint64_t until_us)
 {
     const uint32_t *uid = ranks->wish.all ? NULL : &ranks->wish.uid;
@@ -300,8 +300,8 @@ void ranks_look(struct ranks *ranks, struct daemon *d)
     }
 }
 
-/* Of many operations those that took much longer than the others tell of as many steps of the job,
- * and no more: the square of the sum by the sum of squares. */
+/* How many operations count: the square of the sum of times by the sum of their squares. If a few
+ * operations took much longer than all others, about so many count. */
 static void look_back(const struct board_recorder *recorder, struct rank_row *row)
 {
     uint64_t now = now_ns(), first = now, in = 0;
@@ -333,7 +333,7 @@ void ranks_look_closely(const struct rank_group *group, struct rank_row *row, st
 
     if (!entry || group->ended_ms)
         return;
-    row->gone_ms = board_gone_ms(entry->ctl, row->rank); /* who is gone sleeps no more */
+    row->gone_ms = board_gone_ms(entry->ctl, row->rank); /* a rank that is gone sleeps no more */
     board_seat(entry->ctl, row->local, row->gone_ms ? row->gone_ms : now_ms(), &row->seat);
     row->fate = fate_of(entry, row->rank);
     if (row->seat.started && board_recorder(entry->ctl, row->local))
@@ -441,7 +441,7 @@ static void operation_cell(struct table *t, enum ranks_column column, const stru
     table_set_text(t, column, text);
 }
 
-/* @ended: its pid may be another's by now. */
+/* @ended: the group has ended, so another process may have the pid by now. */
 static void process_cells(struct table *t, struct ranks *ranks, const struct rank_row *row,
                           bool ended)
 {
@@ -511,7 +511,7 @@ static void gpu_cells(struct table *t, const struct daemon *d, const struct rank
         table_set_number(t, RANKS_gpu_silent_ms, clock_ms() - view.unanswered_ms);
 }
 
-/* The engine of this node, at the end of the look: a word if it cannot work. */
+/* At the end of the look: says in a word if the engine of this node cannot work. */
 static void look_at_engine(struct ranks *ranks)
 {
     const char *word;
@@ -526,7 +526,7 @@ static void look_at_engine(struct ranks *ranks)
         process_throttled_pct(&ranks->engine.quota, &ranks->groups_of.quota);
 }
 
-/* What keeps a rank, or its node's engine, from its cores, and whose job it is. */
+/* Cells with what keeps a rank or this node's engine from its cores, and with the rank's job. */
 static void system_cells(struct table *t, struct ranks *ranks, const struct rank_row *row)
 {
     const struct process_groups *groups = &ranks->groups_of;
@@ -540,7 +540,7 @@ static void system_cells(struct table *t, struct ranks *ranks, const struct rank
         table_set_number(t, RANKS_engine_throttled_pct, ranks->engine.throttled_pct);
 }
 
-/* What was seen while it was watched: of groups that have not ended. */
+/* Cells with what was seen while the rank was watched. Empty for groups that have ended. */
 static void watched_cells(struct table *t, struct ranks *ranks, const struct rank_row *row)
 {
     const struct board_seat *seat = &row->seat;
@@ -606,7 +606,7 @@ bool ranks_fill(struct ranks *ranks, struct daemon *d, struct table *table, uint
 
         if (!ranks->row_at)
             ranks_look_gone(group, &ranks->rows[group->first_row], d);
-        if (!group->nrows) { /* nobody is in yet */
+        if (!group->nrows) { /* a joining group without ranks here */
             table_row(table);
             group_cells(table, group);
         }

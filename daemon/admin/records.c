@@ -1,14 +1,14 @@
 /* records.c - see records.h. The recorder of a rank (shm/board/recorder.h) is a ring that the rank
- * overwrites. So it is looked at again and again while somebody watches; where a rank does more
- * operations between two looks than the ring holds, the older ones are missing.
+ * overwrites. So commd looks at the ring again and again while somebody watches. If a rank does
+ * more operations between two looks than the ring holds, the older ones are missed.
  *
  * Timing every operation makes the shortest ones a third slower. A rank that does many more
- * operations between two looks than the ring holds would pay for operations that nobody sees. So
- * such ranks time bursts: one burst fills the ring between two looks. Bursts are asked for in the
- * last looks only, as many as fill the room; until then the ring has what is sampled anyway.
+ * operations between two looks than the ring holds would time operations that nobody sees. So
+ * such ranks time bursts: one burst fills the ring between two looks. commd asks for bursts in the
+ * last looks only, for as many as fill the room. Before that, the ring has the ordinary samples.
  *
- * Watched are the groups that were there when watching began. A group may close in between: then
- * what was seen stands. Everything here is the ranks' to write; it is shown and nothing else. */
+ * The groups are those that were there when watching began. If a group closes in between, what was
+ * seen before is shown. The ranks write all of this, so it is shown and used for nothing else. */
 #include "daemon/admin/records.h"
 
 #include <stdio.h>
@@ -24,7 +24,7 @@ enum {
     RANK_MIN = 4,     /* entries of a rank */
     RANK_MAX = 512,   /* likewise */
     LOOK_RANKS = 256, /* at once: about a microsecond each */
-    FIRST_MS = 2,     /* until rates are known: till then all is timed of who does many, too */
+    FIRST_MS = 2,     /* until rates are known; before that, ranks time all operations */
     /* Of so many in a time between two looks a whole burst was one. To time all of fewer, which are
      * less than 70,400 in a second, costs less than 1 %. */
     MANY_OPS = (RECORDER_BURST_GAP + 1) * RECORDER_RING,
@@ -37,7 +37,7 @@ static struct board_entry *watched_board(const struct rank_group *group, struct 
 
 /* ---- one rank -------------------------------------------------------------------------------- */
 
-/* The newest @most of them. */
+/* Keeps the newest @most of the operations that were found. */
 static void keep_found(struct rank_records *records, struct recorder_op *found, unsigned n,
                        unsigned most, uint32_t *newest)
 {
@@ -49,7 +49,7 @@ static void keep_found(struct rank_records *records, struct recorder_op *found, 
     *newest = found[n - 1].seq;
 }
 
-/* At most half of the room, so that the others are seen, too. */
+/* Takes operations by commd-gpu, into at most half of the room: the others need room, too. */
 static void look_at_gpu(struct rank_records *records, const struct board_recorder *recorder,
                         bool last)
 {
@@ -67,7 +67,7 @@ static void look_at_gpu(struct rank_records *records, const struct board_recorde
     keep_found(records, found, n, MAX(records->room / 2, 1u), &records->newest_gpu);
 }
 
-/* A rank that has begun nothing has no such pages yet, and a look would make them. */
+/* A rank without an operation has no pages of a recorder yet, and a look would allocate them. */
 static void look_at_recorder(struct rank_records *records, const struct board_ctl *ctl,
                              unsigned local, bool last)
 {
@@ -151,7 +151,7 @@ static void time_group(struct rank_group *group, struct board_entry *entry,
                                                                 : RECORDER_NONE);
 }
 
-/* Is nothing kept of what ranks that do many operations do now? */
+/* True while operations of a rank that does many are not taken: see the top. */
 static bool is_too_early(const struct ranks *ranks, const struct rank_group *group,
                          uint64_t left_ms)
 {
@@ -161,8 +161,8 @@ static bool is_too_early(const struct ranks *ranks, const struct rank_group *gro
     return left_ms > (uint64_t)looks * turns * RECORDS_LOOK_MS;
 }
 
-/* By what its first rank did in the last @us; the others do alike. The first such time is short,
- * and may be the only busy one. */
+/* Which timing a group needs, by what its first rank did in the last @us: its other ranks do the
+ * same. The first such time is short, and the rank may be busy in it alone. */
 static enum recorder_timing choose_timing(const struct ranks *ranks, struct rank_group *group,
                                           uint64_t us, uint64_t left_ms)
 {

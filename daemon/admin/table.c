@@ -81,7 +81,7 @@ static bool table_grow(struct table *table, size_t n)
     return true;
 }
 
-/* Takes @text, which is NULL when there was no memory for it. @cell is empty. */
+/* Takes @text for the empty cell @cell. @text NULL: there was no memory for it. */
 static void table_take(struct table *table, size_t cell, char *text)
 {
     if (!text && !table->error)

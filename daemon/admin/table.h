@@ -1,5 +1,5 @@
-/* table.h - building one table of an admin answer: cell by cell, or, where a row has many, by their
- * columns. */
+/* table.h - building one table of an answer to commctl: cell by cell, or, in rows of many cells, by
+ * column. */
 #ifndef COMMD_TABLE_H
 #define COMMD_TABLE_H
 
@@ -19,19 +19,21 @@ struct table_column {
 void table_init(struct table *table, const char *name, const struct table_column *columns,
                 unsigned ncolumns);
 void table_fini(struct table *table);
-/* May they go out in one answer? 0; the first failure of one of them; -E2BIG: together they are
- * more than a frame holds, though each is not. */
+/* May the tables go out in one answer? 0: yes. Else the first error of a table, or -E2BIG: together
+ * they do not fit into a frame. */
 int tables_error(const struct table *tables, unsigned n);
-/* The next cell, row by row. */
+/* Each of these adds the next cell, row by row. */
 void table_text(struct table *table, const char *text);
 void table_format(struct table *table, const char *fmt, ...) _printf_(2, 3);
 void table_number(struct table *table, uint64_t number);
-void table_number_if(struct table *table, bool known, uint64_t number); /* else nothing */
-void table_id(struct table *table, uint64_t id); /* of a group or an engine; 0: nothing */
+void table_number_if(struct table *table, bool known, uint64_t number); /* else "" */
+void table_id(struct table *table, uint64_t id); /* of a group or an engine; "" for 0 */
 void table_bool(struct table *table, bool value);
-/* Takes out the rows of which @out[row] is true; the table is complete. */
+/* Takes each row out for which @out[row] is true. The table is complete. */
 void table_drop(struct table *table, const bool *out);
-/* Begins a row of empty cells, which table_set_*() fill; @column: its place in table_init(). */
+/* Begins a row of empty cells, which table_set_*() fill. @column: index in the list of
+ * table_init().
+ */
 void table_row(struct table *table);
 void table_set_text(struct table *table, unsigned column, const char *text);
 void table_set_format(struct table *table, unsigned column, const char *fmt, ...) _printf_(3, 4);

@@ -3,9 +3,9 @@
  * users have, and the limit. The network has no limit. There, and on GPUs that several users want,
  * a weight says how much each of them gets.
  *
- * First the users are collected: those with clients or groups, and those who have only memory left.
- * Then rows are made, user by user, until the turn ends. A user who comes or goes meanwhile may be
- * in the table or not. */
+ * First the users are collected: those with clients or groups, and those with memory only. Then
+ * rows are made, user by user, in each turn a part. A user that comes or goes meanwhile may be in
+ * the table or not. */
 #include "daemon/admin/tenants.h"
 #include "daemon/core/share.h"
 #include "daemon/daemon.h"

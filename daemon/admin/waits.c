@@ -44,7 +44,7 @@ void waits_joined(struct daemon *d, unsigned slot, uint32_t req)
         d->commands[slot].wait.kind = WAITS_NOT;
 }
 
-/* What the core has no word of is written down here: of a limit it tells itself. */
+/* Notes a wait that failed in the diary. The core itself notes a wait that ran out of time. */
 static void wait_failed(struct daemon *d, const struct client_command *client, enum cause cause,
                         const char *why)
 {
@@ -68,7 +68,8 @@ void waits_failed(struct daemon *d, unsigned slot, const struct msg_join_failed 
     client->wait.kind = WAITS_NOT;
 }
 
-/* Who waited elsewhere for good has, by now, asked for a group over another connection. */
+/* Has the process asked for a group over another connection? Then its wait outside commd ended
+ * well. */
 static bool has_another(const struct daemon *d, unsigned slot)
 {
     const struct client_command *own = &d->commands[slot];
