@@ -5,33 +5,33 @@
  *   ANSWERED   the same until all that was sent is out
  *   LINGERING  end of file was seen; for CLIENT_LINGER_MS we wait to learn whether the process
  *              has ended too, because "its process ended" is what people want to read
- *   DOOMED     something cannot be sent to it: LAST in the next turn of the loop, because sending
- *              never calls the owner
- *   LAST       the process has ended, or the connection is of no use: what lies in the socket is
- *              taken, up to CLIENT_LAST_BUDGET messages, then the owner is told; nothing is sent
+ *   DOOMED     something cannot be sent to the client. LAST follows in the next turn of the loop,
+ *              because sending never calls the owner
+ *   LAST       the process has ended, or the connection is of no use. What lies in the socket is
+ *              taken, up to CLIENT_LAST_BUDGET messages; then the owner is told. Nothing is sent
  *   CLOSING    a last message goes out, nothing is read, within CLIENT_DEADLINE_MS
  *   DEAD       on listener->dead until the turn ends
  *
- * Who wakes it: the socket, the pidfd, a timer; in LAST only listener_turn(), in DOOMED only the
- * timer. What if the client dies now: the pidfd says so in any state before LAST. What if commd is
- * stopped now: what was not taken waits in the socket.
+ * Who wakes a client? The socket, the pidfd, a timer; in LAST only listener_turn(); in DOOMED only
+ * the timer. What if the client dies now? The pidfd says so in any state before LAST. What if commd
+ * is stopped now? Messages that were not taken wait in the socket.
  *
  * A client has CLIENT_DEADLINE_MS to be welcomed. The owner (and through it the core) hears of
  * it with its first well-formed message; what sends garbage never gets that far.
  *
- * Death is seen by the pidfd even when a forked child still holds the socket, and by end of
- * file even without a pidfd. Whichever comes first, what the client had sent before is
- * delivered before its end: a LEAVE followed by exit() must not look like a lost rank.
+ * The pidfd tells of the death even when a forked child still holds the socket. End of file tells
+ * of it even without a pidfd. Either way all messages of the client come before its end: a LEAVE
+ * followed by exit() must not look like a lost rank.
  *
- * What is to be read from a client only puts it in line (listener_work()); listener_turns.c gives
- * each user its time in a turn, and calls client_step().
+ * A readable socket only puts the client in line (listener_work()). listener_turns.c gives each
+ * user its time in a turn, and calls client_step().
  *
- * What a client does not read piles up to CLIENT_MAX_UNSENT (plus one message) and to
- * CLIENT_MAX_FDS descriptors, then it is closed. The socket takes no more than CLIENT_SNDBUF, so
- * that few descriptors fly to one client; what may fly to one user is said in listener_fds.c. Where
- * that or the kernel forbids to send one more, a timer tries again, RETRY_MIN_MS to RETRY_MAX_MS.
- * When the share of a user holds up one of its clients for STALL_MS, the client of that user that
- * reads worst is closed. */
+ * Messages that a client does not read pile up to CLIENT_MAX_UNSENT (plus one message), and to
+ * CLIENT_MAX_FDS descriptors. Then the client is closed. The socket takes no more than
+ * CLIENT_SNDBUF, so that few descriptors fly to one client; listener_fds.c says how many may fly to
+ * one user. If that share or the kernel allows no more descriptors, a timer tries again, after
+ * CLIENT_RETRY_MIN_MS to CLIENT_RETRY_MAX_MS. When a user's share has held up one of its clients
+ * for CLIENT_STALL_MS, the client of that user with most unsent descriptors is closed. */
 #include "daemon/link/client_link.h"
 
 #include <assert.h>
@@ -42,7 +42,7 @@
 
 enum {
     CLIENT_BUDGET = 64,
-    CLIENT_LAST_BUDGET = 4096, /* messages taken from a socket whose owner is dead */
+    CLIENT_LAST_BUDGET = 4096, /* messages taken from the socket of a dead process */
     CLIENT_DEADLINE_MS = 2000,
     CLIENT_LATER_MS = 20,
     CLIENT_LINGER_MS = 30, /* a killed process closes its files some time before it is gone */
@@ -89,7 +89,7 @@ static void session_set(struct client_link *client, enum client_session session)
     client->session = session;
 }
 
-/* Has the owner been told of it, and not of its end? */
+/* Does the owner of the listener know of the client, and not of its end? */
 static bool session_open(const struct client_link *client)
 {
     return client->session == SESSION_KNOWN || client->session == SESSION_WELCOME;
@@ -117,7 +117,7 @@ static void client_arm(struct client_link *client, uint64_t ms)
     event_add(client->timer, &tv);
 }
 
-/* Takes it out of everything; the memory and the socket stay until the end of the turn. */
+/* Makes the client DEAD, and takes it out of all lists but listener->dead. */
 static void client_bury(struct client_link *client)
 {
     struct listener *listener = client->listener;
@@ -139,7 +139,7 @@ static void client_bury(struct client_link *client)
         event_del(client->died);
 }
 
-/* It ended by itself, or by our decision here: the owner is told. */
+/* The client has ended, or is ended here: tells the owner. */
 static void client_lost(struct client_link *client, const char *text)
 {
     struct listener *listener = client->listener;
@@ -153,7 +153,8 @@ static void client_lost(struct client_link *client, const char *text)
         listener->ops->closed(listener->arg, client->slot, text);
 }
 
-/* What could not be sent may be by the client's doing: it counts as a line of that user. */
+/* Logs that something could not be sent. The client may have caused that, so the line counts for
+ * its user. */
 static void log_client(struct client_link *client, const char *why)
 {
     char text[MSG_TEXT_MAX + 64];
@@ -163,7 +164,7 @@ static void log_client(struct client_link *client, const char *why)
     listener_log_user(client->listener, client->uid, CONF_LOG_ERROR, text);
 }
 
-/* May anything be sent to it that does not have to be its last message? */
+/* May messages be sent to the client, other than a last one? */
 static bool client_hears(const struct client_link *client)
 {
     return conn_may[client->state][CONN_DOOMED];
@@ -200,7 +201,7 @@ static bool client_may_send(void *arg, unsigned nfds)
     return may;
 }
 
-/* Descriptors cannot be sent now. Quickly again if some could just now. */
+/* Descriptors cannot be sent now. @moved: some were sent just now, so the next try comes soon. */
 static void client_later(struct client_link *client, bool moved)
 {
     struct client_link *worst;
@@ -221,7 +222,7 @@ static void client_later(struct client_link *client, bool moved)
     event_add(client->retry, &tv);
 }
 
-/* More may have been read than was taken: no event will come for that. */
+/* Messages that were read and not taken cause no event: puts the client in line for them. */
 static void client_read_on(struct client_link *client)
 {
     static const struct timeval at_once;
@@ -253,7 +254,7 @@ static enum stream_result client_flush(struct client_link *client)
     return r;
 }
 
-/* It was queued, or could not be (@r). */
+/* @msg was queued, or could not be, for the reason @r. */
 static void client_sent(struct client_link *client, const struct msg *msg, int r)
 {
     char text[MSG_TEXT_MAX];
@@ -277,7 +278,7 @@ static void client_sent(struct client_link *client, const struct msg *msg, int r
         client_doom_unread(worst);
 }
 
-/* May anything more be queued for it? */
+/* May one more message with @nfds descriptors be queued for the client? */
 static bool client_takes(struct client_link *client, unsigned nfds)
 {
     if (!client_hears(client))
@@ -389,7 +390,7 @@ static void client_deliver(struct client_link *client, const struct msg *msg)
     if (msg->type == MSG_CLIENT_HELLO && msg->client_hello.admin && !client_admin_ok(client))
         return;
     if (msg->type == MSG_ADMIN && client->state == CONN_LAST)
-        return; /* it will not read the answer */
+        return; /* the client will not read the answer */
     if (client->session == SESSION_NONE) {
         session_set(client, SESSION_KNOWN);
         listener->ops->open(listener->arg, client->slot, client->uid, client->pid);
@@ -420,7 +421,7 @@ static enum stream_result client_take(struct client_link *client, unsigned *budg
     return STREAM_OK;
 }
 
-/* Not before some of the descriptors that we are closing are closed. */
+/* Reads again when some of the descriptors of its user that are being closed are closed. */
 static void client_read_later(struct client_link *client)
 {
     struct timeval tv = clock_timeval(CLIENT_LATER_MS);
@@ -438,7 +439,7 @@ static void client_read(evutil_socket_t fd, short what, void *arg)
     listener_work(client);
 }
 
-/* Nothing more will come but what is in the socket: take that, then end. */
+/* The client has ended, and its last messages are in the socket: takes them, then closes. */
 static void client_end(struct client_link *client, const char *text)
 {
     if (client->state == CONN_LAST)
@@ -472,7 +473,7 @@ void client_step(struct client_link *client, uint64_t until_us)
         snprintf(text, sizeof(text), "protocol error: %s", why);
         client_refuse(client, CAUSE_PROTOCOL, text);
     } else if (r == STREAM_OK && (state == CONN_OPEN || client->last)) {
-        listener_work(client); /* others first */
+        listener_work(client); /* other clients come first */
     } else if (state == CONN_LAST) {
         client_lost(client, client->why);
     } else if (r == STREAM_LATER) {
@@ -507,13 +508,13 @@ static void client_timer(evutil_socket_t fd, short what, void *arg)
     struct client_link *client = arg;
 
     if (client->state == CONN_CLOSING)
-        client_bury(client); /* it does not read its last message */
+        client_bury(client); /* the client does not read its last message */
     else if (client->state == CONN_DOOMED)
         client_end(client, client->why);
     else if (client->state == CONN_LINGERING)
         client_lost(client, closed);
     else if (client->queued)
-        client_arm(client, CLIENT_DEADLINE_MS); /* we are the ones who are late */
+        client_arm(client, CLIENT_DEADLINE_MS); /* commd is late, not the client */
     else if (client->session < SESSION_WELCOME)
         client_refuse(client, CAUSE_PROTOCOL, "no hello within 2 s");
 }

@@ -1,5 +1,5 @@
-/* client_link.h - one client's connection. Private to the listener's files. What listener.h says of
- * one slot is done in client_link.c, too. */
+/* client_link.h - one client's connection. Private to the listener's files. client_link.c also has
+ * the functions of listener.h that take a slot. */
 #ifndef COMMD_CLIENT_LINK_H
 #define COMMD_CLIENT_LINK_H
 
@@ -18,12 +18,12 @@ enum conn_state {
     CONN_NSTATES
 };
 
-/* What the owner of the listener knows of a client; it only goes forward. */
+/* What the owner of the listener knows of a client. The state only moves forward. */
 enum client_session {
-    SESSION_NONE,    /* nothing: no well-formed message has come */
-    SESSION_KNOWN,   /* it has come, and what it sent */
-    SESSION_WELCOME, /* its hello was accepted */
-    SESSION_OVER     /* it has gone, or was sent away */
+    SESSION_NONE,    /* nothing: the client has sent no well-formed message */
+    SESSION_KNOWN,   /* the client, and its messages */
+    SESSION_WELCOME, /* the client's hello was accepted */
+    SESSION_OVER     /* the client is gone, or was sent away */
 };
 
 struct client_link {
@@ -37,23 +37,24 @@ struct client_link {
     bool queued; /* on tenant->work */
     unsigned slot;
     uint32_t uid, pid;
-    int pidfd;              /* owned; -1: not to be had */
+    int pidfd;              /* owned; -1: the kernel gave none */
     struct stream stream;   /* owned */
-    unsigned flying;        /* descriptors sent to it, and not known to be taken out */
-    char why[MSG_TEXT_MAX]; /* DOOMED, LAST: why it ends, to be told when its messages are taken */
+    unsigned flying;        /* descriptors sent to the client, and not known to be taken out */
+    char why[MSG_TEXT_MAX]; /* DOOMED, LAST: why the client ends; told after its last message */
     unsigned last;          /* LAST: messages that we still take */
     struct event *read, *write, *died, *timer; /* owned */
-    struct event *retry; /* owned: what could not be sent, and no socket will say when */
-    struct event *again; /* owned: to be read, as soon as its user's descriptors are closed */
+    struct event *retry; /* owned: a timer that tries again to send, after STREAM_LATER */
+    struct event *again; /* owned: reads again when more of its user's descriptors are closed */
     unsigned retry_ms;
-    uint64_t waits_ms; /* since when its user's share of descriptors holds it up; 0: not */
+    uint64_t
+        waits_ms; /* since when its user's share of descriptors stops sending; 0: nothing waits */
 };
 
 /* Takes @fd and @pidfd, also on failure. */
 int client_new(struct listener *listener, struct tenant *tenant, unsigned slot, int fd, int pidfd,
                uint32_t uid, uint32_t pid);
 void client_free(struct client_link *client);
-/* Does what there is to do for it, at most until @until_us; it queues itself again for the rest. */
+/* Works for the client until @until_us at most. The client queues itself again for the rest. */
 void client_step(struct client_link *client, uint64_t until_us);
 
 #endif

@@ -1,23 +1,22 @@
-/* engine_link.c - watching commd-engine, or commd-gpu, which is said here of the engine alone.
+/* engine_link.c - watches commd-engine or commd-gpu. "The engine" is either of them.
  *
  *   DOWN      no process                          wakes: engine_link_start()
  *   RUNNING   process and socket                  wakes: socket, pidfd
- *   ENDING    the socket closed, or it was killed: waiting for the pidfd, so that the reason
- *             can be told; killed for good after ENGINE_LINGER_MS
+ *   ENDING    the socket was closed, or sent nonsense. The pidfd will tell why the process ended;
+ *             after ENGINE_LINGER_MS the process is killed
  *
- * Both the socket and the pidfd are watched, because a hung exit keeps the one and a leaked
- * descriptor the other. What the engine wrote before it died is delivered first: its last
- * message may say why.
+ * The socket and the pidfd are both watched. A process that hangs in its exit keeps the pidfd
+ * silent; a leaked descriptor keeps the socket open. What the engine wrote before it died is
+ * delivered first: its last message may say why.
  *
  * An engine under another user is not our child, and we may not signal it. Then the connection to
- * its launcher, the keeper, stands for the pidfd: its end is told there, and a packet to there
- * kills it.
+ * its launcher, the keeper, takes the place of the pidfd: the launcher tells there how the engine
+ * ended, and a packet that we send there kills the engine.
  *
- * Each life has its own 32 random bytes, from which the tokens are made that peers' engines
- * present to it; they reach their nodes over TLS only.
+ * Each life of an engine has 32 random bytes of its own. The tokens that other nodes' engines show
+ * to this engine are made from them. Tokens go to the nodes over TLS only.
  *
- * Starting and sending never call the owner: their outcome is reported by the timer in the
- * next turn. */
+ * Starting and sending never call the owner: the timer reports the outcome in the next turn. */
 #include "daemon/link/engine_link.h"
 
 #include <assert.h>
@@ -46,9 +45,9 @@ enum {
     ENGINE_BUDGET = 64,
     ENGINE_LAST_BUDGET = 1024,
     ENGINE_LINGER_MS = 50,
-    ENGINE_STOP_MS = 300,         /* free: it may leave its fabric in order */
-    ENGINE_MAX_UNSENT = 64 << 20, /* more than all boards that there can be are announced with */
-    ENGINE_RETRY_MS = 20,         /* too many descriptors fly */
+    ENGINE_STOP_MS = 300,         /* so long the engine has to close its fabric */
+    ENGINE_MAX_UNSENT = 64 << 20, /* more than the announcements of all possible boards */
+    ENGINE_RETRY_MS = 20,         /* after STREAM_LATER */
 };
 
 enum engine_state { ENGINE_DOWN, ENGINE_RUNNING, ENGINE_ENDING };
@@ -63,9 +62,9 @@ struct engine_link {
     enum engine_state state;
     unsigned life;
     pid_t pid;                    /* 0: not known yet */
-    uint32_t uid;                 /* that it runs as */
+    uint32_t uid;                 /* of the process */
     int pidfd;                    /* owned; -1: it is not our child */
-    int keeper;                   /* owned; -1: it is */
+    int keeper;                   /* owned; -1: it is our child */
     char launcher[CONF_PATH_MAX]; /* "": none */
     struct stream stream;         /* owned */
     bool keeps_port;
@@ -74,7 +73,7 @@ struct engine_link {
     struct event *timer, *retry;       /* owned */
     uint8_t secret[CONF_KEY_BYTES];    /* of this life */
     bool report_started;
-    char doom[MSG_TEXT_MAX]; /* why it does not run, to be reported; or to be killed for */
+    char doom[MSG_TEXT_MAX]; /* DOWN: why it could not be started; RUNNING: why it will be killed */
 };
 
 static void event_freep(struct event **event)
@@ -84,7 +83,7 @@ static void event_freep(struct event **event)
     *event = NULL;
 }
 
-/* Forgets the process, which has been reaped or never was. */
+/* Forgets the process. It has been reaped, or was never started. */
 static void link_clear(struct engine_link *link)
 {
     event_freep(&link->read);
@@ -118,8 +117,8 @@ static void link_kill(struct engine_link *link)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* Where it listens, as its hello says. As long as we have it open nobody else can take the port;
- * the next engine gets it, and the next commd. */
+/* Keeps the listening socket that came with the engine's hello. While it is open, no other program
+ * can take the port. The next engine gets it, and so does the next commd. */
 static void keep_port(struct engine_link *link)
 {
     _cleanup_(close_fdp) int fd = stream_take_fd(&link->stream);
@@ -131,7 +130,7 @@ static void keep_port(struct engine_link *link)
         return;
     close_fdp(&link->port);
     link->port = steal_fd(&fd);
-    notify_store("engine", link->port); /* no matter if not: another may take it then */
+    notify_store("engine", link->port); /* if it fails, another program may take the port */
 }
 
 /* STREAM_OK: there may be more. */
@@ -158,7 +157,7 @@ static enum stream_result link_take(struct engine_link *link, unsigned budget)
     return STREAM_OK;
 }
 
-/* It closed its socket, or spoke nonsense: it has to end now. */
+/* The engine has closed its socket, or sent nonsense: it has to end. */
 static void link_ending(struct engine_link *link, bool kill)
 {
     struct timeval tv = clock_timeval(ENGINE_LINGER_MS);
@@ -179,7 +178,7 @@ static void engine_read(evutil_socket_t fd, short what, void *arg)
 
     if (link->state != ENGINE_RUNNING)
         return;
-    if (link->keeper >= 0 && !link->pid) { /* who it is comes first: keeper_read() */
+    if (link->keeper >= 0 && !link->pid) { /* keeper_read() learns the pid first */
         event_del(link->read);
         return;
     }
@@ -190,7 +189,7 @@ static void engine_read(evutil_socket_t fd, short what, void *arg)
         link_ending(link, r != STREAM_EOF);
 }
 
-/* -EPIPE: end of file on the reading side says the same in an orderly way. */
+/* Ignores STREAM_FAILED: the reading side finds the end of file and handles it. */
 static void link_flush(struct engine_link *link)
 {
     struct timeval tv = clock_timeval(ENGINE_RETRY_MS);
@@ -342,7 +341,7 @@ void engine_link_start(struct engine_link *link)
         return link_report(link);
     }
     if (link->keeper >= 0)
-        return; /* its launcher tells */
+        return; /* keeper_read() calls started() */
     file_write_pid(link->pid_file, link->pid);
     link->report_started = true;
     link_report(link);
@@ -364,7 +363,7 @@ void engine_link_send(struct engine_link *link, const struct msg *msg, const int
     r = link->stream.out_bytes > ENGINE_MAX_UNSENT ? -ENOBUFS
                                                    : stream_send(&link->stream, msg, fds, nfds);
     if (r) {
-        /* It would miss a part of the state for good: begin anew with another one. */
+        /* This engine would lack a part of the state for ever, so another one is started. */
         snprintf(link->doom, sizeof(link->doom), "killed: %s could not be sent to it: %s",
                  msg_type_name(msg->type), strerror(-r));
         return link_report(link);
@@ -423,7 +422,8 @@ int engine_link_new(const struct engine_link_config *config, struct engine_link 
     return 0;
 }
 
-/* Until its end is told, for so long as it may take; who closes the keeper kills it. */
+/* Waits until the launcher tells the end, ENGINE_STOP_MS at most. Closing the keeper afterwards
+ * kills the engine. */
 static void await_keeper(int keeper)
 {
     struct pollfd p = {.fd = keeper, .events = POLLIN};
@@ -442,7 +442,7 @@ struct engine_link *engine_link_free(struct engine_link *link)
     if (!link)
         return NULL;
     if (link->state != ENGINE_DOWN)
-        close_fdp(&link->stream.fd); /* which tells it to end */
+        close_fdp(&link->stream.fd); /* the engine ends when its socket closes */
     if (link->keeper >= 0)
         await_keeper(link->keeper);
     else if (link->state != ENGINE_DOWN) {

@@ -1,5 +1,5 @@
-/* engine_link.h - the commd-engine process, or commd-gpu, and the socket to it. See engine_link.c.
- */
+/* engine_link.h - the process of commd-engine or of commd-gpu, and the socket to the process. "The
+ * engine" is either of them. See engine_link.c. */
 #ifndef COMMD_ENGINE_LINK_H
 #define COMMD_ENGINE_LINK_H
 
@@ -23,30 +23,30 @@ struct engine_link_config {
     const char *pid_file;          /* "": none */
     const char *launcher;          /* socket of commd-engine --launcher; NULL, "": our own child */
     struct closer *closer;         /* borrowed; may be NULL */
-    bool keeps_port;               /* where it listens is kept open while none runs */
-    int port;                      /* taken: where it shall listen; -1: where it likes */
+    bool keeps_port; /* the socket where the engine listens stays open while no engine runs */
+    int port;        /* taken: the listening socket for the first engine; -1: it makes one */
     const struct engine_link_ops *ops;
     void *arg;
 };
 
 int engine_link_new(const struct engine_link_config *config, struct engine_link **ret_link);
-/* Ends the process too, within a bounded time. */
+/* Ends the process, too, within ENGINE_STOP_MS. */
 struct engine_link *engine_link_free(struct engine_link *link);
 
 /* started() or down() follows. */
 void engine_link_start(struct engine_link *link);
-/* SIGKILL; down() follows. Nothing when it does not run. */
+/* Kills the engine; down() follows. Does nothing when no engine runs. */
 void engine_link_kill(struct engine_link *link);
-/* Sends with duplicates of @fds; lost when it does not run. */
+/* Sends @msg with duplicates of @fds. The message is lost when no engine runs. */
 void engine_link_send(struct engine_link *link, const struct msg *msg, const int *fds,
                       unsigned nfds);
-/* Counts the starts: tells one engine's boards and doorbells from the next one's. 0: it does
- * not run. */
+/* How many engines were started so far: tells the boards and doorbells of one engine from those of
+ * the next. 0: no engine runs. */
 unsigned engine_link_life(const struct engine_link *link);
-/* Is it this process, which has connected to us? That it lives is seen from its socket: a pid is
- * given to another process after that was closed only. */
+/* Is @pid the running engine? It is, while the engine's socket is open: the kernel gives its pid to
+ * no other process before that. */
 bool engine_link_is(const struct engine_link *link, uint32_t pid, uint32_t uid);
-/* By which the engine of @node is known to this engine, in this life. */
+/* The token by which this engine knows the engine of @node, in this life. */
 int engine_link_token(const struct engine_link *link, const char *node, uint8_t ret_token[32]);
 
 #endif

@@ -1,6 +1,8 @@
 /* engine_spawn.c - starting commd-engine or commd-gpu: by fork and exec (shm/launch/engine_exec.c),
  * or by a launcher that runs under another user (transport/process/launcher.c). Either way one end
- * of a socket pair becomes its control socket, and it ends when that socket closes. */
+ * of a socket pair becomes the program's control socket, and the program ends when the socket
+ * closes.
+ */
 #include "daemon/link/engine_spawn.h"
 
 #include <fcntl.h>
@@ -14,8 +16,8 @@
 
 /* ---- which ----------------------------------------------------------------------------------- */
 
-/* @env: a variable that names it; @set: what the configuration says, @given if that is not the
- * default. */
+/* The path of program @name. @env: the variable that may name it; @set: the configuration's path;
+ * @given: that path is not the default. */
 static void program_path(const char *name, const char *env, const char *set, bool given,
                          char ret_path[CONF_PATH_MAX])
 {
@@ -167,7 +169,7 @@ int engine_spawn(const struct program *program, int port, pid_t *ret_pid, int *r
         return -ENOMEM;
     if (!program->len)
         return -E2BIG;
-    if (access(program->path, X_OK)) /* a clear answer, which exec's exit status is not */
+    if (access(program->path, X_OK)) /* gives a clear error; exec's exit status does not */
         return -errno;
     r = control_pair(&ours, &theirs);
     if (r)
@@ -182,7 +184,7 @@ int engine_spawn(const struct program *program, int port, pid_t *ret_pid, int *r
     pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
     if (pidfd < 0) {
         r = -errno;
-        kill(pid, SIGKILL); /* not reaped yet, so the pid is still its own */
+        kill(pid, SIGKILL); /* not reaped yet, so no other process has the pid */
         waitpid(pid, NULL, 0);
         return r;
     }

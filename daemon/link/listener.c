@@ -1,7 +1,10 @@
 /* listener.c - the clients of this node: their users, their slots, their beginning and end.
  *
- * The socket itself: listener_socket.c; who may come in: listener_admit.c; whose messages are taken
- * when: listener_turns.c; descriptors that are sent: listener_fds.c; one client: client_link.c. */
+ *   listener_socket.c  the socket itself
+ *   listener_admit.c   which clients are let in
+ *   listener_turns.c   the order in which messages are taken
+ *   listener_fds.c     the descriptors that are sent
+ *   client_link.c      one client */
 #include <assert.h>
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
-/* listener.h - the UNIX socket of the clients: who may come in, their slots, what they send
- * and get. See client_link.c for the model of one client. */
+/* listener.h - the UNIX socket of the clients: which clients are let in, their slots, and the
+ * messages to and from them. See client_link.c for the model of one client. */
 #ifndef COMMD_LISTENER_H
 #define COMMD_LISTENER_H
 
@@ -12,16 +12,17 @@ struct event_base;
 struct listener;
 struct stream_fd;
 
-enum { LISTENER_EXTRA = 64 }; /* slots beyond max_clients: so that commctl still gets in */
+enum { LISTENER_EXTRA = 64 }; /* slots beyond max_clients, so that commctl gets in */
 
 /* Called from listener_turn(), never from within another listener_*() call. */
 struct listener_ops {
-    /* The user that this process counts as; NULL: its own, @uid. @pidfd: borrowed, or -1. */
+    /* The user that the process counts as. Without this function it is @uid. @pidfd: borrowed, or
+     * -1. */
     uint32_t (*user)(void *arg, uint32_t uid, uint32_t pid, int pidfd);
     void (*open)(void *arg, unsigned slot, uint32_t uid, uint32_t pid);
     void (*msg)(void *arg, unsigned slot, const struct msg *msg);
     void (*closed)(void *arg, unsigned slot, const char *text);
-    /* Before closed(), with the pidfd of its process, which is borrowed; NULL: not wanted. */
+    /* Comes before closed(). @pidfd: of the client's process, borrowed. NULL: not wanted. */
     void (*ended)(void *arg, uint32_t uid, uint32_t pid, int pidfd);
 };
 
@@ -40,8 +41,8 @@ struct listener_config {
 int listener_new(const struct listener_config *config, struct listener **ret_listener,
                  char **ret_error);
 struct listener *listener_free(struct listener *listener);
-/* Ends the turn of the loop: takes what clients have sent, for a few ms, user by user, and frees
- * what was closed. What remains makes the next turn come at once. */
+/* Ends the turn of the loop: takes messages of clients for a few ms, user by user, and frees closed
+ * connections. If messages remain, the next turn comes at once. */
 void listener_turn(struct listener *listener);
 
 /* Sends @msg with duplicates of @fds. A client that is gone, does not read, or cannot be sent
@@ -51,41 +52,42 @@ void listener_send(struct listener *listener, unsigned slot, const struct msg *m
 /* The same with descriptors that go to several clients of one user. */
 void listener_send_shared(struct listener *listener, unsigned slot, const struct msg *msg,
                           struct stream_fd *const *fds, unsigned nfds);
-/* Reads nothing more from the client in @slot until resumed, and then not before it has taken
- * what it was sent. */
+/* Reads nothing more from the client in @slot. listener_resume() ends that, once the client has
+ * taken all that was sent to it. */
 void listener_pause(struct listener *listener, unsigned slot);
 void listener_resume(struct listener *listener, unsigned slot);
-/* The oldest descriptor that this client has sent and nobody has taken, now the caller's; -1. For
- * ops->msg(), of the message that it came with. */
+/* Takes the oldest descriptor that this client has sent, which becomes the caller's; -1: there is
+ * none. ops->msg() calls it for the descriptors of its message. */
 int listener_take_fd(struct listener *listener, unsigned slot);
-/* Closes when what was sent is out; closed() is not called. */
+/* Closes the connection when all messages to the client are out. closed() is not called. */
 void listener_close(struct listener *listener, unsigned slot);
 
 struct listener_client {
     uint32_t uid, pid;
-    uint32_t payer; /* who is charged for it */
+    uint32_t payer; /* the uid that is charged for the client */
     bool welcome;   /* its hello was accepted */
 };
 bool listener_client(const struct listener *listener, unsigned slot,
                      struct listener_client *ret_client);
-/* Connections of user @uid, a payer, the most that it may have, those of all, the room for them. */
+/* Counts connections. *ret_used: of user @uid, a payer; *ret_may: the most that this user may have;
+ * *ret_all: of all users; *ret_room: the most that all users may have. */
 void listener_held(const struct listener *listener, uint32_t uid, uint64_t *ret_used,
                    uint64_t *ret_may, uint64_t *ret_all, uint64_t *ret_room);
-/* A line of the log that user @uid caused, within the limit of who is charged for it. */
+/* Writes a line that user @uid caused into the log, within the limit of the user's payer. */
 void listener_log_user(struct listener *listener, uint32_t uid, enum conf_log_level level,
                        const char *text);
-/* Who was refused here, before or instead of the core, by cause: CAUSE_COUNT counters. */
+/* How many clients were refused here and not by the core, by cause: CAUSE_COUNT counters. */
 const uint64_t *listener_refused(const struct listener *listener);
-/* Only down to and up from what listener_new() was given room for. */
+/* The limits may go down, and up again as far as listener_new() has made room. */
 void listener_set_limits(struct listener *listener, unsigned max_clients,
                          unsigned max_clients_per_user);
 /* For connections that come from now on; borrowed until the next call. */
 void listener_set_payers(struct listener *listener, const struct payers *payers);
 
-/* Shutdown: takes nobody any more and closes everybody once they have their messages. */
+/* Shutdown: lets no client in any more, and closes each connection when its messages are out. */
 void listener_drain(struct listener *listener);
 bool listener_idle(const struct listener *listener);
-/* Nobody is here but commd-gpu. */
+/* True: no client is here but commd-gpu. */
 bool listener_unused(const struct listener *listener);
 
 #endif

@@ -1,21 +1,21 @@
-/* listener_admit.c - who may come in.
+/* listener_admit.c - which clients are let in.
  *
- * Whoever opens the socket is identified by SO_PEERCRED: the user is the tenant. A foreign user
- * namespace shows as the overflow uid, which is nobody in particular, and is refused. A foreign
- * pid namespace shows as pid 0: such a client is served, but its death is seen by end of file
- * only. Where the kernel has SO_PEERPIDFD (6.5) the pidfd is certain to be the process that
- * connected; pidfd_open() could meet a reused pid.
+ * SO_PEERCRED tells uid and pid of the client. A client of a foreign user namespace has the
+ * overflow uid, which is no user in particular, and is refused. A client of a foreign pid namespace
+ * has pid 0. It is served, but only end of file tells of its death. Where the kernel has
+ * SO_PEERPIDFD (6.5) the pidfd is certain to be of the process that connected; pidfd_open() could
+ * meet a reused pid.
  *
  * Room: max_clients + LISTENER_EXTRA slots, the last LISTENER_ROOT of which are for root and
  * our own user, and one user may hold max_clients_per_user + LISTENER_TOOLS. The exact quotas
- * for training clients are the core's; these bounds hold before anything is read. Whoever has
- * LISTENER_MAX_PENDING descriptors that we are closing still, gets no further connection.
- * Connections, of two descriptors each, may have half of all descriptors: a user half of what the
- * others leave, so that one user's sessions and boards together leave some to others. At nine
- * tenths of all descriptors nobody is let in any more but root and our own user.
+ * for training clients are the core's; these bounds hold before anything is read. A user of whom
+ * LISTENER_MAX_PENDING descriptors are still being closed gets no further connection. Connections
+ * have two descriptors each, and may have half of all descriptors; a user may have half of what the
+ * others leave of that. So one user's sessions and boards together leave some to others. When nine
+ * tenths of all descriptors are taken, only root and our own user are let in.
  *
- * A connection may hold messages with descriptors from the moment at which it is made, so none is
- * closed here, also not those that are refused: the closer does it (shm/util/closer.c). */
+ * A new connection may have messages with descriptors in it already. So no connection is closed
+ * here, not even a refused one: the closer does that (shm/util/closer.c). */
 #include <assert.h>
 #include <stdio.h>
 #include <sys/syscall.h>
@@ -35,7 +35,7 @@ enum {
     LISTENER_MAX_PENDING = 1024,
 };
 
-/* Nothing is kept for it: one message into the fresh socket, and the end. */
+/* Sends one message into the fresh socket and ends the connection. Nothing is kept of it. */
 static void refuse_fd(struct listener *listener, int fd, const struct ucred *cred, enum cause cause,
                       const char *text)
 {
@@ -72,7 +72,7 @@ bool listener_trusts(uint32_t uid)
     return uid == 0 || uid == geteuid() || uid == CORE_GPU_UID;
 }
 
-/* The most connections that a user may have, of @room, and of the descriptors for them. */
+/* The most connections that a user may have, by @room and by the descriptors for connections. */
 static unsigned may_hold(const struct listener *listener, const struct tenant *tenant,
                          unsigned room)
 {
@@ -82,7 +82,7 @@ static unsigned may_hold(const struct listener *listener, const struct tenant *t
     return (unsigned)MIN(of_room, share_of(listener->max_conns, listener->max_conns / 2, others));
 }
 
-/* NULL: welcome. */
+/* NULL: the client may come in. Else why not. */
 static const char *room_check(const struct listener *listener, const struct tenant *tenant, int fd,
                               char *buf, size_t len)
 {
@@ -98,7 +98,7 @@ static const char *room_check(const struct listener *listener, const struct tena
     }
     if (!listener_trusts(tenant->uid)) {
         room -= LISTENER_ROOT;
-        if ((unsigned)fd >= listener->max_fd) { /* descriptors are given out from below */
+        if ((unsigned)fd >= listener->max_fd) { /* the kernel gives out the lowest free number */
             snprintf(buf, len, "commd has few descriptors left (LimitNOFILE=)");
             return buf;
         }
@@ -156,7 +156,7 @@ static int peer_pidfd(int fd, pid_t pid)
         return -1;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &len) == 0)
         return pidfd;
-    /* -1 also when it has ended already: end of file will tell. */
+    /* -1 also when the process has ended already: end of file will tell. */
     return (int)syscall(SYS_pidfd_open, pid, 0);
 }
 
@@ -195,7 +195,7 @@ static void accept_one(struct listener *listener, int fd)
         uid = counted_as(listener, &cred, pidfd);
         tenant = tenant_get(listener, payer_of(listener->payers, uid));
     }
-    if (!tenant) /* no memory: the client sees it and may come again */
+    if (!tenant) /* no memory: the client sees the end of file and may come again */
         closer_sock(listener->closer, payer_of(listener->payers, cred.uid), fd);
     else if (room_check(listener, tenant, fd, why, sizeof(why)))
         refuse_fd(listener, fd, &cred, CAUSE_QUOTA, why);
@@ -204,7 +204,7 @@ static void accept_one(struct listener *listener, int fd)
                    (uint32_t)cred.pid); /* likewise */
 }
 
-/* Whose it is, as far as that can be told. */
+/* Closes @fd in the lane of its user, if that is known. */
 static void close_sock(struct listener *listener, int fd)
 {
     struct ucred cred = {.uid = UINT32_MAX};
@@ -215,7 +215,7 @@ static void close_sock(struct listener *listener, int fd)
     closer_sock(listener->closer, payer_of(listener->payers, cred.uid), fd);
 }
 
-/* Those in the queue may have sent something already. */
+/* Clients in the queue may have sent something already, so the closer closes their sockets. */
 void listener_end(struct listener *listener)
 {
     int fd;

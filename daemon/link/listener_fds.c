@@ -1,10 +1,10 @@
-/* listener_fds.c - descriptors that are sent to clients, and what a user may have of them.
+/* listener_fds.c - descriptors that are sent to clients, and how many a user may have.
  *
- * Of those that we may have (RLIMIT_NOFILE) a sixteenth may wait to be sent, and as many as half of
- * them may fly, that is, have been sent and not been taken out: the kernel allows our user only as
- * many as it may have open. One user may have half of what the others leave of either. A client
- * that does not take descriptors out keeps them flying even after we have closed its connection. So
- * such a socket is kept, and counts as a connection, until it is empty. */
+ * A descriptor flies if it was sent and the client has not taken it out of the socket. The kernel
+ * lets no more descriptors of our user fly than RLIMIT_NOFILE. So half of RLIMIT_NOFILE may fly,
+ * and a sixteenth may wait to be sent. Of either, one user may have half of what the others leave.
+ * Descriptors that a client does not take out fly even after we have closed its connection. So such
+ * a socket is kept, and counts as a connection, until it is empty. */
 #include <assert.h>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
@@ -16,11 +16,11 @@
 
 enum {
     LISTENER_COUNT_MS = 10,   /* between two looks at all sockets */
-    LISTENER_UNREAD_MS = 250, /* likewise, at those left behind */
-    LISTENER_SKB = 512,       /* what the smallest message costs in a socket, at least */
+    LISTENER_UNREAD_MS = 250, /* between two looks at the sockets of closed connections */
+    LISTENER_SKB = 512,       /* the least that a message takes of a socket's buffer */
 };
 
-/* How many may still be in @fd of the @known that were put in. */
+/* @known descriptors were sent on @fd. How many may still be in the socket? */
 static unsigned still_flying(int fd, unsigned known)
 {
     int unread;
@@ -95,7 +95,8 @@ static void look_at_all(struct listener *listener)
         look_at_unread(listener, tenant);
 }
 
-/* Half of what the others, who have @others, leave of @max, and enough for one message. */
+/* What one user may have of @max while the other users have @others: half of the rest, and at least
+ * enough for one message. */
 static unsigned half_of(unsigned max, unsigned others)
 {
     return MAX((unsigned)share_of(max, max / 2, others), (unsigned)STREAM_MAX_FDS);
@@ -156,7 +157,8 @@ void listener_keep_unread(struct client_link *client)
         landed(listener, tenant, &client->flying, 0);
         return;
     }
-    shutdown(client->stream.fd, SHUT_RDWR); /* it finds the end behind what it has not read */
+    shutdown(client->stream.fd,
+             SHUT_RDWR); /* the client finds the end of file behind its unread messages */
     unread->fd = steal_fd(&client->stream.fd);
     unread->flying = client->flying;
     TAILQ_INSERT_TAIL(&tenant->unread, unread, entry);

@@ -1,6 +1,5 @@
-/* listener_priv.h - what the files of the listener share: its users, its socket, and who does what.
- * listener.c, listener_socket.c, listener_admit.c, listener_turns.c, listener_fds.c; one client:
- * client_link.c. */
+/* listener_priv.h - private to the files of the listener: its users, its socket, and what each file
+ * does. See listener.c for the list of files. */
 #ifndef COMMD_LISTENER_PRIV_H
 #define COMMD_LISTENER_PRIV_H
 
@@ -17,12 +16,12 @@ TAILQ_HEAD(client_list, client_link);
 
 /* Where clients come in. */
 struct listener_socket {
-    int fd; /* owned; -1: nobody is let in any more */
+    int fd; /* owned; -1: no client is let in any more */
     char path[108];
-    uint64_t inode; /* of the socket, so that only ours is removed; 0: removed */
+    uint64_t inode; /* of the socket's file, so that no other file is removed; 0: removed */
 };
 
-/* The socket of a client that is gone for us, but has not taken out the descriptors in it. */
+/* The socket of a client that we have closed, and that has descriptors in its socket still. */
 struct unread {
     TAILQ_ENTRY(unread) entry;
     int fd; /* owned */
@@ -31,17 +30,17 @@ struct unread {
 
 TAILQ_HEAD(unread_list, unread);
 
-/* One user, @uid a payer: its clients share its turns, and what descriptors it may take of ours. */
+/* One user; @uid is a payer. Its clients share its turns and its share of our descriptors. */
 struct tenant {
     TAILQ_ENTRY(tenant) entry; /* of listener->tenants */
-    TAILQ_ENTRY(tenant) turn;  /* of listener->turns while it has work, or is at it */
+    TAILQ_ENTRY(tenant) turn;  /* of listener->turns, while its clients have work */
     uint32_t uid;
     bool queued;                /* on listener->turns */
     unsigned nclients, nadmins; /* of listener->clients */
-    struct client_list work;    /* borrowed: those that have something to do, oldest first */
+    struct client_list work;    /* borrowed: clients that have work, oldest first */
     struct unread_list unread;  /* owned */
     unsigned nunread;
-    unsigned flying;          /* descriptors sent to it, and not known to be taken out */
+    unsigned flying;          /* descriptors sent to its clients, not known to be taken out */
     struct stream_count held; /* descriptors that wait to be sent to it */
 };
 
@@ -56,19 +55,19 @@ struct listener {
     struct sock_reserve reserve;
     const struct payers *payers; /* borrowed */
     struct closer *closer;       /* borrowed; NULL: what clients send is closed at once */
-    struct client_link **slots;  /* borrowed from clients; NULL: free */
+    struct client_link **slots;  /* borrowed: they are in clients; NULL: free */
     unsigned nslots, next_slot, nclients;
     unsigned max_clients, max_clients_per_user;
     struct client_list clients, dead;     /* owned */
     struct tenant_list tenants;           /* owned */
     struct tenant_list turns;             /* borrowed */
-    struct event *more;                   /* owned: the turn ended before the work did */
-    struct event *unread;                 /* owned: looks whether sockets left behind are empty */
+    struct event *more;                   /* owned: active when work remains after a turn */
+    struct event *unread;                 /* owned: the timer that looks at unread sockets */
     unsigned flying, max_flying;          /* over all users */
     unsigned max_held, max_fd, max_conns; /* of RLIMIT_NOFILE */
     struct stream_count held;
     uint64_t counted_ms;    /* when flying was last looked at */
-    struct log_limit limit; /* of what users cause, also in the core */
+    struct log_limit limit; /* of lines that users cause, here and in the core */
     uint64_t refused[CAUSE_COUNT];
 };
 
@@ -88,13 +87,13 @@ void listener_unlink(struct listener_socket *sock);
 /* ---- listener_admit.c ------------------------------------------------------------------------ */
 
 void listener_accept(evutil_socket_t fd, short what, void *listener);
-/* Takes nobody any more. */
+/* Lets no client in any more. */
 void listener_end(struct listener *listener);
 bool listener_trusts(uint32_t uid);
 
 /* ---- listener_turns.c ------------------------------------------------------------------------ */
 
-/* Puts it in line for the turns of its user. */
+/* Puts the client in line for the turns of its user. */
 void listener_work(struct client_link *client);
 void listener_unwork(struct client_link *client);
 void listener_serve(struct listener *listener);
@@ -103,16 +102,17 @@ void listener_serve(struct listener *listener);
 
 /* Shares out what RLIMIT_NOFILE allows. */
 void listener_share_fds(struct listener *listener);
-/* May @nfds descriptors be sent to @client now, as far as its user's share goes? */
+/* Does the share of @client's user allow @nfds more descriptors to it now? */
 bool listener_may_send(struct client_link *client, unsigned nfds);
-/* The client of @tenant that keeps most descriptors waiting (@unsent), or has most of all; NULL. */
+/* The client of @tenant with most descriptors. @unsent: counts only descriptors that wait to be
+ * sent. NULL: no client has any. */
 struct client_link *listener_worst(struct tenant *tenant, bool unsent);
 bool listener_holds_too_much(const struct tenant *tenant);
-/* Keeps the socket of a client that goes until what flies to it is taken out. */
+/* The client is about to be freed. Keeps its socket until the descriptors in it are taken out. */
 void listener_keep_unread(struct client_link *client);
-/* Looks whether the sockets that are kept so are empty: a timer's. */
+/* A timer's callback: closes those kept sockets that are empty by now. */
 void listener_unread(evutil_socket_t fd, short what, void *listener);
-/* Closes those of @tenant, at the end. */
+/* Closes the kept sockets of @tenant, at the end. */
 void listener_drop_unread(struct listener *listener, struct tenant *tenant);
 
 #endif

@@ -1,7 +1,7 @@
-/* listener_socket.c - the UNIX socket: made, and taken away again.
+/* listener_socket.c - makes the UNIX socket, and removes it.
  *
- * Two commds that start at the same time meet in a lock on the directory, so "is the socket
- * stale?" and "make a new one" are one step. No lock file is left behind. */
+ * A commd that starts locks the directory. So "is the old socket stale?" and "make a new one" are
+ * one step, also when two commds start at the same time. No lock file is left behind. */
 #include <fcntl.h>
 #include <libgen.h>
 #include <poll.h>

@@ -1,9 +1,9 @@
-/* listener_turns.c - whose messages are taken when.
+/* listener_turns.c - the order in which clients' messages are taken.
  *
- * What clients send is taken in listener_turn(), TURN_US at most, in slices that go round among the
- * users who have sent something: five hundred connections of one user together get the time that
- * one connection of another gets. Whatever else wakes the loop (links to nodes, the engine, timers)
- * is done before, in every turn. */
+ * listener_turn() takes messages for TURN_US at most. Users that have sent something get time
+ * slices in turn: five hundred connections of one user together get as much time as one connection
+ * of another user. In every turn all other work of the loop (links to nodes, the engine, timers) is
+ * done before that. */
 #include "daemon/link/client_link.h"
 
 #include <assert.h>
@@ -17,7 +17,7 @@ void listener_work(struct client_link *client)
 
     if (client->queued)
         return;
-    assert(client->state != CONN_DEAD); /* it would outlive its place in the line */
+    assert(client->state != CONN_DEAD); /* it is freed at the end of the turn */
     client->queued = true;
     TAILQ_INSERT_TAIL(&tenant->work, client, work);
     if (tenant->queued)

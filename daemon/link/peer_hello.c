@@ -2,8 +2,8 @@
  *
  * The key is proven by now, so this is about mistakes rather than attacks: a forgotten
  * upgrade, a key used for two clusters, an address written twice, a name given twice, a
- * machine that was cloned. Each gets a text that names the key to correct, because both sides
- * log it and the one who reads it may be on either. */
+ * machine that was cloned. Each mistake has a text that names the key to correct. Both sides log
+ * the text, so it must make sense to a reader on either side. */
 #include "daemon/link/peer_hello.h"
 
 #include <stdio.h>

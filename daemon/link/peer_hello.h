@@ -7,15 +7,15 @@
 /* What the link knows when the hello comes. */
 struct peer_hello_view {
     const char *self, *cluster;
-    const char *dialed; /* we connected: to whom; NULL: it connected */
-    const char *wanted; /* it connected: whom it expects here; NULL: it did not say */
+    const char *dialed; /* the node that we have connected to; NULL: the other side connected */
+    const char *wanted; /* the node that the other side expects here; NULL: it did not say */
     bool known;         /* hello->node is in cluster.nodes */
-    bool we_connect;    /* known, and its name is greater than ours */
-    uint64_t linked;    /* known, and linked with this incarnation; 0: not linked */
+    bool we_connect;    /* hello->node is known, and its name is greater than ours */
+    uint64_t linked;    /* incarnation of hello->node on the link that is up; 0: no link is up */
 };
 
-/* Why not, in @buf, of who speaks @version: its frames say so, before a hello is read. Returns
- * @buf. */
+/* Writes into @buf that a node which speaks @version is not wanted. Each frame has its version, so
+ * no hello need be read before. Returns @buf. */
 const char *peer_hello_version(const char *self, unsigned version, char *buf, size_t len);
 /* NULL: welcome. Else why not, in @buf, in words that fit both sides' logs. */
 const char *peer_hello_check(const struct peer_hello_view *view, const struct msg_peer_hello *hello,

@@ -1,28 +1,28 @@
 /* peer_link.c - one TLS link per pair of nodes.
  *
- * Of two nodes the one with the smaller name connects, and connects again for ever, with a
- * back-off of 50 ms doubling to 2 s. The other one accepts. A link goes through these states:
+ * Of two nodes the one with the smaller name connects, again and again, with a back-off of 50 ms
+ * that doubles up to 2 s. The other node accepts. A link goes through these states:
  *
- *   CONNECTING  TCP connect of our own      wakes: the socket, deadline 2 s
+ *   CONNECTING  TCP; an accepted link goes on at once   wakes: the socket, deadline 2 s
  *   HANDSHAKE   TLS (tls.c)                 wakes: bufferevent, deadline 2 s
  *   HELLO       the key is proven, waiting for PEER_HELLO     (same deadline)
  *   UP          peer->link points to it     wakes: bufferevent; silence is the core's business
- *   CLOSING     a last message is going out                   deadline 2 s
+ *   CLOSING     a last message is going out; deadline 2 s, or at shutdown the end of commd
  *   DEAD        on links->dead until the turn ends
  *
  * The connecting side speaks first; the accepting side answers with its own PEER_HELLO or
- * with REFUSED and a text, so that an unwanted node is never up for a moment. Until a link is
- * UP the core knows nothing of it, it holds one TLS session, and at most LINK_HALF_OPEN of
- * them exist: strangers (no address of cluster.nodes) make room for nodes.
+ * with REFUSED and a text, so that an unwanted node is never up for a moment. The core knows only
+ * links that are UP. At most LINK_HALF_OPEN accepted links are not UP yet. If there are more, those
+ * of strangers (addresses that are not in cluster.nodes) make room for nodes.
  *
- * A node name belongs to the link that is up. A second process with the same name, told apart
- * by its incarnation, is refused, and both sides log it; the same process connecting again has
- * seen the old link die before we did, so the new link takes over.
+ * The name of a node belongs to the link that is UP. A second process with the same name has
+ * another incarnation; it is refused, and both sides log that. If the same process connects again,
+ * it has seen the old link die before we have. Then the new link replaces the old one.
  *
- * Turns. A wake-up of the bufferevent brings one TLS record, so what nodes have sent is taken in
- * several passes of the loop (peer_links_more()), for LINK_TURN_US, in slices of LINK_SLICE_US for
- * each link: no less than clients get. Small messages are sent together in one record; a message of
- * its own would cost a record, and several times its size of memory.
+ * Turns. A wake-up of the bufferevent brings one TLS record. So messages of nodes are taken in
+ * several passes of the loop (peer_links_more()), for LINK_TURN_US, as long as clients get. Each
+ * link has slices of LINK_SLICE_US. Small messages are copied, so that several go out in one TLS
+ * record.
  *
  * Callbacks to the owner come from libevent's callbacks only. peer_links_send() and _drop() are
  * called while the owner applies decisions, so they never call back: a failure there is noted
@@ -129,7 +129,7 @@ void link_log_refused(struct link *link, const char *kind, const char *fmt, ...)
                     "connection from %s: %s -> refused", address, text);
 }
 
-/* The link ended by itself. */
+/* The link has ended, or ends because of its peer: tells the owner if the link was UP. */
 static void link_lost(struct link *link, const char *text)
 {
     struct peer_links *links = link->links;
@@ -252,7 +252,7 @@ void link_send_keys(struct link *link)
         link_doom(link, "no memory for a message");
 }
 
-/* A plain close() could reset the connection under what is still on its way. */
+/* Not close(): that could reset the connection and lose messages that are still on their way. */
 void link_finish(struct link *link)
 {
     SSL_shutdown(bufferevent_openssl_get_ssl(link->bev));
@@ -270,7 +270,8 @@ static void link_flushed(struct bufferevent *bev, void *arg)
         link_bury(link);
 }
 
-/* Tells the other side why, then closes. It has proven that it knows the key. */
+/* Tells the other side why it is refused, then closes. The other side has proven that it knows the
+ * key. */
 static void link_refuse(struct link *link, enum cause cause, const char *text)
 {
     struct msg msg = {.type = MSG_REFUSED};
@@ -298,7 +299,7 @@ static struct link_peer *peer_by_name(struct peer_links *links, const char *name
     return NULL;
 }
 
-/* NULL: welcome. Else why not, in @buf. */
+/* NULL: the node is accepted. Else the reason why not, in @buf. */
 static const char *hello_check(struct link *link, const struct msg_peer_hello *hello, char *buf,
                                size_t len)
 {
@@ -356,7 +357,7 @@ static void link_hello(struct link *link, const struct msg *msg)
     links->ops->up(links->arg, (unsigned)(peer - links->peers), msg);
 }
 
-/* What may come before PEER_HELLO: that, or why the other side does not want us. */
+/* The first message is PEER_HELLO, or REFUSED: why the other side does not want us. */
 static void link_first_msg(struct link *link, const struct msg *msg)
 {
     if (msg->type == MSG_PEER_HELLO) {
@@ -398,7 +399,7 @@ static int link_next(struct link *link, struct msg *ret_msg)
     return r;
 }
 
-/* On a link that is up: no message between nodes. */
+/* On a link that is up came a message that nodes do not send each other. */
 static void link_bad_msg(struct link *link, const struct msg *msg)
 {
     char text[MSG_TEXT_MAX];
@@ -411,9 +412,9 @@ static void link_bad_msg(struct link *link, const struct msg *msg)
     link_lost(link, text);
 }
 
-/* Who has another key, or another version, cannot say a name that would count, but has an address.
- * It is a node's own only if no other node that we wait for has it too. The log has it already, by
- * the address. */
+/* A node with another key or another version cannot tell its name so that we believe it. But its
+ * address may be that of one node that we wait for, and of no other. Then that node's error is
+ * @text. The log has a line about the address already. */
 static void blame_by_address(struct link *link, const char *text)
 {
     struct link_peer *blamed = NULL;
@@ -452,7 +453,7 @@ static void link_bad_frame(struct link *link, int r)
     link_refuse(link, CAUSE_PROTOCOL, text);
 }
 
-/* May it be read from once more, after @n messages, by @until_us? */
+/* May the link give one more message, after @n messages in this slice, which ends at @until_us? */
 static bool link_may_read(unsigned n, uint64_t until_us)
 {
     return n < LINK_MSG_LEAST || (n < LINK_MSG_BUDGET && clock_us() < until_us);
@@ -465,12 +466,12 @@ static void link_read(struct bufferevent *bev, void *arg)
     uint64_t until_us = peer_links_slice(links);
     int r = CODEC_OK;
 
-    links->took = true; /* a part of a message may be all that a record brings */
+    links->took = true; /* maybe only a part of a message has come */
     for (unsigned n = 0; link->state == LINK_HELLO || link->state == LINK_UP; n++) {
         struct msg msg;
 
-        if (!link_may_read(n, until_us)) {     /* others first; then this one goes on */
-            bufferevent_disable(bev, EV_READ); /* what is there has to be taken first */
+        if (!link_may_read(n, until_us)) {     /* other links first */
+            bufferevent_disable(bev, EV_READ); /* until the messages that are here are taken */
             bufferevent_trigger(bev, EV_READ,
                                 BEV_TRIG_IGNORE_WATERMARKS | BEV_TRIG_DEFER_CALLBACKS);
             return;
@@ -520,7 +521,7 @@ static void handshake_failed(struct link *link, unsigned long code)
     bool key_differs = why == TLS_WRONG_KEY || why == TLS_REFUSED_US;
 
     if (!link->inbound && key_differs && tls_key_name(link->links->tls, link->peer->offer + 1)[0]) {
-        link->peer->offer++; /* it may not have the new one yet */
+        link->peer->offer++; /* the node may not have our new key yet */
         return link_bury(link);
     }
     link->links->counts.handshakes_failed[why]++;
@@ -580,7 +581,7 @@ void link_start_tls(struct link *link)
     setsockopt(link->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     setsockopt(link->fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
     setsockopt(link->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof(timeout));
-    /* Whom we expect there: the other side refuses when it is somebody else. */
+    /* The name of the node that we expect there: another node refuses us then. */
     if (ssl && !link->inbound)
         SSL_set_tlsext_host_name(ssl, link->peer->name);
     if (ssl) {

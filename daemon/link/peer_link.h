@@ -47,7 +47,8 @@ struct peer_links_config {
 int peer_links_new(const struct peer_links_config *config, struct peer_links **ret_links,
                    char **ret_error);
 struct peer_links *peer_links_free(struct peer_links *links);
-/* Nodes have sent something in this pass of the loop, and there is time in this turn for another.
+/* True: nodes have sent something in this pass of the loop, and this turn has time for another
+ * pass.
  */
 bool peer_links_more(struct peer_links *links);
 /* Ends the turn of the loop: frees what was closed in it. */
@@ -55,30 +56,31 @@ void peer_links_turn(struct peer_links *links);
 
 /* Sends when the link is up, does nothing otherwise. */
 void peer_links_send(struct peer_links *links, unsigned node, const struct msg *msg);
-/* Bytes that wait on the link to @node; 0: there is none. */
+/* Bytes that wait to be sent on the link to @node. 0 without a link. */
 size_t peer_links_unsent(const struct peer_links *links, unsigned node);
 /* Closes the link and begins anew; down() is not called. */
 void peer_links_drop(struct peer_links *links, unsigned node, const char *text);
-/* A line of the log that @node caused, within the limit of that node. */
+/* Writes a line that @node caused into the log, within the limit of that node. */
 void peer_links_log(struct peer_links *links, unsigned node, enum conf_log_level level,
                     const char *text);
 /* Why there is no link to @node, or "". */
 const char *peer_links_error(const struct peer_links *links, unsigned node);
 const struct peer_links_counts *peer_links_counts(const struct peer_links *links);
-/* New connections are made by these; those that are up stay, and the other nodes are told. */
+/* New links use @keys. Links that are up stay, and the nodes there are told our new keys. */
 void peer_links_set_keys(struct peer_links *links, const struct conf_keys *keys);
-/* Names of keys; "" where nothing is known. */
+/* Names of a node's keys; "" where nothing is known. */
 struct peer_links_keys {
-    const char *key, *other; /* that the node offers, and that it accepts as well */
-    const char *link;        /* by which our link to it was made */
+    const char *key;   /* the key that the node offers */
+    const char *other; /* the key that the node accepts as well */
+    const char *link;  /* the key by which our link to the node was made */
 };
 void peer_links_keys(const struct peer_links *links, unsigned node,
                      struct peer_links_keys *ret_keys);
 void peer_links_set_timeout(struct peer_links *links, uint64_t node_timeout_ms);
 
-/* Shutdown: no new links; what was sent goes out, then the links end. */
+/* Shutdown: makes no new links. A link ends when its messages are out. */
 void peer_links_drain(struct peer_links *links);
-/* True when none is left. */
+/* True when no link is left. */
 bool peer_links_idle(const struct peer_links *links);
 
 #endif

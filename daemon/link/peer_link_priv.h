@@ -1,5 +1,5 @@
-/* peer_link_priv.h - private to peer_link.c (one link) and peer_links.c (the nodes, and who
- * connects to whom). */
+/* peer_link_priv.h - private to peer_link.c (one link) and peer_links.c (all nodes, and which of
+ * two nodes connects to the other). */
 #ifndef COMMD_PEER_LINK_PRIV_H
 #define COMMD_PEER_LINK_PRIV_H
 
@@ -21,7 +21,7 @@ enum {
     LINK_DEADLINE_MS = 2000,
     LINK_BACKOFF_MIN_MS = 50,
     LINK_BACKOFF_MAX_MS = 2000,
-    LINK_STABLE_MS = 5000, /* a link that lived so long starts the back-off afresh */
+    LINK_STABLE_MS = 5000, /* after a link that lived so long, the back-off begins anew */
     LINK_ACCEPT_BUDGET = 16,
     LINK_TURN_US = 4000,
     LINK_SLICE_US = 500,
@@ -50,8 +50,8 @@ struct link_peer {
     struct link *dial;   /* borrowed: our attempt, NULL else */
     struct event *retry; /* owned; NULL for nodes that connect to us */
     uint64_t backoff_ms;
-    unsigned offer;            /* which key: the next one, if this one was refused */
-    struct msg_peer_keys keys; /* that it says it has; "": it has not said */
+    unsigned offer;            /* index of the key to offer; the next key after a refusal */
+    struct msg_peer_keys keys; /* what the node says of its keys; "": nothing yet */
     char error[MSG_TEXT_MAX];  /* why there is no link */
 };
 
@@ -63,13 +63,13 @@ struct link {
     bool inbound;
     int fd;                  /* owned while CONNECTING */
     struct event *connected; /* owned */
-    struct event *timer;     /* owned: deadline, and doom */
+    struct event *timer;     /* owned: for the deadline and for doom */
     struct bufferevent *bev; /* owned, with its SSL and socket */
     struct sock_addr from;
-    char key[TLS_KEY_NAME]; /* by which it stands, after the handshake */
+    char key[TLS_KEY_NAME]; /* name of the key by which the link was made, after the handshake */
     uint64_t incarnation;   /* of the other commd, once UP */
     uint64_t since_ms;
-    char doom[MSG_TEXT_MAX]; /* close with this text as soon as we are back in the loop */
+    char doom[MSG_TEXT_MAX]; /* not "": the link ends, for this reason, in the next turn */
 };
 
 TAILQ_HEAD(link_list, link);
@@ -90,39 +90,39 @@ struct peer_links {
     struct link_list live; /* owned: the others */
     struct link_list dead; /* owned: freed at the end of the turn */
     unsigned nhalf;
-    struct log_limit limit; /* of what nodes and addresses cause */
+    struct log_limit limit; /* of lines that nodes and addresses cause */
     struct peer_links_counts counts;
     uint32_t jitter;
     bool draining;
-    uint64_t turn_until_us; /* what nodes have sent is taken until then; 0: nothing came yet */
-    bool took;              /* in this pass of the loop */
+    uint64_t turn_until_us; /* end of the nodes' time in this turn; 0: nothing has come yet */
+    bool took;              /* nodes have sent something in this pass of the loop */
 };
 
 /* ---- peer_link.c ----------------------------------------------------------------------------- */
 
-/* @fd belongs to the link afterwards, also when NULL is returned. @peer NULL: it came to us. */
+/* Takes @fd, also when it returns NULL. @peer NULL: the other side has connected to us. */
 struct link *link_new(struct peer_links *links, struct link_peer *peer, int fd);
 struct link *link_free(struct link *link);
-/* Takes the link out of everything; the memory stays until the end of the turn. */
+/* Makes the link DEAD, and takes it out of all lists but links->dead. */
 void link_bury(struct link *link);
 void link_start_tls(struct link *link);
 int link_send(struct link *link, const struct msg *msg);
 /* Tells the other side which keys we have. */
 void link_send_keys(struct link *link);
-/* Closes with @text as soon as we are back in the loop. */
+/* Closes the link in the next turn; @text is the reason. */
 void link_doom(struct link *link, const char *text);
-/* All is sent: says so, and lets the other side close. */
+/* All messages are out: tells the other side so, which closes then. */
 void link_finish(struct link *link);
-/* Somebody at the door is turned away: one line per address and kind. */
+/* Logs that a connection to us was refused: one line for each address and kind. */
 void link_log_refused(struct link *link, const char *kind, const char *fmt, ...) _printf_(3, 4);
 
 /* ---- peer_links.c ---------------------------------------------------------------------------- */
 
-/* Why there is no link to @peer; logged when it is news. */
+/* Notes why there is no link to @peer, and logs it if the reason is new. */
 void peer_set_error(struct link_peer *peer, bool serious, const char *fmt, ...) _printf_(3, 4);
-/* The end of a link's slice that begins now. */
+/* When the time slice of a link that begins now will end. */
 uint64_t peer_links_slice(struct peer_links *links);
-/* Next attempt after the back-off. */
+/* Sets the timer for the next attempt, after the back-off. */
 void peer_retry(struct link_peer *peer);
 
 #endif

@@ -1,5 +1,5 @@
-/* peer_links.c - all nodes: whom we connect to, whom we let in, and how it ends. The model is
- * in peer_link.c. */
+/* peer_links.c - all nodes: which we connect to, which may connect to us, and the shutdown. The
+ * model of a link is in peer_link.c. */
 #include <assert.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -107,8 +107,8 @@ static void peer_dial(evutil_socket_t unused, short what, void *arg)
         link_bury(link);
 }
 
-/* Next attempt after the back-off, which grows. A quarter of it is chance, so that nodes which
- * lost a switch together do not come back in step. */
+/* Sets the timer for the next attempt, and doubles the back-off. A quarter of the back-off is
+ * random, so that nodes behind one failed switch do not come back in step. */
 void peer_retry(struct link_peer *peer)
 {
     struct peer_links *links = peer->links;
@@ -132,10 +132,10 @@ static bool is_node_address(const struct peer_links *links, const struct sock_ad
     return false;
 }
 
-/* How soon a half-open link has to go when there is no room, the greatest first. */
+/* Which half-open link goes when there is no room: the one with the greatest of these ranks. */
 enum { KEEP, SPOKE, SILENT, STRANGER };
 
-/* Whose ClientHello was accepted holds the key, as far as can be: its binder was right. */
+/* KEEP: the ClientHello was accepted, so its binder was right, and the node knows the key. */
 static unsigned half_open_rank(const struct peer_links *links, const struct link *link)
 {
     SSL *ssl = link->bev ? bufferevent_openssl_get_ssl(link->bev) : NULL;
@@ -158,10 +158,13 @@ static unsigned half_open_of(const struct peer_links *links, const struct sock_a
     return n;
 }
 
-/* The link that has to go for a node: a stranger's, else of the address that holds most, one that
- * has said nothing, else one that has said no whole hello; the oldest of them. NULL: all are in
- * the middle of a handshake. A node says its hello at once, and it takes LINK_HALF_OPEN /
- * LINK_ACCEPT_BUDGET turns to become the oldest: its hello is read before that. */
+/* The link that has to go, to make room for a node. The first that exists of:
+ *  - the oldest link of a stranger;
+ *  - of the links that have sent nothing, the oldest one of the address with most links;
+ *  - the same of the links that have sent a part of a ClientHello.
+ * NULL: all are in the middle of a handshake. A node sends its ClientHello at once. Its link
+ * becomes the oldest after LINK_HALF_OPEN / LINK_ACCEPT_BUDGET turns, and the hello is read before
+ * that. */
 static struct link *half_open_victim(struct peer_links *links)
 {
     struct link *link, *victim = NULL;
@@ -184,8 +187,10 @@ static struct link *half_open_victim(struct peer_links *links)
     return victim;
 }
 
-/* A place among the half-open links: free, or another's when a node is at the door. Users of a
- * node come from its address too, so that an address alone keeps no place. */
+/* Is there a place among the half-open links? If @from is a node's address, another link may have
+ * to go. A node's users connect from the same address, so links that have only the address may go,
+ * too.
+ */
 static bool half_open_place(struct peer_links *links, const struct sock_addr *from)
 {
     struct link *link;
@@ -248,8 +253,8 @@ static int links_listen(struct peer_links *links, const struct conf *conf, char 
     setsockopt(links->listen_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
     if (bind(links->listen_fd, (const struct sockaddr *)&addr->sa, addr->len) == 0 &&
         listen(links->listen_fd, 128) == 0) {
-        notify_store("nodes",
-                     links->listen_fd); /* no matter if not: another may take the port then */
+        notify_store("nodes", links->listen_fd); /* if it fails, another program may take the port
+                                                    while commd restarts */
         return 0;
     }
     r = -errno;
@@ -317,7 +322,7 @@ static int links_init_peers(struct peer_links *links, const struct peer_links_co
         snprintf(peer->name, sizeof(peer->name), "%s", conf->nodes[i].name);
         peer->addr = config->addrs[i];
         peer->backoff_ms = LINK_BACKOFF_MIN_MS;
-        if (i <= conf->self) /* sorted by name: the greater ones are ours to connect */
+        if (i <= conf->self) /* sorted by name: we connect to the greater ones */
             continue;
         peer->retry = evtimer_new(links->base, peer_dial, peer);
         if (!peer->retry)

@@ -5,8 +5,8 @@
  *
  * At the limit of descriptors accept() fails with EMFILE and the connection stays in the
  * queue, so a level-triggered loop would spin. sock_accept() then gives up its reserve
- * descriptor and takes the connection for its caller to close (messages may lie in it, so how is
- * not ours to say): the other side sees a clean end, and the loop goes on. */
+ * descriptor, takes the connection, and hands it to the caller. The caller closes it, in its own
+ * way, because messages may be in it. The other side sees a clean end, and the loop goes on. */
 #include "daemon/link/sock.h"
 
 #include <arpa/inet.h>
@@ -161,7 +161,7 @@ int sock_accept(int listen_fd, struct sock_reserve *reserve, struct sock_addr *r
     switch (errno) {
     case EAGAIN:
     case EINTR:
-    case ECONNABORTED: /* gone again before we came */
+    case ECONNABORTED: /* the other side has closed it already */
         return SOCK_E_AGAIN;
     case EMFILE:
     case ENFILE:

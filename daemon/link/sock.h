@@ -1,5 +1,5 @@
-/* sock.h - sockets as the edges need them: addresses of the configured nodes, the network
- * device that holds one, accepting without ever running into a wall of descriptors. */
+/* sock.h - sockets for the edges: addresses of the configured nodes, the network device that has an
+ * address, and an accept() that works when no descriptor is left. */
 #ifndef COMMD_SOCK_H
 #define COMMD_SOCK_H
 
@@ -15,8 +15,8 @@ struct sock_addr {
 
 enum { SOCK_TEXT_MAX = 64 };
 
-/* Numeric or by the resolver; may block, so only at start. -EINVAL: there is no such host,
- * -EAGAIN: the resolver failed for now. *ret_why is static. */
+/* @address: numeric, or a name for the resolver. May block, so it is called at the start only.
+ * -EINVAL: there is no such host; -EAGAIN: the resolver has failed for now. *ret_why is static. */
 int sock_resolve(const char *address, uint16_t port, struct sock_addr *ret_addr,
                  const char **ret_why);
 bool sock_is_loopback(const struct sock_addr *addr);
@@ -24,28 +24,30 @@ bool sock_same_host(const struct sock_addr *a, const struct sock_addr *b);
 /* "10.0.0.1:18400", "[fd00::1]:18400"; without the port when @port is false. */
 const char *sock_text(const struct sock_addr *addr, bool port, char buf[SOCK_TEXT_MAX]);
 
-/* The socket that listens already, from the commd before us or from a socket unit: at @addr, or
- * where that is NULL at a port from @low to @high; -1. */
+/* A listening socket that the service manager has given to us: it is of the commd before us, or of
+ * a socket unit. It listens at @addr; @addr NULL: at a port from @low to @high. -1: there is none.
+ */
 int sock_inherited(const struct sock_addr *addr, unsigned low, unsigned high);
-bool sock_listens(int fd, struct sock_addr *ret_addr); /* a socket of the network that does */
+/* Is @fd a listening TCP socket? *ret_addr is where it listens. */
+bool sock_listens(int fd, struct sock_addr *ret_addr);
 
 enum { SOCK_E_AGAIN = 1, SOCK_E_FULL = 2 };
 
-/* One descriptor kept back, so that at the limit a connection can still be taken off the
- * queue and closed instead of waking us for ever. */
+/* A descriptor that is kept for the moment when no other is left: then a connection can be taken
+ * out of the queue and closed. Else it would wake the loop for ever. */
 struct sock_reserve {
-    int fd; /* -1: not there just now */
+    int fd; /* -1: it is in use */
 };
 void sock_reserve_init(struct sock_reserve *reserve);
 void sock_reserve_fini(struct sock_reserve *reserve);
-/* Accepts one connection, non-blocking and close-on-exec. SOCK_E_AGAIN: none waits.
- * SOCK_E_FULL: no descriptor was left; the one in *ret_fd (or -1) is to be closed at once, and
- * sock_reserve_init() called. */
+/* Accepts one connection, non-blocking and close-on-exec. SOCK_E_AGAIN: no connection waits.
+ * SOCK_E_FULL: no descriptor was left. Then the caller closes *ret_fd, which may be -1, and calls
+ * sock_reserve_init(). */
 int sock_accept(int listen_fd, struct sock_reserve *reserve, struct sock_addr *ret_from,
                 int *ret_fd);
 
-/* The device for the engines: the configured one (network or RDMA) if it exists, else the one
- * that holds this node's address. -EINVAL with *ret_error "KEY: ...", malloc'ed. */
+/* The device for the engine: the configured one (network or RDMA), else the one that has this
+ * node's address. -EINVAL: the device does not exist; *ret_error is "KEY: ...", malloc'ed. */
 int sock_device(const struct conf *conf, const struct sock_addr *self,
                 char ret_device[CONF_NAME_MAX], char **ret_error);
 

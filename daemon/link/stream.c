@@ -1,22 +1,22 @@
 /* stream.c - framing over a UNIX stream socket that never blocks.
  *
- * Descriptors that come in can be anything, and the close of one may last as long as its sender
- * likes. So there is always room for as many as one message can carry, because the kernel closes in
- * our name what does not fit; and none of them is closed here, nor the socket, in which more may
- * lie unread, but by the closer's threads. What goes out is handed to them too: it may be the last
- * copy.
+ * A descriptor that comes in can be of any file, and to close it may take as long as its sender
+ * likes. So the closer's threads close these descriptors, and the socket, too, because more may be
+ * in it. The kernel itself closes those that find no room in recvmsg(), and we would wait for that;
+ * so there is always room for as many as one message can carry. Descriptors that go out are closed
+ * by the closer, too: ours may be the last copy.
  *
- * In: one buffer that begins small and grows to the frame that is announced, which
- * codec_frame_check() has bounded before we allocate: at most max + CODEC_HEADER bytes belong
- * to one peer. It is given back when it is empty.
+ * In: one buffer begins small and grows to the frame that is announced. codec_frame_check() bounds
+ * the frame before we allocate, so one peer has at most max + CODEC_HEADER bytes. An empty buffer
+ * is freed.
  *
  * Out: a list of encoded frames. Descriptors ride with the first byte of their frame and are
  * ours until then. How much may pile up is the caller's decision (out_bytes, out_fds, held).
  *
- * A descriptor that was sent and not taken out counts against the user that commd runs as, and
- * at RLIMIT_NOFILE of them the kernel refuses to send more, to whomever (ETOOMANYREFS). The
- * socket is writable all the while, so waiting for that would be a busy loop: it is
- * STREAM_LATER, as it is when the owner of the stream says so (may_send). */
+ * The kernel counts descriptors that were sent and not taken out, for the user that commd runs as.
+ * At RLIMIT_NOFILE of them it refuses to send more, to any receiver (ETOOMANYREFS). The socket
+ * stays writable, so to wait for that would be a busy loop: the answer is STREAM_LATER. The owner
+ * of the stream may have the same answer given (may_send). */
 #include "daemon/link/stream.h"
 
 #include <assert.h>
@@ -36,8 +36,8 @@ struct stream_frame {
 struct stream_fd {
     int fd; /* owned */
     unsigned refs;
-    struct stream_count *count; /* borrowed: of the stream that first queued it, or NULL */
-    struct closer *closer;      /* borrowed; NULL: it is no last copy of anything large */
+    struct stream_count *count; /* borrowed: held of the stream that first queued it, or NULL */
+    struct closer *closer;      /* borrowed; NULL: closing it is quick */
     uint32_t uid;
 };
 
@@ -205,13 +205,13 @@ static enum stream_result stream_fill(struct stream *s)
 
     if (stream_room(s))
         return STREAM_FAILED;
-    assert(s->in_len < s->in_size); /* what is there is not a whole frame */
+    assert(s->in_len < s->in_size); /* else in[] would have a whole frame */
     if (!closer_room(s->closer, s->uid) && fds_next(s))
         return STREAM_LATER;
     n = stream_recv(s, &fit);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return STREAM_AGAIN;
-    /* ECONNRESET: it went with messages of ours unread */
+    /* ECONNRESET: the other side has closed with unread messages of ours */
     if (n == 0 || (n < 0 && errno == ECONNRESET))
         return STREAM_EOF;
     if (n < 0)
@@ -296,7 +296,7 @@ int stream_send(struct stream *s, const struct msg *msg, const int *fds, unsigne
         if (fd < 0)
             r = -errno;
         else if (s->uid && fd >= closer_reserve())
-            r = -EMFILE; /* the last ones are kept for what comes in */
+            r = -EMFILE; /* the last free descriptors are for those that come in */
         else if (!(shared[i] = stream_fd_new(&fd)))
             r = -ENOMEM;
         close_fdp(&fd);

@@ -1,4 +1,4 @@
-/* tls.c - what of OpenSSL 3 we use for links between nodes.
+/* tls.c - the part of OpenSSL 3 that links between nodes use.
  *
  * Only TLS 1.3, only the external PSK "commd-NAME" with (EC)DHE (psk_dhe_ke), one suite. There is
  * no certificate on either side, so a handshake without the key cannot end well:
@@ -6,15 +6,15 @@
  *    know, or whose binder was made with another key, fails before any of our secrets is used;
  *  - as client SSL_VERIFY_PEER with an empty trust store refuses every certificate that a
  *    false server might offer instead of the PSK;
- *  - and tls_is_authenticated() asks afterwards, whatever the above came to.
+ *  - and tls_is_authenticated() checks again after the handshake.
  * The key is shared by all nodes, so an attacker can reflect a node's own hello to it; the
  * PEER_HELLO of peer_link.c catches that (a node that claims to be ourselves is refused).
  * Tickets and the session cache are off: each link does its own key exchange.
  *
- * There may be two keys, while the operator goes from one to the other. The identity of the PSK
- * names the key by a hash of it, which tells nothing of 32 random bytes; the binder proves it. A
- * server accepts both. A client offers one in a handshake, for OpenSSL takes no more; who calls us
- * chooses which. */
+ * There may be two keys, while the operator replaces one by the other. The identity of the PSK
+ * names the key by a hash, which tells nothing of its 32 random bytes; the binder proves the key. A
+ * server accepts both keys. A client offers one in a handshake, because OpenSSL takes no more; the
+ * caller chooses which. */
 #include "daemon/link/tls.h"
 
 #include <openssl/crypto.h>

@@ -13,16 +13,15 @@ struct tls;
 
 /* Copies @keys. */
 int tls_new(const struct conf_keys *keys, struct tls **ret_tls);
-/* From now on for new sessions; those that are up stay. */
+/* New sessions use @keys. Older sessions stay. */
 void tls_set_keys(struct tls *tls, const struct conf_keys *keys);
-/* "" if there is no such key. The first one is offered first. */
+/* The name of key @i; "" if there is no such key. A client offers key 0 first. */
 const char *tls_key_name(const struct tls *tls, unsigned i);
 struct tls *tls_free(struct tls *tls);
-/* One session; freed by the caller (SSL_free), before @tls. @key: which one a client offers. NULL:
- * no memory. */
+/* One session. The caller frees it (SSL_free()), before @tls. @key: index of the key that a client
+ * offers. NULL: no memory. */
 SSL *tls_session(struct tls *tls, bool server, unsigned key);
-/* After the handshake: the name of the key by which it was made, as long as the keys are not set
- * anew. */
+/* After the handshake: the name of its key. Valid until tls_set_keys(). */
 const char *tls_session_key(SSL *ssl);
 /* After the handshake: did both sides prove that they know the key? */
 bool tls_is_authenticated(SSL *ssl);
