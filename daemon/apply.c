@@ -1,16 +1,16 @@
 /* apply.c - the one place where decisions of the core become effects.
  *
- * Each action is carried out at once and in order. Nothing here may feed the core: an edge that
- * fails to do what it was asked reports that in its own next turn (client, peer, engine), and a
- * board that cannot be made is noted in d->failed, which daemon_dispatch() reports when the
- * core's queue is empty.
+ * Each action is carried out at once and in order. Nothing here may feed the core. An edge that
+ * fails to do what it was asked (client, peer, engine) reports that in its own next turn. A board
+ * that cannot be made is noted in d->failed; daemon_dispatch() reports it when the core's queue is
+ * empty.
  *
  * What the core leaves to us because it needs memory, descriptors or secrets:
- *  - the board of a group: made, sent to its local members, and to the engine if the group
- *    spans nodes. The descriptor is closed then; boards.c keeps another one, and the control
- *    pages mapped, and says when the user has no room for it.
- *  - a doorbell per client and life of the engine: an eventfd that both have, so that the members
- *    can wake the engine without us, and cannot send it anything.
+ *  - the board of a group: it is made, and sent to the group's local members, and to the engine if
+ * the group spans nodes. Then the descriptor is closed. boards.c keeps another descriptor and the
+ *    mapping of the control pages, and says when the user has no room for a board.
+ *  - a doorbell for each client in each life of the engine: an eventfd that the client and the
+ * engine have. The client can wake the engine by it without us, and can send it nothing.
  *  - the tokens by which engines know each other (our_token()).
  *  - the number of operations that a lost rank completed: it is read from the board, and told
  *    to the other nodes. */
@@ -150,7 +150,7 @@ static int board_to_engine(struct daemon *d, const struct core_group_view *view,
     return 0;
 }
 
-/* The client's end of a new doorbell; -1: it has one, or needs none. */
+/* The client's end of a new doorbell; -1: the client has a doorbell, or needs none. */
 static int doorbell(struct daemon *d, unsigned slot, int *ret_fd)
 {
     unsigned life = engine_link_life(d->engine);
@@ -180,7 +180,7 @@ static void log_no_doorbell(struct daemon *d, unsigned slot, uint32_t uid, int r
     listener_log_user(d->listener, uid, CONF_LOG_WARN, text);
 }
 
-/* @rank's place among the local members, which are in ascending order. */
+/* The index of @rank among the local members, which are in ascending order. */
 static unsigned local_index(const struct core_group_view *view, unsigned rank)
 {
     unsigned index = 0;
@@ -190,8 +190,8 @@ static unsigned local_index(const struct core_group_view *view, unsigned rank)
     return index;
 }
 
-/* JOINED to every local member, with the board, which is taken over on success, and, where it is
- * new, the doorbell. */
+/* Sends JOINED to every local member, with the board, and with the doorbell if that is new. Takes
+ * the board on success. */
 static int tell_members(struct daemon *d, const struct core_group_view *view,
                         struct board_entry *entry, int *board_fd)
 {
@@ -221,7 +221,8 @@ static int tell_members(struct daemon *d, const struct core_group_view *view,
 
         if (view->nnodes > 1)
             r = doorbell(d, slot, &bell);
-        if (r) /* it can work without, but slowly; it is about to fail for the same reason */
+        if (r) /* the client can work without a doorbell, but slowly; it will fail for the same
+                  reason soon */
             log_no_doorbell(d, slot, view->uid, r);
         msg.joined.req = req;
         waits_joined(d, slot, req);
@@ -236,8 +237,8 @@ static int tell_members(struct daemon *d, const struct core_group_view *view,
     return 0;
 }
 
-/* @abort: the engine drops its operations at once; else it finishes what other nodes still need.
- * Messages that were sent are sent in any case. */
+/* @abort: the engine drops the group's operations at once. Else it finishes what other nodes still
+ * need. Messages that members have sent go out in any case. */
 static void apply_group_close(struct daemon *d, uint64_t id, bool abort)
 {
     struct board_entry *entry = boards_find(&d->boards, id);
@@ -330,7 +331,7 @@ static void group_absent(struct daemon *d, const struct core_group_absent *absen
     struct rank_list list;
 
     if (!entry || !core_group(d->core, absent->group, &view) || !view.members)
-        return; /* its board could not be made, which everybody is being told */
+        return; /* the board could not be made, and all members are being told */
     rank_list_init(&list, for_node ? msg.absent_here.text : msg.absent.text, MSG_TEXT_MAX);
     list_absent(entry, &view, absent->seq, &list);
     if (for_node) {
@@ -359,8 +360,8 @@ static void apply_group_broken(struct daemon *d, const struct core_group_broken 
 
 /* ---- messages that we complete --------------------------------------------------------------- */
 
-/* What @node's engine has to present to ours. Another one for each link: what an earlier link
- * left in the network, such as a late good-bye, must not be taken for the present one's. */
+/* The token that @node's engine has to show to our engine. Each link has another token: a late
+ * message of an earlier link, such as a good-bye, must not be taken for one of the present link. */
 static int our_token(struct daemon *d, unsigned node, uint8_t ret_token[32])
 {
     char text[CONF_NAME_MAX + 16];
@@ -394,7 +395,8 @@ static void engine_send(struct daemon *d, const struct core_send *send)
         engine_link_send(d->engine, &msg, NULL, 0);
 }
 
-/* Both ends are handed over; who is gone meanwhile has the other side find its end. */
+/* Hands one end to the client and one to commd-gpu. If either is gone, the other finds end of file.
+ */
 static void gpu_session(struct daemon *d, const struct core_gpu_session *wanted)
 {
     _cleanup_(close_fdp) int client = -1, service = -1;

@@ -1,4 +1,4 @@
-/* daemon.c - commd from the configuration to the running edges, and back.
+/* daemon.c - starts commd, from the configuration to the running edges, and ends it.
  *
  * Everything that can be wrong with the configuration is found by daemon_prepare(), before
  * anything is opened; daemon_start() opens the socket of the clients, then the port for the
@@ -25,11 +25,11 @@
 enum {
     MAX_MEMBERS = 262144,
     MEMBER_BLOCKS = 64
-}; /* a user's ranks take whole blocks: core_pool.c */
+}; /* ranks of a user take whole blocks: core_pool.c */
 
 /* ---- before anything is opened --------------------------------------------------------------- */
 
-/* A text made by an edge, or none when memory ran out. */
+/* Prints and frees @text, which an edge has made; NULL: memory ran out. */
 static int complain(char *text, int exit_code)
 {
     fprintf(stderr, "commd: %s\n", text ? text : "out of memory");
@@ -87,7 +87,7 @@ static unsigned first_free_port(void)
     return port;
 }
 
-/* The unit gives commd no privilege, also not to open a port that the kernel keeps for root. */
+/* The unit gives commd no privilege, so it cannot open a port that the kernel keeps for root. */
 static int check_port(const struct conf *conf, const char *key, unsigned port)
 {
     unsigned first = port ? first_free_port() : 0;
@@ -146,7 +146,7 @@ int daemon_prepare(struct daemon *d)
     }
     r = conf_load_keys(conf, &d->keys, &error);
     if (!r) {
-        /* Other processes of our user, the engine first, must not read it in our memory. */
+        /* Other processes of our user, such as the engine, must not read the key in our memory. */
         if (!HAS_LEAK_CHECK)
             prctl(PR_SET_DUMPABLE, 0);
         return 0;
@@ -162,7 +162,7 @@ void daemon_core_config(const struct daemon *d, struct core_config *ret_config)
 {
     const struct conf *conf = d->conf;
     unsigned size = MIN(conf->nnodes * BOARD_MAX_LOCAL, (unsigned)MSG_MAX_RANKS);
-    /* The unit has PrivateDevices=, by which the first is not seen. */
+    /* With PrivateDevices= of the unit the first file is not visible. */
     bool driver =
         access("/dev/nvidiactl", F_OK) == 0 || access("/proc/driver/nvidia/version", F_OK) == 0;
     const char *why = NULL;
@@ -284,7 +284,7 @@ static int start_cluster(struct daemon *d)
     int r;
 
     if (d->conf->nnodes == 1)
-        return 0; /* nobody to talk to, and no port that could be attacked */
+        return 0; /* no other node, so no port that could be attacked */
     program_engine(d->conf, d->device, &program);
     if (conf_ports(d->conf, &low, &high))
         engine.port = sock_inherited(NULL, low, high);
@@ -340,7 +340,7 @@ int daemon_start(struct daemon *d)
         return complain(NULL, EXIT_INTERNAL);
     ended_init(d->ended);
     daemon_note(d, "start", "commd %s, pid %d", COMMD_BUILD_VERSION, (int)getpid());
-    topology_here(); /* some thousand files on a large machine: not while somebody joins */
+    topology_here(); /* reads thousands of files on a large machine: now, and not during a join */
     if (loop_init(d) || admin_init(d) || gather_init(d))
         return complain(NULL, EXIT_INTERNAL);
     payers_start(d);

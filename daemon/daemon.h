@@ -1,10 +1,10 @@
-/* daemon.h - commd as a whole: the core and its edges, and who may call whom.
+/* daemon.h - commd as a whole: the core, its edges, and which of them calls which.
  *
  *   listener, peer_link, engine_link, signals, timer   -- events -->   daemon_dispatch()
  *   daemon_dispatch()  -- core_input(), core_next() -->  apply_action()  -->  the edges
  *
- * daemon.c makes and ends it, loop.c turns it, events.c tells the core what happened, apply.c
- * carries its decisions out, admin.c answers questions. */
+ * daemon.c makes and ends the daemon; loop.c runs its loop; events.c tells the core what happened;
+ * apply.c carries out what the core decides; admin.c answers questions. */
 #ifndef COMMD_DAEMON_H
 #define COMMD_DAEMON_H
 
@@ -30,7 +30,7 @@ struct subuid;
 struct admin;
 struct http;
 
-/* Of the client that was last in a slot, as it says itself. */
+/* The client that was last in a slot, as it describes itself. */
 struct client_command {
     uint32_t uid, payer, pid;
     bool here;
@@ -38,7 +38,7 @@ struct client_command {
     struct client_wait wait;
 };
 
-/* What is told of the engine, or of commd-gpu, as which events. */
+/* The types of the core's events about the engine, or about commd-gpu. */
 struct program_edge {
     struct daemon *d;
     enum core_event_type started, msg, down;
@@ -49,11 +49,11 @@ struct daemon {
     struct conf *conf;
     char config_file[CONF_PATH_MAX]; /* "": none, see user.c */
     struct payers *payers;           /* NULL: each uid is charged itself */
-    struct subuid *subuid;           /* reads others; NULL: none does */
+    struct subuid *subuid;           /* reads new payers now; NULL: nothing does */
     bool insecure;
-    /* of the engine, of commd-gpu; NULL: none. Borrowed from the command line */
+    /* Sockets of the launchers, borrowed from the command line; NULL: we start the program. */
     const char *launcher, *gpu_launcher;
-    uint64_t idle_ms;        /* leave when nobody has needed us for so long; 0: stay */
+    uint64_t idle_ms;        /* commd ends when no client has come for so long; 0: it stays */
     struct sock_addr *addrs; /* of conf->nodes */
     char device[CONF_NAME_MAX];
     struct conf_keys keys;
@@ -62,69 +62,70 @@ struct daemon {
     uint64_t incarnation, started_ms;
     struct listener *listener;
     struct peer_links *peers;   /* NULL on a node that is alone */
-    struct engine_link *engine; /* likewise */
+    struct engine_link *engine; /* NULL on a node that is alone */
     struct engine_link *gpu;    /* commd-gpu; NULL where there is none */
     struct program_edge engine_edge, gpu_edge;
-    struct closer *closer; /* closes what came from clients */
+    struct closer *closer; /* closes the descriptors that clients have sent */
     struct boards boards;
     struct arenas arenas;
-    uint8_t (*peer_tokens)[32]; /* by node: what our engine presents to its engine */
-    unsigned *token_turns;      /* by node: links so far, see our_token() */
+    uint8_t (*peer_tokens)[32]; /* by node: the token that our engine shows to the node's engine */
+    unsigned *token_turns;      /* by node: how many links there were, see our_token() */
     unsigned *doorbells;        /* by client slot: the engine's life that has its doorbell */
     unsigned nslots;
-    struct failed_board *failed;     /* to be reported when the queue is empty */
+    struct failed_board *failed;     /* boards that could not be made; told when the core's queue is
+                                      * empty */
     struct admin *admin;             /* questions of commctl, and the answer under way */
     struct gather *gather;           /* questions about ranks, which all nodes answer */
     struct client_command *commands; /* by client slot: how its program was called */
     struct ended *ended;             /* how processes of clients ended */
     struct diary *diary;             /* what happened, for commctl events */
     struct http *http;               /* NULL where listen.http says nothing */
-    uint64_t longest_turn_us;        /* of our processor's time */
-    uint64_t turns, turns_us;        /* how many there were, and the time of all of them */
+    uint64_t longest_turn_us;        /* in CPU time */
+    uint64_t turns, turns_us;        /* how many turns there were; the CPU time of all of them */
 
     struct event *signals[3], *deadline, *watchdog, *status_timer, *stop_timer, *idle_timer;
     struct event *boards_timer, *payers_timer;
-    unsigned boards_ms; /* for which it is set */
+    unsigned boards_ms; /* the period of boards_timer */
     char status[256];
     uint64_t status_ms;
-    uint64_t deadline_ms; /* for which the timer is set; UINT64_MAX: it is not */
-    bool crowded;         /* with groups, since memory was given back last: see loop.c */
-    bool unseen;          /* a client has no pid here, and that was said */
+    uint64_t deadline_ms; /* when the deadline timer fires; UINT64_MAX: it is not set */
+    bool crowded;         /* there were many groups since memory was given back last: see loop.c */
+    bool unseen;          /* it was logged that a client has no pid here */
     bool dispatching, idle_due, stop, stopping, quit;
     int exit_code;
 };
 
 /* ---- daemon.c -------------------------------------------------------------------------------- */
 
-/* Checks all that can be checked without touching anything: addresses, device, key. 0, or an
- * exit code after having printed why. */
+/* Checks addresses, device and key, and opens nothing. 0, or an exit code; the reason is printed.
+ */
 int daemon_prepare(struct daemon *d);
-/* Opens everything. 0, or an exit code after having printed why. */
+/* Opens everything. 0, or an exit code; the reason is printed. */
 int daemon_start(struct daemon *d);
 void daemon_fini(struct daemon *d);
 
-/* What the core has of the configuration. */
+/* The core's part of the configuration. */
 void daemon_core_config(const struct daemon *d, struct core_config *ret_config);
-/* Writes down something that is no decision of the core: @what is a word of commctl events. */
+/* Adds an event that is no decision of the core to the diary. @what is a word of commctl events. */
 void daemon_note(struct daemon *d, const char *what, const char *fmt, ...) _printf_(3, 4);
 
 /* ---- payers.c -------------------------------------------------------------------------------- */
 
-/* Reads anew who is charged for which uid: before the core is there, or beside it. */
-void payers_start(struct daemon *d);
-void payers_read(struct daemon *d);
-void payers_look(struct daemon *d); /* whether they are read */
+/* Payers: which uid is charged for which. */
+void payers_start(struct daemon *d); /* reads them, before the core exists */
+void payers_read(struct daemon *d);  /* begins to read them anew, while commd runs */
+void payers_look(struct daemon *d);  /* puts them in force if they are read by now */
 void payers_fini(struct daemon *d);
 
 /* ---- reload.c -------------------------------------------------------------------------------- */
 
 enum reload {
     RELOAD_DONE,
-    RELOAD_IN_PART, /* what cannot change in a running commd is as before */
-    RELOAD_REFUSED, /* all is as before */
+    RELOAD_IN_PART, /* settings that need a restart are as before */
+    RELOAD_REFUSED, /* all settings are as before */
 };
-/* Reads the configuration and the cluster's keys again; @ret_text: what came of it, in one line
- * that the log and commctl events have, too. */
+/* Reads the configuration and the cluster's keys again. @ret_text: the result in one line, as in
+ * the log and in commctl events. */
 enum reload daemon_reload(struct daemon *d, char *ret_text, size_t cap);
 
 /* ---- events.c -------------------------------------------------------------------------------- */
@@ -140,17 +141,17 @@ int loop_init(struct daemon *d);
 void loop_fini(struct daemon *d);
 /* Turns until the daemon has ended. */
 void loop_run(struct daemon *d);
-/* Asks for the orderly end, which begins when this turn is over. */
+/* Asks for the orderly end. It begins when this turn is over. */
 void loop_stop(struct daemon *d);
-/* Has boards that were left looked at, as long as there are any. */
+/* Starts the timer that looks at boards that were left, as long as there are any. */
 void loop_watch_boards(struct daemon *d);
-/* Feeds the core with @event (its time is filled in) and carries out what it decides. Never
- * from within apply_action(). */
+/* Fills in the time of @event, gives it to the core, and carries out what the core decides. Never
+ * called from within apply_action(). */
 void daemon_dispatch(struct daemon *d, struct core_event *event);
 
 /* ---- arena_link.c ---------------------------------------------------------------------------- */
 
-/* A welcome client's MSG_ARENA_*; @payer is charged. */
+/* A MSG_ARENA_* of a client whose hello was accepted. @payer is charged. */
 void arena_msg(struct daemon *d, unsigned slot, uint32_t payer, const struct msg *msg);
 
 /* ---- apply.c --------------------------------------------------------------------------------- */
@@ -158,7 +159,7 @@ void arena_msg(struct daemon *d, unsigned slot, uint32_t payer, const struct msg
 void apply_action(struct daemon *d, const struct core_action *action);
 /* The client in @slot is gone: takes back its doorbell and its arenas. */
 void apply_client_gone(struct daemon *d, unsigned slot);
-/* Takes the oldest board that could not be made; false when there is none. */
+/* Takes the oldest entry of d->failed; false: there is none. */
 bool apply_next_failed(struct daemon *d, uint64_t *ret_group, enum cause *ret_cause, char *ret_text,
                        size_t len);
 
@@ -166,11 +167,13 @@ bool apply_next_failed(struct daemon *d, uint64_t *ret_group, enum cause *ret_ca
 
 int admin_init(struct daemon *d);
 void admin_fini(struct daemon *d);
-/* Puts the question in line. Its client is not read from until it has the answer. */
+/* Puts the question in line. Nothing more is read from the client until the answer is out. */
 void admin_ask(struct daemon *d, unsigned slot, const struct msg_admin *question);
-/* The client in @slot is gone, and so is its question. */
+/* The client in @slot is gone: drops its question. */
 void admin_drop(struct daemon *d, unsigned slot);
-/* Works on answers for a moment, at the end of a turn; what remains makes the next come at once. */
+/* Works on answers for a moment, at the end of a turn. If work remains, the next turn comes at
+ * once.
+ */
 void admin_turn(struct daemon *d);
 /* "node a of cluster c: 2 of 3 nodes up, engine up, 5 clients, 2 groups" */
 void admin_status_line(struct daemon *d, char *buf, size_t len);

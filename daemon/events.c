@@ -1,11 +1,11 @@
 /* events.c - what the edges report becomes events of the core. The way back, from the core's
  * actions to the edges, is apply.c.
  *
- * Each callback comes from an edge's own turn and hands over at once: daemon_dispatch() feeds the
- * core and carries out what it decides. What is borrowed in an event (a message, a text) is the
- * edge's and lives until the callback returns. Three kinds of messages do not reach the core:
- * questions of commctl (admin.c), those about ranks that nodes ask each other (gather.c), and those
- * about arenas (memory/arena_link.c). */
+ * An edge calls a callback in its own turn. The callback makes an event at once: daemon_dispatch()
+ * gives it to the core and carries out what the core decides. Messages and texts in an event belong
+ * to the edge and live until the callback returns. Three kinds of messages do not reach the core:
+ * questions of commctl (admin.c), questions about ranks that nodes ask each other (gather.c), and
+ * messages about arenas (memory/arena_link.c). */
 #include "daemon/daemon.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "daemon/process/log.h"
 #include "daemon/process/root.h"
 
-/* The kernel says 0 for a process that our pid namespace has not. */
+/* The kernel tells pid 0 for a process outside of our pid namespace. */
 static void tell_unseen(struct daemon *d)
 {
     if (d->unseen)
@@ -47,8 +47,9 @@ static void edge_client_msg(void *arg, unsigned slot, const struct msg *msg)
 
     if (welcome == (msg->type != MSG_CLIENT_HELLO))
         waits_msg(d, slot, msg);
-    /* Questions change nothing, and arenas decide nothing, so the core does not see them; before
-     * the hello it does, and refuses them. What commctl wants changed it decides. */
+    /* Questions change nothing and arenas decide nothing, so after the hello the core does not see
+     * them. Before the hello the core refuses them. What commctl wants to change, the core decides.
+     */
     if (welcome && msg->type == MSG_ADMIN && !strcmp(msg->admin.verb, GATHER_VERB))
         gather_ask(d, slot, &client, &msg->admin);
     else if (welcome && msg->type == MSG_ADMIN && !answer_is_change(msg->admin.verb))
@@ -75,7 +76,7 @@ static void edge_client_ended(void *arg, uint32_t uid, uint32_t pid, int pidfd)
     ended_note(d->ended, payer_of(d->payers, uid), pid, pidfd);
 }
 
-/* Our own commd-gpu counts as a user of its own, and so do all roots that are none here. */
+/* Our own commd-gpu counts as a user of its own. So does uid 0 that is not root of this machine. */
 static uint32_t edge_client_user(void *arg, uint32_t uid, uint32_t pid, int pidfd)
 {
     struct daemon *d = arg;

@@ -1,18 +1,18 @@
 /* loop.c - the turn.
  *
- * One thread, one libevent base. A turn: whatever events are ready call the edges, whose
- * callbacks dispatch into the core: the other nodes, the engine, timers. That goes round several
- * times while nodes have more for us, for as long as clients get. Then what clients have sent is
- * taken, for a few ms (listener_turn()), and a moment goes to answers for commctl (admin_turn())
- * and to those of HTTP (http_turn()), so that nobody can keep us from the former for long. Then the
- * turn ends: closed clients and links are freed, so that no callback ever meets a dead pointer; the
- * core's next deadline is armed; the service manager hears what changed.
+ * One thread, one libevent base. A turn has these parts:
+ *  1. Ready events (other nodes, the engine, timers) call the edges, which call the core. This is
+ *     repeated while nodes have more for us, for as long as clients get.
+ *  2. Messages of clients are taken, for a few ms: listener_turn().
+ *  3. Answers for commctl and for HTTP are made, for a moment: admin_turn(), http_turn().
+ *  4. Closed clients and links are freed, so that no callback meets a dead pointer; the timer for
+ * the core's next deadline is set; the service manager is told what has changed.
  *
  * daemon_dispatch() is the only way into the core. It does not nest: effects (apply.c) never
- * lead back into it, they are reported by the edges in a later turn.
+ * lead back into it. The edges report them in a later turn.
  *
- * The end: CORE_SHUTDOWN decides what everybody is told; the listener and the links send that
- * and close; after STOP_MS we go in any case. A second signal does not wait.
+ * The end: CORE_SHUTDOWN decides what clients and nodes are told. The listener and the links send
+ * that and close. After STOP_MS commd ends in any case, and at once after a second signal.
  *
  * A commd that serves one user leaves when it is idle: see watch_idleness().
  *
@@ -91,7 +91,7 @@ static void arm_deadline(struct daemon *d)
 
 /* ---- the service manager --------------------------------------------------------------------- */
 
-/* Says what changed, not more often than every STATUS_MS. */
+/* Tells the service manager what has changed, at most once in STATUS_MS. */
 static void tell_status(struct daemon *d)
 {
     uint64_t now = clock_ms();
@@ -121,7 +121,7 @@ static void on_watchdog(evutil_socket_t fd, short what, void *arg)
 
 static void on_nothing(evutil_socket_t fd, short what, void *arg)
 {
-    /* the turn that this ends does the work */
+    /* the end of this turn does the work */
 }
 
 /* ---- boards that were left, but are still held ----------------------------------------------- */
@@ -134,8 +134,8 @@ static void arm_boards(struct daemon *d, unsigned ms)
     event_add(d->boards_timer, &tv);
 }
 
-/* What thousands of groups needed lies all over the heap, and one small piece at its end would keep
- * the whole of it: commd would have a different size after each such job. */
+/* Memory of thousands of groups lies all over the heap. One small piece at the heap's end would
+ * keep all of it, so that commd had another size after each such job. */
 static void give_back_memory(struct daemon *d)
 {
     struct core_status status;
@@ -207,9 +207,10 @@ static void on_idle(evutil_socket_t fd, short what, void *arg)
     d->idle_due = true;
 }
 
-/* Twice in a turn. Before clients are served: the verdict and the end of listening are one step, so
- * who connected in this turn keeps us; who is still in the queue gets no answer, and asks anew.
- * And after it: the last client may have gone there, and nothing else would wake us again. */
+/* Called twice in a turn. Before clients are served: to find commd idle and to stop listening are
+ * one step. So a client that has connected in this turn keeps commd; a client that is still in the
+ * queue gets no answer, and asks anew. After clients are served: the last client may have gone, and
+ * nothing else would wake the loop again. */
 static void watch_idleness(struct daemon *d)
 {
     struct timeval tv = clock_timeval(d->idle_ms);
@@ -310,7 +311,7 @@ static bool take_events(struct daemon *d)
     return r >= 0;
 }
 
-/* Not of the clock: most of that goes by while we wait for events. */
+/* CPU time: most of the real time goes by while the loop waits for events. */
 static uint64_t cpu_us(void)
 {
     struct timespec ts;

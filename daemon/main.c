@@ -57,7 +57,7 @@ static int usage_error(const char *format, const char *word)
     return EXIT_USAGE_;
 }
 
-/* What does not go together. */
+/* Refuses options that exclude each other. */
 static int check_options(const struct daemon_options *o)
 {
     if (o->user && (o->config || o->check || o->insecure || o->launcher || o->gpu_launcher))
@@ -187,8 +187,8 @@ static void process_setup(void)
         limit.rlim_cur = limit.rlim_max;
         setrlimit(RLIMIT_NOFILE, &limit);
     }
-    /* Started under another user, the kernel may have cleared it; a core file and gdb are how
-     * a bug in the field is found. daemon_prepare() takes it back where there is a key. */
+    /* The kernel may have cleared this when it started commd under another user. A core file and
+     * gdb find bugs in the field. daemon_prepare() clears it where there is a key. */
     prctl(PR_SET_DUMPABLE, 1);
 }
 

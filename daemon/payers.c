@@ -1,6 +1,8 @@
-/* payers.c - who is charged for which uid, as limits.subuid_file says: read at the start and at
- * each reload, in a thread, since names may have to be asked for. What is held already stays
- * charged to whom it is. The start waits for START_WAIT_MS at most; a running commd does not. */
+/* payers.c - which uid is charged for which, by limits.subuid_file. The file is read at the start
+ * and at each reload, in a thread, because looking up names may take long. The start waits for it,
+ * START_WAIT_MS at most; a running commd does not. What a user holds already stays charged as
+ * before.
+ */
 #include "daemon/daemon.h"
 
 #include "daemon/process/clock.h"

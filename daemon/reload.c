@@ -1,8 +1,8 @@
-/* reload.c - the configuration is read again while commd runs: SIGHUP, or commctl reload.
+/* reload.c - reads the configuration again while commd runs, for SIGHUP or commctl reload.
  *
- * A file that is wrong changes nothing. Of one that is right each setting that a running commd can
- * take is taken; the others keep their values until commd is started again, and are named. The keys
- * of the cluster are read again, too, and are wrong or right together with the file.
+ * A file that is wrong changes nothing. If it is right, all settings that can change in a running
+ * commd take their new values. The others keep their values until commd is started again, and are
+ * named. The keys of the cluster are read again, too. If either file is wrong, both are refused.
  *
  * It is called between two steps of the core, or from an action of the core: core_reconfigure()
  * decides nothing by itself. */
@@ -14,7 +14,7 @@
 #include "daemon/process/log.h"
 #include "daemon/process/notify.h"
 
-/* All lines into the log, the first one into @ret. */
+/* Writes all lines of @error into the log, and the first one into @ret. */
 static void tell_error(const char *error, char *ret, size_t cap)
 {
     snprintf(ret, cap, "%.*s", (int)strcspn(error, "\n"), error);
@@ -26,7 +26,9 @@ static void tell_error(const char *error, char *ret, size_t cap)
     }
 }
 
-/* NULL: the file is wrong, and why is said. @ret_keys: names of what keeps its old value. */
+/* NULL: the file is wrong, and the log says why. @ret_keys: names of settings that keep their
+ * values.
+ */
 static struct conf *load_changed(struct daemon *d, char *ret_keys, size_t keys_cap, char *ret_why,
                                  size_t why_cap)
 {
@@ -45,7 +47,7 @@ static struct conf *load_changed(struct daemon *d, char *ret_keys, size_t keys_c
     return conf_free(conf);
 }
 
-/* False: the file of the key is wrong, and why is said. */
+/* False: the file of the keys is wrong, and the log says why. */
 static bool load_changed_keys(const struct daemon *d, const struct conf *conf,
                               struct conf_keys *ret_keys, char *ret_why, size_t why_cap)
 {
@@ -74,7 +76,7 @@ static void take_conf(struct daemon *d, struct conf *conf)
 
     conf_free(d->conf);
     d->conf = conf;
-    daemon_core_config(d, &config); /* what it says of GPUs was decided at the start */
+    daemon_core_config(d, &config); /* what it says about GPUs was decided at the start */
     core_reconfigure(d->core, &config);
     listener_set_limits(d->listener, conf->max_clients, conf->max_clients_per_user);
     if (d->peers)

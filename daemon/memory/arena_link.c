@@ -1,14 +1,15 @@
-/* arena_link.c - what clients say about their arenas, and who of them gets whose.
+/* arena_link.c - clients' messages about arenas, and which client is given which arena.
  *
- * An arena is handed to members of a group that its owner is in, on this node, and to nobody else:
- * the question names group and rank, and both have to be live members of it, of one uid. Who asks
- * for anything else is told that there is no such arena; that is no breach of the protocol, because
- * the owner may have left or freed it in the meantime. */
+ * A client is given an arena only if a group on this node has the client and the arena's owner as
+ * live members, and both are charged to one user. The question names the group and the owner's
+ * rank. In every other case the answer is that there is no such arena. To ask in vain is no breach
+ * of the protocol: the owner may have left, or freed the arena, in the meantime. */
 #include <stdio.h>
 
 #include "daemon/daemon.h"
 
-/* The client that is @rank of the group, if @slot is a live member of it too. */
+/* Finds the client that is @rank of the group. False: it is not, or @slot is no live member, too.
+ */
 static bool fellow(struct daemon *d, uint64_t group, unsigned slot, unsigned rank,
                    unsigned *ret_slot)
 {

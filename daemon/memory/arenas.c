@@ -1,21 +1,21 @@
 /* arenas.c - the clients' registered memory, as far as commd has to do with it.
  *
- * A client makes an arena, seals it and sends us the descriptor; a member of a common group on this
- * node asks for it, and gets it. commd never maps one, so it cannot be hurt by what is in it or
- * done to it; what is checked here is what those who do map it rely on, and check again: that it is
- * a memfd which cannot shrink (nobody gets SIGBUS) and is as large as was said.
+ * A client makes an arena, seals it and sends us the descriptor. A member of a common group on this
+ * node asks for the arena, and is given the descriptor. commd never maps an arena, so its content
+ * cannot hurt commd. Members that map it rely on two things, which are checked here and again by
+ * them: the file is a memfd that cannot shrink (no member gets SIGBUS), and it has the announced
+ * size.
  *
- * Who pays. The memory is the client's: it touches the pages first. commd holds one descriptor for
- * each, which keeps the file alive, so that is let go when the client frees the arena or goes, and
- * the number of them is bounded: for one client, over all by a quarter of the descriptors that
- * commd may have, and for one user by half of what the others leave of that. The bytes of one
- * user's arenas are bounded by the memory of the machine, so that nobody can promise more than
- * there is.
+ * Who pays? The memory is charged to the client, which touches the pages first. commd holds one
+ * descriptor of each arena, and closes it when the client frees the arena or goes. Three limits
+ * bound the number of arenas: one for each client; a quarter of commd's descriptors for all users;
+ * half of what the others leave of that for one user. The bytes of one user's arenas are bounded by
+ * the memory of the machine.
  *
- * Closing the last copy of a large one takes long, as its pages are freed: the closer's threads do
- * it. Until then it counts as one of its user's.
+ * To close the last copy of a large arena takes long, because its pages are freed. The closer's
+ * threads do that. Until they have, the arena counts for its user.
  *
- * Members who have mapped an arena keep that mapping when it is gone here; their rules are in
+ * Members that have mapped an arena keep the mapping when the arena is gone here: see
  * client/lib/arena/peer_arena.c. */
 #include "daemon/memory/arenas.h"
 
@@ -35,7 +35,7 @@ struct arena_entry {
     int fd; /* owned */
 };
 
-/* What a user has, so that no question walks over all of it. */
+/* The sums over a user's arenas. */
 struct arena_user {
     struct arena_user *next; /* in its bucket */
     uint32_t uid;
@@ -135,7 +135,7 @@ static struct arena_entry **arena_find(const struct arenas *arenas, unsigned slo
     return at;
 }
 
-/* NULL: there is room. */
+/* NULL: there is room. Else @why, with the reason. */
 static const char *arena_room_check(struct arenas *arenas, unsigned slot, uint32_t uid,
                                     uint64_t bytes, char *why, size_t len)
 {

@@ -1,32 +1,32 @@
-/* boards.c - the boards of this node's groups, and who pays for them.
+/* boards.c - the boards of this node's groups, and which user is charged for a board.
  *
- * commd keeps of a board the mapping of its control pages and one descriptor. The file lives as
- * long as anybody holds it: a member, the engine, or a process to which a member handed it. Leaving
- * the group takes it from nobody. So a board is charged to its user, in bytes and as one of the
- * user's groups, from the moment it is made until nobody but commd holds it. Then commd frees its
- * pages and forgets it. Pages that the engine or commd touched first are charged to the service by
- * the kernel, and these are bounded by the same sum.
+ * commd keeps two things of a board: the mapping of its control pages, and one descriptor. The file
+ * lives as long as any process holds it: a member, the engine, or a process to which a member has
+ * handed it. A member that leaves the group may still hold it. So a board is charged to its user,
+ * in bytes and as one of the user's groups, from the moment it is made until only commd holds it.
+ * Then commd frees its pages and forgets it. The kernel charges pages that the engine or commd
+ * touched first to the service; the same sum bounds these.
  *
- * Who holds it. The kernel counts the writable open descriptions of a file. commd opens the file
- * twice by /proc/self/fd: the first description stays here, the second one is for all others, and
- * the one that memfd_create() made, which is not counted, is closed. A write lease (F_SETLEASE) on
- * the first is given only when no other one exists: not open, not mapped and not on its way in a
- * socket. Read-only ones that a client opened itself count where the kernel counts readers; where
- * it does not, they do no harm, because the pages are freed from under them. While we have the
- * lease, which is for the time of two system calls, somebody who opens the file has the kernel send
- * us SIGIO, so that is ignored.
+ * Who holds a board? The kernel counts the writable open descriptions of a file. commd opens the
+ * file twice by /proc/self/fd. The first description stays here; the second is for members and the
+ * engine. The one that memfd_create() made is not counted, and is closed. The kernel grants a write
+ * lease (F_SETLEASE) on the first description only if no other writable one exists: open, mapped,
+ * or on its way in a socket. A client may open the file read-only. Some kernels count such a
+ * description, too. On the others it does no harm, because the pages are freed all the same. We
+ * hold the lease for the time of two system calls. If a process opens the file meanwhile, the
+ * kernel sends us SIGIO, so SIGIO is ignored.
  *
  * Where there are no leases (fs.leases-enable is 0) or no /proc, a board is charged until the
  * clients that were its members have disconnected.
  *
- * The engine holds the board longer than the members, if other nodes still need something of it.
- * commd's descriptor outlives the engine's mapping, so no munmap() of the engine is the last one of
- * the file, and none has to free its pages. That takes a second for some gigabytes: a thread does
- * it (shm/util/closer.c), but for what is small. Of one user FREEING_MAX boards are being freed at
- * a time, and these do not count at the limits.
+ * The engine holds a board longer than the members, if other nodes still need something of it.
+ * commd's descriptor outlives the engine's mapping. So the engine never has to free the pages,
+ * which takes a second for some gigabytes. A thread of commd frees them (shm/util/closer.c), or the
+ * loop itself if they are few. FREEING_MAX boards of one user are freed at a time, and these do not
+ * count for the limits.
  *
- * Boards that were left are looked at when the group is closed, by a timer, and, the user's own
- * ones only, when the user meets a limit. The work of a turn is bounded each time. */
+ * commd looks whether a board can be freed when its group is closed, by a timer, and when the
+ * board's user meets a limit. The work of a turn is bounded each time. */
 #include "daemon/memory/boards.h"
 
 #include <assert.h>
@@ -59,7 +59,7 @@ struct board_holder {
     uint32_t life;
 };
 
-/* Two may look at it: the thread that works at it, and we. */
+/* Shared by the thread that frees the pages and the loop. */
 struct board_job {
     int fd; /* owned */
     bool punch;
@@ -81,7 +81,7 @@ int boards_init(struct boards *boards, unsigned max_groups)
     TAILQ_INIT(&boards->left);
     getrlimit(RLIMIT_NOFILE, &files);
     boards->max_files = (unsigned)MIN(files.rlim_cur / 2, (rlim_t)UINT32_MAX);
-    /* Its default action is to end the process, and every member could have it sent: see above. */
+    /* By default SIGIO ends the process, and any member can have it sent: see the top. */
     signal(SIGIO, SIG_IGN);
     return 0;
 }
@@ -174,7 +174,7 @@ static void board_discharge(struct boards *boards, struct board_entry *entry)
 
 /* ---- the table of open groups ---------------------------------------------------------------- */
 
-/* The upper half of a group id is its home's, the lower half is counted there. */
+/* The upper half of a group id is a tag of its home; the home counts the lower half. */
 static struct board_entry **board_find(const struct boards *boards, uint64_t group)
 {
     struct board_entry **at = &boards->buckets[(group ^ group >> 32) & (boards->nbuckets - 1)];
@@ -196,7 +196,7 @@ static struct board_entry *board_entry_free(struct board_entry *entry)
     return NULL;
 }
 
-/* Ours in *@own, the others' in *@fd, which was the first one. */
+/* Opens the file *@fd twice: *@own is for commd, *@fd becomes the description for all others. */
 static int open_twice(struct boards *boards, int *fd, int *own)
 {
     _cleanup_(close_fdp) int theirs = -1;
@@ -255,9 +255,8 @@ struct board_entry *boards_find(const struct boards *boards, uint64_t group)
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
-/* As the first member here counts them. The counter is the member's to write, so the sum is only as
- * honest as the users are. It wraps: at the highest rate that there is, after half an hour without
- * a look. */
+/* Takes the counter of the first member here. The member writes it, so the sum is as honest as the
+ * users are. The counter wraps: at the highest rate, after half an hour without a look. */
 static void count_ops(struct boards *boards, struct board_entry *entry)
 {
     uint32_t ops = board_rank_ops(entry->ctl, 0);
@@ -266,8 +265,8 @@ static void count_ops(struct boards *boards, struct board_entry *entry)
     entry->counted = ops;
 }
 
-/* What the ranks wrote down of their operations. A rank that has begun none has no such pages yet,
- * and a look would make them. */
+/* Adds what the ranks have recorded of their operations. A rank that has begun none has no pages of
+ * a recorder yet, and a look would allocate them. */
 static void count_recorders(struct boards *boards, struct board_entry *entry)
 {
     struct recorder_totals now = {0};
@@ -281,7 +280,7 @@ static void count_recorders(struct boards *boards, struct board_entry *entry)
         any = true;
     }
     if (!any || (!entry->seen && !(entry->seen = calloc(1, sizeof(*entry->seen)))))
-        return; /* without memory it is counted the next time */
+        return; /* no memory: the next look counts it */
     recorder_gain(&now, entry->seen, &boards->totals);
     *entry->seen = now;
 }
@@ -346,7 +345,7 @@ bool boards_member_slot(const struct board_entry *entry, unsigned local, unsigne
 
 void boards_client_gone(struct boards *boards, unsigned slot)
 {
-    if (slot < boards->nlives) /* else it was given no board */
+    if (slot < boards->nlives) /* else the client was given no board */
         boards->lives[slot]++;
 }
 
@@ -382,7 +381,7 @@ static void board_set_state(struct board_entry *entry, enum board_state state)
 
 static void job_unref(struct board_job *job)
 {
-    /* acq_rel: who frees it sees all that the other one did */
+    /* acq_rel: the last user of the job sees all that the other one did */
     if (atomic_fetch_sub_explicit(&job->refs, 1, memory_order_acq_rel) == 1)
         free(job);
 }
@@ -391,7 +390,7 @@ static void free_pages(int fd, bool punch)
 {
     struct stat st;
 
-    /* If somebody should have it open for reading, what is freed here is freed all the same. */
+    /* Frees the pages even if a process has the file open for reading. */
     if (punch && fstat(fd, &st) == 0)
         fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, st.st_size);
     close(fd);
@@ -424,7 +423,7 @@ static void board_forget(struct boards *boards, struct board_entry *entry)
     board_entry_free(entry);
 }
 
-/* False: the user has to wait for earlier ones, or there is no memory for it now. */
+/* Has a thread free the pages. False: too many boards of the user are being freed, or no memory. */
 static bool free_elsewhere(struct boards *boards, struct board_entry *entry)
 {
     struct board_job *job;
@@ -445,7 +444,8 @@ static bool free_elsewhere(struct boards *boards, struct board_entry *entry)
     return true;
 }
 
-/* Goes on with a board that was left, as far as it can. @budget: bytes that may be freed here. */
+/* Frees or forgets a board that was left, if that is possible now. *@budget: how many bytes this
+ * thread may still free. */
 static void look_at(struct boards *boards, struct board_entry *entry, uint64_t *budget)
 {
     uint64_t pages;
@@ -509,7 +509,7 @@ static bool board_fits(const struct boards *boards, const struct board_user *use
     uint64_t share = share_of(limits->bytes, limits->bytes_per_user, others);
     unsigned nothers = boards->count - boards->freeing - n;
     unsigned max = MIN(limits->groups, boards->max_files);
-    /* where descriptors are the limit, what one user may have of the groups says nothing */
+    /* unless one user may have all groups: at most half of what descriptors allow */
     unsigned most =
         limits->groups_per_user >= limits->groups ? max : MIN(limits->groups_per_user, max / 2);
     uint64_t nshare = share_of(max, most, nothers);
@@ -558,7 +558,7 @@ int boards_room(struct boards *boards, uint32_t uid, size_t bytes,
         TAILQ_REMOVE(&user->left, entry, in_user);
         TAILQ_INSERT_TAIL(&user->left, entry, in_user);
         look_at(boards, entry, &budget);
-        user = *board_user_find(boards, uid); /* without a board there is no such user */
+        user = *board_user_find(boards, uid); /* a user without boards is freed */
     }
     return board_fits(boards, user, bytes, limits, why, len) ? 0 : -EDQUOT;
 }

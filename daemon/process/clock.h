@@ -24,7 +24,7 @@ static inline uint64_t clock_us(void)
     return (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
 }
 
-/* Of the day, for people: it may be set. */
+/* The time of day, for people. Somebody may set it back. */
 static inline uint64_t clock_wall_ms(void)
 {
     struct timespec ts;

@@ -1,7 +1,7 @@
-/* ended.c - see ended.h. A process that has ended is a zombie until its parent has reaped it: then
- * proc(5) tells its exit code to its user and to root. Afterwards its pidfd tells everybody
- * (PIDFD_GET_INFO, Linux 6.15). So the pidfd of a process whose exit code is not known yet is kept,
- * and asked when somebody wants to know. When there is no room, the user with most entries loses
+/* ended.c - see ended.h. A process that has ended is a zombie until its parent has reaped it. While
+ * it is a zombie, proc(5) tells its exit code to its user and to root. Later its pidfd tells
+ * everybody (PIDFD_GET_INFO, Linux 6.15). So the pidfd is kept while the exit code is not known,
+ * and is asked when a person wants to know. When there is no room, the user with most entries loses
  * its oldest one. */
 #include "daemon/process/ended.h"
 
@@ -16,7 +16,7 @@
 #include "shm/util/wait.h"
 
 enum {
-    NEAR_MS = 3000,     /* a rank is known to be gone as soon as its process has ended */
+    NEAR_MS = 3000,     /* between the end of a process and the moment at which its rank is gone */
     FLAG_EXITING = 0x4, /* PF_EXITING of the kernel's sched.h, as in proc(5)'s flags */
     INFO_EXIT = 1 << 3, /* PIDFD_INFO_EXIT */
 };
@@ -48,7 +48,8 @@ void ended_fini(struct ended *ended)
         ended_forget(&ended->at[i]);
 }
 
-/* Does the kernel tell us of @pid what it tells its user? With CAP_SYS_PTRACE, or as that one. */
+/* Does the kernel tell us of @pid what it tells the process's user? It does if we have
+ * CAP_SYS_PTRACE or are that user. */
 static bool may_see_status(uint32_t pid)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -63,7 +64,7 @@ static bool may_see_status(uint32_t pid)
     return !stat(path, &st) && st.st_uid == geteuid() && st.st_gid == getegid();
 }
 
-/* Of one that its parent has not taken note of: the pid is its own still. */
+/* Asks proc(5). For a zombie: no other process can have its pid. */
 static int ask_proc(const struct ended_process *p)
 {
     char path[64], buf[1024], *field, *save = NULL;
@@ -92,9 +93,9 @@ static int ask_proc(const struct ended_process *p)
             status = (int)strtoul(field, NULL, 10);
     }
     if (state != 'Z' && state != 'X' && !(flags & FLAG_EXITING))
-        return -1; /* it lives: it has only closed its socket */
+        return -1; /* the process lives; it has only closed its socket */
     if (status == 0 && !may_see_status(p->pid))
-        return -1; /* so the kernel hides it */
+        return -1; /* the kernel hides the exit code as 0 */
     return status;
 }
 
@@ -112,7 +113,7 @@ static void ask(struct ended_process *p)
         close_fdp(&p->pidfd);
 }
 
-/* A free place, or the oldest: of @uid if it has its share, else of all. */
+/* A free entry, or the one to replace: the oldest of @uid if @uid has its share, else of all. */
 static struct ended_process *place_for(struct ended *ended, uint32_t uid)
 {
     struct ended_process *oldest = NULL, *own = NULL;

@@ -1,5 +1,5 @@
-/* ended.h - how the processes of clients ended, of the last ones: for people who ask why a rank is
- * gone. The kernel tells a parent at once; of others' children it tells what it may. */
+/* ended.h - how the last processes of clients ended, for people who ask why a rank is gone. We are
+ * not the parent of these processes, so the kernel does not always tell. */
 #ifndef COMMD_ENDED_H
 #define COMMD_ENDED_H
 
@@ -10,8 +10,8 @@ enum { ENDED_MOST = 64, ENDED_MAX_USER = 16, ENDED_TEXT = 40 };
 struct ended {
     struct ended_process {
         uint32_t pid, uid;
-        uint64_t at_ms; /* now_ms() when we were told; 0: a place that is free */
-        int pidfd;      /* owned; -1: it tells no more */
+        uint64_t at_ms; /* now_ms() when we learned of the end; 0: this entry is free */
+        int pidfd;      /* owned; -1: there is none, or it has nothing more to tell */
         int status;     /* as of wait(2); -1: not known yet */
     } at[ENDED_MOST];
 };
@@ -20,7 +20,9 @@ void ended_init(struct ended *ended);
 void ended_fini(struct ended *ended);
 /* The process is gone, or about to be; @pidfd is borrowed, -1: none. */
 void ended_note(struct ended *ended, uint32_t uid, uint32_t pid, int pidfd);
-/* Of a process that was gone at @at_ms: "exit code 1", "signal 9 (KILL)"; "": not known. */
+/* How process @pid ended, which was gone at @at_ms: "exit code 1", "signal 9 (KILL)"; "": not
+ * known.
+ */
 void ended_text(struct ended *ended, uint32_t pid, uint64_t at_ms, char buf[ENDED_TEXT]);
 
 #endif

@@ -1,4 +1,4 @@
-/* The log: one line, one write(2), to stderr.
+/* log.c - the log: one line, one write(2), to stderr.
  *
  * Under systemd stderr is the journal, which keeps the time, the pid and the name itself and
  * wants the priority as "<N>" (sd-daemon(3)). JOURNAL_STREAM alone does not prove it, because
@@ -8,8 +8,8 @@
  * A line is at most LINE_BYTES, below PIPE_BUF, so lines of commd and of commd-engine that
  * share one pipe or file do not mix. Control characters, what is not UTF-8, and characters that
  * turn the direction of writing or cannot be seen become '?': names and texts in a message may come
- * from a client, and a newline would forge a line. A log that cannot be
- * written is lost in silence; a daemon must not wait for its log. errno survives each call. */
+ * from a client, and a newline would forge a line. A line that cannot be written is counted and
+ * lost, because a daemon must not wait for its log. errno survives each call. */
 #include "daemon/process/log.h"
 
 #include <inttypes.h>
@@ -25,7 +25,7 @@ static struct {
     char ident[IDENT_MAX];
     int fd;
     bool journal;
-    atomic_int level; /* of the loop's thread and of the engine's: no order is needed */
+    atomic_int level; /* threads read it; no order is needed */
 } log_state = {.ident = "commd", .fd = STDERR_FILENO, .level = CONF_LOG_INFO};
 
 /* Likewise. */
@@ -96,7 +96,7 @@ static int write_prefix(enum conf_log_level level, char *buf, size_t len)
                     (int)getpid(), levels[level].name);
 }
 
-/* Bytes of the UTF-8 character at @s, and which it is; 0: it is none. */
+/* The length in bytes of the UTF-8 character at @s, and its code point; 0: it is not UTF-8. */
 static unsigned utf8_at(const unsigned char *s, uint32_t *ret_char)
 {
     unsigned len = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;

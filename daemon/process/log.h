@@ -13,14 +13,14 @@ enum conf_log_level log_level(void);
 bool log_enabled(enum conf_log_level level);
 void log_write(enum conf_log_level level, const char *fmt, ...) _printf_(2, 3);
 
-/* Of this process, since its start. */
+/* The lines of this process, since its start. */
 struct log_counts {
     uint64_t written[CONF_LOG_DEBUG + 1]; /* by level */
-    uint64_t lost;                        /* could not be written */
+    uint64_t lost;                        /* lines that could not be written */
 };
 void log_counts(struct log_counts *ret_counts);
 
-/* What a terminal or a reader could take for something else becomes '?'. */
+/* Control characters and such become '?': see log.c. */
 void log_clean(char *text);
 
 #define log_error(...) log_write(CONF_LOG_ERROR, __VA_ARGS__)

@@ -1,16 +1,17 @@
 /* log_limit.c - nobody fills the log.
  *
- * Each line that a client, a node or an address can cause passes here, whatever it says. Who
- * causes them has a bucket of LOG_LIMIT_BURST lines, which gains one each LOG_LIMIT_EVERY_MS. All
- * together have LOG_LIMIT_ALL lines per second. A refusal is said once in LOG_LIMIT_REPEAT_MS for
- * each kind: a node with the wrong key tries for days.
+ * Each line that a client, a node or an address can cause passes here, whatever it says. Each of
+ * these has a bucket of LOG_LIMIT_BURST lines, which gains one line each LOG_LIMIT_EVERY_MS. All
+ * together have LOG_LIMIT_ALL lines per second. A refusal is logged once in LOG_LIMIT_REPEAT_MS for
+ * each kind, because a node with the wrong key tries for days.
  *
- * What was left out is counted, and a summary says how many of whom: after ten seconds, and while
- * the flood goes on after twice as long each time, up to five minutes.
+ * Lines that are left out are counted. A summary says how many there were, and about whom. The
+ * first summary comes after ten seconds; while the flood goes on, the time doubles up to five
+ * minutes.
  *
- * The table does not grow. An entry is given to another only when its bucket is full again, nothing
- * is left to tell, and its kinds are forgotten. Who finds no room shares the entry "others", so
- * that a scan from many addresses costs as much as one address more. */
+ * The table does not grow. An entry is given to another user, node or address only when its bucket
+ * is full again, no summary is due, and its kinds are forgotten. All that find no entry share the
+ * entry "others". So a scan from many addresses costs as much as one address. */
 #include "daemon/process/log_limit.h"
 
 #include <event2/event.h>
@@ -22,7 +23,7 @@
 
 enum { LINE_MAX_ = 1536 };
 
-static uint64_t limit_left_out; /* by all limits: there is one thread that has any */
+static uint64_t limit_left_out; /* by all limits, which one thread uses */
 
 uint64_t log_limit_left_out(void)
 {
@@ -80,7 +81,7 @@ static struct log_limit_entry *entry_of(struct log_limit *limit, const char *who
     return room;
 }
 
-/* Was it said lately? If not, it is from now on, in place of the oldest. */
+/* Was this kind logged lately? If not, notes it in place of the oldest one. */
 static bool said(struct log_limit_entry *entry, uint64_t hash, uint64_t now_ms, bool remember)
 {
     unsigned oldest = 0;

@@ -1,7 +1,7 @@
-/* sd_notify(3) without libsystemd: one datagram per message to the socket in NOTIFY_SOCKET,
- * a path or, behind '@', an abstract name. The environment is read at each call; nothing is
- * kept. The socket belongs to the service manager, which answers nothing, so a message is
- * either queued or not; a full queue may hold the loop up for SEND_LIMIT_S and no longer. */
+/* notify.c - sd_notify(3) without libsystemd: one datagram per message to the socket in
+ * NOTIFY_SOCKET, a path or, behind '@', an abstract name. The environment is read at each call;
+ * nothing is kept. The socket belongs to the service manager, which answers nothing, so a message
+ * is either queued or not; a full queue may hold the loop up for SEND_LIMIT_S and no longer. */
 #include "daemon/process/notify.h"
 
 #include <inttypes.h>

@@ -7,14 +7,14 @@
 
 /* Sends e.g. "READY=1\nSTATUS=2 of 3 nodes linked"; 0 or negative errno. */
 int notify_send(const char *fmt, ...) _printf_(1, 2);
-/* The service manager keeps a duplicate of @fd while we restart, and gives it to the next
- * of us. One is kept of a name. */
+/* Has the service manager keep a duplicate of @fd, for the commd after us. It keeps one for each
+ * name. */
 int notify_store(const char *name, int fd);
-/* How many descriptors it has given to us: those from NOTIFY_FIRST_FD on. */
+/* How many descriptors the service manager has given to us. The first one is NOTIFY_FIRST_FD. */
 enum { NOTIFY_FIRST_FD = 3 };
 unsigned notify_inherited(void);
-/* Watchdog interval that systemd expects for this pid, in ms (half of it is a good period);
- * 0 when no watchdog is set. */
+/* The watchdog interval that systemd has set for this pid, in ms; half of it is a good period. 0:
+ * no watchdog is set. */
 uint64_t notify_watchdog_ms(void);
 
 #endif

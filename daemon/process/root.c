@@ -1,13 +1,13 @@
-/* root.c - uid 0 alone is not root of this machine: a user namespace may map its root to uid 0, and
- * root of a container is uid 0 where there is no user namespace at all. To the kernel both own what
- * is root's, and may do nothing for it.
+/* root.c - uid 0 alone is not root of this machine. A user namespace may map its root to uid 0. And
+ * root of a container has uid 0 if the container has no user namespace of its own. Both may use
+ * root's files, and have none of root's powers.
  *
- * What tells is in /proc, for everybody to read: the ids that the process's user namespace maps, as
- * we see them, and its capabilities, which are of that namespace. They are this process's own if it
- * lives when they have been read, since until then its pid is nobody else's.
+ * Two things in /proc tell them apart, and everybody may read them: the ids that the process's user
+ * namespace maps, and the process's capabilities in that namespace. If the process lives after they
+ * have been read, no other process had its pid, so they are its own.
  *
- * A namespace that maps all ids to themselves looks like the one that it was made in. Only who has
- * all of that one's ids can make such a namespace. */
+ * A namespace that maps all ids to themselves looks like its parent. Only a process that has all
+ * ids of the parent can make such a namespace. */
 #include "daemon/process/root.h"
 
 #include <fcntl.h>
@@ -70,7 +70,7 @@ bool root_of_machine(uint32_t pid, int pidfd)
     snprintf(text, sizeof(text), "%u", pid);
     if (!rights_of("self", &own) || !rights_of(text, &its) || strcmp(own.uid_map, its.uid_map))
         return false;
-    /* root of a container that runs commd itself has no more than commd */
+    /* in a container that runs commd, its root has no more capabilities than commd */
     if (!(its.capabilities & admin) && (geteuid() || own.capabilities & admin))
         return false;
     return poll(&gone, 1, 0) == 0;

@@ -4,9 +4,10 @@
 
 #include "shm/util/base.h"
 
-/* @pid is of uid 0 as the kernel tells it here; @pidfd is its own, borrowed, -1: not to be had. It
- * is when it is in the user namespace of commd, and has CAP_SYS_ADMIN there, which containers have
- * only when they are to be as the machine itself. False, too, when it cannot be looked at. */
+/* Is process @pid root of this machine? The caller knows that the process has uid 0 here. @pidfd:
+ * of the process, borrowed; -1: there is none. True when the process is in commd's user namespace
+ * and has CAP_SYS_ADMIN there. (A container has that capability only if it is to be like the
+ * machine itself.) False also when the process cannot be looked at. */
 bool root_of_machine(uint32_t pid, int pidfd);
 
 #endif

@@ -1,13 +1,18 @@
-/* subuid.c - lines NAME:FIRST:COUNT become ranges of uids with who is charged for them.
+/* subuid.c - makes of each line NAME:FIRST:COUNT a range of uids and the uid that is charged for
+ * it.
  *
- * Rules. NAME is a user's, or a uid. What root has, and our own user, is given to containers of
- * many people, and must not have root's share: each of their lines is a user of its own, its first
- * uid. So is a line whose name nobody has. Where lines of several people overlap, nobody can tell
- * whose a uid is, and nobody may use up another's share: what hangs together so is one user, its
- * lowest uid. A line that contains root or our own user is refused, as is what is no line.
+ * Rules:
+ *  - NAME is the name of a user, or a uid. That user is charged.
+ *  - Ranges of root and of our own user go to containers of many people, and must not have root's
+ *    share. So each such line is a user of its own: the first uid of the range is charged.
+ *  - The same holds for a line with the name of no user.
+ *  - If lines of several people overlap, a uid in both belongs to none of them for certain, and
+ * none may use up the share of another. So all these ranges together are one user: the lowest uid
+ * is charged.
+ *  - A line that contains root or our own user is refused, and so is a malformed line.
  *
- * To ask for a name may mean to ask a server. So a running commd reads in a thread, which nobody
- * waits for: whoever is last of the two, thread and asker, frees. */
+ * To look up a name may mean to ask a server. So a running commd reads the file in a thread, and
+ * does not wait for it. The thread and the loop share one struct; the last of the two frees it. */
 #include "daemon/process/subuid.h"
 
 #include <fcntl.h>
@@ -19,9 +24,9 @@
 #include <sys/stat.h>
 
 enum {
-    UIDS_END = 0xfffffff0, /* from here on none is a person's: CORE_GPU_UID, (uid_t)-1 */
+    UIDS_END = 0xfffffff0, /* from here on uids have other meanings: CORE_GPU_UID, (uid_t)-1 */
     NAME_LONGEST = 256,
-    ENTRY_BYTES = 64 << 10, /* of the answer about a name */
+    ENTRY_BYTES = 64 << 10, /* for getpwnam_r() */
 };
 
 enum reading { READING, READ, FORGOTTEN };
@@ -35,7 +40,7 @@ struct subuid {
 
 /* ---- a line ---------------------------------------------------------------------------------- */
 
-/* Digits alone. */
+/* Parses a number of digits alone. */
 static bool number(const char *text, size_t len, uint64_t *ret_value)
 {
     uint64_t value = 0;
@@ -54,12 +59,12 @@ static bool number(const char *text, size_t len, uint64_t *ret_value)
 struct names {
     subuid_name_fn *uid_of;
     void *arg;
-    char last[NAME_LONGEST]; /* asked; "": none */
+    char last[NAME_LONGEST]; /* the name that was looked up last; "": none */
     bool known;
     uint32_t uid;
 };
 
-/* Who has the range that begins with uid @first. */
+/* The uid that is charged for the range of user @text that begins with uid @first. */
 static uint32_t payer_named(struct names *names, const char *text, size_t len, uint32_t first,
                             uint32_t own, struct subuid_report *report)
 {
@@ -79,7 +84,7 @@ static uint32_t payer_named(struct names *names, const char *text, size_t len, u
     return uid && uid != own && uid < UIDS_END ? (uint32_t)uid : first;
 }
 
-/* False: it is no line. */
+/* False: the line is malformed. */
 static bool range_of_line(const char *line, size_t len, uint32_t own, struct names *names,
                           struct payer_range *ret_range, struct subuid_report *report)
 {
@@ -178,7 +183,7 @@ static bool system_name(void *arg, const char *name, uint32_t *ret_uid)
     return true;
 }
 
-/* Who can write it says who pays. 0 or negative errno. */
+/* Refuses a file that others can write, because it says who pays. 0 or negative errno. */
 static int read_subuid(const char *path, char **ret_text, size_t *ret_len)
 {
     _cleanup_(close_fdp) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);

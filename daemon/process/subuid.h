@@ -1,4 +1,4 @@
-/* subuid.h - /etc/subuid: whose the uids are that people have beside their own. */
+/* subuid.h - /etc/subuid: the uids that people have beside their own, and to whom they belong. */
 #ifndef COMMD_SUBUID_H
 #define COMMD_SUBUID_H
 
@@ -9,27 +9,28 @@ enum { SUBUID_MAX = 65536, SUBUID_MAX_BYTES = 8 << 20 };
 /* What is wrong with a file, for the log. */
 struct subuid_report {
     int error;          /* negative errno: it cannot be read */
-    unsigned refused;   /* lines that are none, or beyond SUBUID_MAX */
-    unsigned line;      /* the first of them */
-    unsigned strangers; /* lines of a name that nobody has */
-    unsigned overlaps;  /* lines that name uids of others, too */
+    unsigned refused;   /* lines that are malformed, or beyond SUBUID_MAX */
+    unsigned line;      /* the number of the first refused line */
+    unsigned strangers; /* lines with the name of no user */
+    unsigned overlaps;  /* lines with uids that another line has, too */
 };
 
-/* The uid of a name; false: nobody has it. */
+/* The uid of user @name; false: there is no such user. */
 typedef bool subuid_name_fn(void *arg, const char *name, uint32_t *ret_uid);
 
-/* NULL: no memory. Uid @own, that commd runs as, and root are charged for nobody. */
+/* NULL: no memory. @own: the uid that commd runs as. Neither @own nor root is charged for another
+ * uid. */
 struct payers *subuid_parse(const char *text, size_t len, uint32_t own, subuid_name_fn *uid_of,
                             void *arg, struct subuid_report *ret_report);
-/* From @path, and names from the system, which may take long. NULL: no memory, or an error. */
+/* Reads @path, and asks the system for names, which may take long. NULL: no memory, or an error. */
 struct payers *subuid_load(const char *path, uint32_t own, struct subuid_report *ret_report);
 
-/* The same in a thread. NULL: there is none. */
+/* The same in a thread. NULL: no thread could be made. */
 struct subuid *subuid_begin(const char *path, uint32_t own);
-/* False: it is not done. Else *@subuid is gone, and *ret_payers the caller's. */
+/* False: the thread is not done. Else *@subuid is freed, and *ret_payers becomes the caller's. */
 bool subuid_take(struct subuid **subuid, struct payers **ret_payers,
                  struct subuid_report *ret_report);
-/* It is not waited for. */
+/* Does not wait for the thread. */
 struct subuid *subuid_free(struct subuid *subuid);
 
 #endif

@@ -2,16 +2,16 @@
  * where no commd runs (client/lib/context/autostart.c). One node, no port, no key, no file to
  * configure; all of it lives in the user's own directory (shm/util/socket_path.c).
  *
- * Two can never serve one socket: a lock is held from before the socket is made until the
- * process is gone, however it ends. One that leaves (idle for long) has a moment for it, so
- * the lock is waited for a little.
+ * Two commds never serve one socket: commd takes a lock before it makes the socket, and holds it
+ * until the process is gone, however it ends. A commd that leaves because it is idle needs a
+ * moment, so the next one waits a little for the lock.
  *
- * In the background nothing of the process that started us may stay with us: a rank's open
- * files would live on in us, its working directory could not be unmounted, its terminal would
- * signal us, its processor mask would put us on its core, its limits and priorities would end us or
- * hold us back, and its service manager would take us for the service. What is said before we serve
- * goes to the caller, because it is the only one who reads it now; what is logged goes to a file
- * from the beginning. */
+ * In the background commd keeps nothing of the process that has started it. Else a rank's open
+ * files would stay open in commd, its working directory could not be unmounted, its terminal would
+ * send signals, its CPU mask would put commd on the rank's core, its limits and priorities would
+ * end commd or slow it down, and its service manager would take commd for the service. Messages
+ * before commd serves go to the caller, which reads them now. The log goes to a file from the
+ * beginning. */
 #include "daemon/process/user.h"
 
 #include <fcntl.h>
@@ -40,8 +40,8 @@ static int complain_of(const struct user_daemon *user, const char *name, int err
 
 /* ---- the background -------------------------------------------------------------------------- */
 
-/* What makes a process slower, or likelier to be killed, than others, and where its memory has to
- * be. The kernel says no where that was not the user's own choice. */
+/* Takes back what makes the process slower or likelier to be killed, and where its memory must be.
+ * The kernel refuses that where it was not the user's own choice. */
 static void drop_priorities(void)
 {
     static const struct sched_param none;
@@ -72,7 +72,7 @@ static void leave_behind(void)
     sched_setaffinity(0, sizeof(all), &all); /* the kernel keeps to the cpuset */
 }
 
-/* The old process: its exit code is what became of the new one. */
+/* The old process waits here. Its exit code says whether the new process serves. */
 static void __attribute__((noreturn)) wait_for(pid_t pid, int ready)
 {
     int status = 0;
@@ -122,7 +122,7 @@ static int go_background(struct user_daemon *user)
 
 /* ---- its files ------------------------------------------------------------------------------- */
 
-/* The one before is kept: it tells why the last daemon ended. */
+/* Keeps the log before this one: it tells why the last commd ended. */
 static int open_log(struct user_daemon *user, int dir_fd)
 {
     char limits[200];
@@ -223,7 +223,7 @@ int user_ready(struct user_daemon *user)
         dup2(user->log, STDERR_FILENO) < 0)
         return complain_of(user, "", errno, NULL);
     close(null);
-    /* a caller that has gone meanwhile: others may need us, so we stay */
+    /* the caller is gone; other processes may need commd, so it stays */
     if (write(user->ready, "1", 1) != 1)
         log_info("who started this commd has not waited for it: %m");
     close_fdp(&user->ready);

@@ -1,4 +1,4 @@
-/* user.h - commd --user: one that serves the user who started it, on this node alone. */
+/* user.h - commd --user: a commd that serves the user who has started it, on this node alone. */
 #ifndef COMMD_USER_H
 #define COMMD_USER_H
 
@@ -12,7 +12,7 @@ struct user_daemon {
     char dir[PLACE_MAX];
     int lock;  /* owned: held until the process ends */
     int log;   /* owned; -1 in the foreground */
-    int ready; /* owned: to the process that waits for us; -1 */
+    int ready; /* owned: pipe to the process that waits for us; -1: none waits */
 };
 #define USER_NONE ((struct user_daemon){.lock = -1, .log = -1, .ready = -1})
 
@@ -22,7 +22,7 @@ struct user_daemon {
 int user_begin(struct user_daemon *user, bool background);
 /* The configuration: as conf_load(). */
 int user_conf(const struct user_daemon *user, struct conf **ret_conf, char **ret_error);
-/* commd serves: lets go of the terminal and of the process that waits. 0 or an exit code. */
+/* commd serves from now on: releases the terminal and the process that waits. 0 or an exit code. */
 int user_ready(struct user_daemon *user);
 void user_fini(struct user_daemon *user);
 
