@@ -24,7 +24,7 @@ static int node_cmp(const void *a, const void *b)
     return strcmp(((const struct conf_node *)a)->name, ((const struct conf_node *)b)->name);
 }
 
-/* Puts what is computed rather than read in place: nodes sorted, this one found. */
+/* Fills in what is computed and not read: sorts the nodes, and finds this node. */
 static int complete_nodes(struct conf *conf)
 {
     if (conf->nnodes == 0) {
@@ -159,7 +159,7 @@ static int read_file(const char *file, struct conf_errors *errors, char **ret_te
     text = malloc(CONF_MAX_BYTES + 1);
     if (!text)
         return -ENOMEM;
-    do { /* not st_size: the file may be growing */
+    do { /* not st_size: the file may grow meanwhile */
         n = read(fd, text + len, CONF_MAX_BYTES + 1 - len);
         if (n < 0 && errno != EINTR) {
             r = -errno;

@@ -97,30 +97,30 @@ struct conf *conf_free(struct conf *conf);
 bool conf_ports(const struct conf *conf, unsigned *ret_low, unsigned *ret_high);
 /* "tcp" or "ucx": what "auto" means, too. */
 const char *conf_fabric(const struct conf *conf);
-/* The network as groups have it whose home is this node. */
+/* The network's numbers for groups whose home is this node. */
 struct plan_net conf_net(const struct conf *conf);
 
-/* Whether commd-gpu is started for who asks. @driver: the NVIDIA driver is loaded. If not,
+/* May commd-gpu be started when a client asks for it? @driver: the NVIDIA driver is loaded. False:
  * *ret_why says why, for people. */
 bool conf_gpu(const struct conf *conf, bool driver, const char **ret_why);
 
-/* limits.max_board_bytes_per_user; where it is not given, half of a small limits.max_board_bytes.
- */
+/* limits.max_board_bytes_per_user. If the file does not set it: the default, and at most half of
+ * limits.max_board_bytes. */
 uint64_t conf_board_bytes_per_user(const struct conf *conf);
-/* The weight of a user; 0: not given, which is the default's. */
+/* The weight of a user. 0: the file gives none, so the default holds. */
 uint32_t conf_weight(const struct conf *conf, uint32_t uid);
 /* Where HTTP is served; false: nowhere. An IPv6 address comes without its brackets. */
 bool conf_http(const struct conf *conf, char ret_address[CONF_ADDR_MAX], uint16_t *ret_port);
 
-/* The keys of the cluster: all are accepted, the first one is offered. There are two while the
- * operator goes from one to the other. */
+/* The keys of the cluster. All are accepted; the first is offered. There are two while the operator
+ * replaces one key by another. */
 enum { CONF_KEY_BYTES = 32, CONF_KEYS_MAX = 2 };
 struct conf_keys {
     uint8_t key[CONF_KEYS_MAX][CONF_KEY_BYTES];
     unsigned n;
 };
-/* From cluster.key_file. Refuses a file that group or world can read, or that holds anything but
- * one or two lines of 64 hex digits, or 32 bytes. The caller clears what it gets. */
+/* Reads cluster.key_file. Refuses a file that group or world can read. The file holds one or two
+ * lines of 64 hex digits, or 32 bytes, and nothing else. The caller clears *ret_keys. */
 int conf_load_keys(const struct conf *conf, struct conf_keys *ret_keys, char **ret_error);
 
 /* One row per key, for `commctl show config`. Returns false past the last row. */
@@ -140,12 +140,12 @@ void conf_row_of(const struct conf *conf, const char *key, struct conf_row *ret_
 /* Whether the file sets @key, "transport.device", which exists. */
 bool conf_is_given(const struct conf *conf, const char *key);
 
-/* Names of keys that differ between @a and @b and cannot change without a restart, comma
- * separated into buf; "" when the new one may be swapped in. */
+/* Writes into @buf the names of keys that differ between @a and @b and need a restart, with commas.
+ * "": none does. */
 void conf_not_reloadable(const struct conf *a, const struct conf *b, char *buf, size_t len);
-/* These keys get the values of @old. -ENOMEM: @conf is good for nothing but conf_free(). */
+/* Gives those keys the values of @old. -ENOMEM: only conf_free() may be called with @conf. */
 int conf_keep(struct conf *conf, const struct conf *old);
-/* Names of all that differ. */
+/* The same for all keys that differ. */
 void conf_changes(const struct conf *a, const struct conf *b, char *buf, size_t len);
 
 #endif

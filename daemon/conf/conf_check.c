@@ -1,8 +1,8 @@
-/* conf_check.c - the rules between keys, which no single value can break.
+/* conf_check.c - the rules about several keys together.
  *
- * They run after the whole file is read, on values that parsed; a rule stays silent when a
- * value it needs was already reported, so that one mistake is one line. Each error stands at
- * the place where a person would repair it. Reads @conf and @src only. */
+ * They are checked after the whole file is read. A rule says nothing if one of its values was
+ * reported already, so that one mistake is one line. Each error has the position at which a person
+ * would repair it. Reads @conf and @src only. */
 #include "daemon/conf/conf_keys.h"
 
 #include <arpa/inet.h>
@@ -14,7 +14,7 @@ struct check {
     const struct conf_src *src;
     struct conf_errors *errors;
     bool self_known;
-    unsigned self; /* in file order */
+    unsigned self; /* index of this node, in file order */
 };
 
 /* Position of the value, or of @otherwise when the key was not given. */
@@ -162,8 +162,8 @@ static bool names_tcp(const char *transports)
     }
 }
 
-/* Where the engine listens: at addresses of the device, if one is given, and not at those of the
- * nodes. Loopback is called lo on Linux, in every network namespace. */
+/* The engine listens at addresses of the device, if one is given, and not at those of the nodes.
+ * Loopback is called lo on Linux, in every network namespace. */
 static bool leaves_loopback(const struct conf *conf)
 {
     return conf->device[0] && strcmp(conf->device, "lo");

@@ -1,9 +1,9 @@
 /* conf_error.c - the list of what is wrong with a configuration.
  *
- * Readers add errors as they meet them, rules that look at several keys add theirs later;
- * the text comes out sorted by position, one line each, so that a person can go through the
- * file once. The list is bounded: a hostile file cannot make it grow, and past
- * CONF_MAX_ERRORS nobody reads on. Texts must be printable already (conf_quote()). */
+ * The reader adds errors as it meets them; the rules about several keys add theirs later. The text
+ * has a line for each error, sorted by position, so that a person can go through the file once. A
+ * hostile file cannot make the list grow: it ends at CONF_MAX_ERRORS. The texts that are added must
+ * be printable (conf_quote()). */
 #include "daemon/conf/conf_keys.h"
 
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* conf_hint.c - what to say about a key that does not exist. Three mistakes are common: a slip of
  * the fingers, a key under the wrong section, and "section.key" on one line as the messages and
- * `commctl show config` print it. Pure; the name comes from the file and is not trusted, so it
- * is compared but never printed here. */
+ * `commctl show config` print it. Pure. The name comes from the file and is not trusted, so it is
+ * compared here and not printed. */
 #include "daemon/conf/conf_keys.h"
 
 #include <stdio.h>

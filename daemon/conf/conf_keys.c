@@ -6,8 +6,8 @@
  * outside its own range cannot be built. A new key needs a row here, a field in struct conf, and a
  * paragraph in etc/commd.yaml and etc/commd.yaml.5; test_conf compares all of them.
  *
- * What a reload may change: limits, timeouts and the log level are looked up whenever they
- * are needed. Everything else is held by a socket, a link or the engine from the start on. */
+ * A reload may change limits, timeouts and the log level: they are read whenever they are needed. A
+ * socket, a link or the engine keeps all other settings from the start on. */
 #include "daemon/conf/conf_keys.h"
 
 #include <assert.h>
@@ -256,7 +256,7 @@ static bool same_value(const struct conf_key *key, const struct conf *a, const s
     return !strcmp(text_a, text_b);
 }
 
-/* Names of keys without these @flags that differ. */
+/* Writes the names of keys that differ and do not have @flags. */
 static void name_changes(const struct conf *a, const struct conf *b, unsigned flags, char *buf,
                          size_t len)
 {
@@ -294,8 +294,8 @@ static int keep_nodes(struct conf *conf, const struct conf *old)
     return 0;
 }
 
-/* No rule of conf_check.c is about a key that a reload may change and one that it may not, so what
- * comes out keeps all rules: test_conf looks. */
+/* The result keeps all rules of conf_check.c, because no rule is about a key that a reload may
+ * change together with one that needs a restart: test_conf checks that. */
 int conf_keep(struct conf *conf, const struct conf *old)
 {
     for (unsigned i = 0; i < conf_nkeys; i++) {

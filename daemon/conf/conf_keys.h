@@ -44,7 +44,7 @@ struct conf_key {
     size_t offset; /* in struct conf, or in struct conf_node for conf_node_keys */
     size_t size;   /* of the field */
     uint64_t min, max;
-    const char *fallback; /* parsed like a value from the file; NULL: computed */
+    const char *fallback; /* the default, parsed like a value of the file; NULL: computed */
     const char *help;
 };
 
@@ -59,16 +59,17 @@ extern const struct conf_key conf_node_keys[CONF_NODE_KEYS];
 unsigned conf_key_index(const char *key);
 /* The name that @key had before and that files may still have, or NULL. */
 const char *conf_key_old_name(const struct conf_key *key);
-/* Host name up to the first dot, "localhost" where that is no node name. */
+/* The host name up to the first dot; "localhost" if that cannot be a node's name. */
 void conf_host_name(char ret_name[CONF_NAME_MAX]);
 
-/* conf_value.c: text <-> field. @why is what is wrong, to be put after the key's name. */
+/* conf_value.c: text <-> field. @why: what is wrong, as text to stand after the key's name. */
 int conf_value_parse(const struct conf_key *key, const char *text, size_t len, void *base,
                      char *why, size_t why_len);
 void conf_value_format(const struct conf_key *key, const void *base, char *buf, size_t len);
 void conf_value_allowed(const struct conf_key *key, char *buf, size_t len);
 bool conf_listen(const char *text, char ret_address[CONF_ADDR_MAX], uint16_t *ret_port);
-/* One entry of a list of weights, from *@at on, which is behind it then. NULL, or what is wrong. */
+/* Reads one entry of a list of weights at *@at, and moves *@at behind it. NULL, or what is wrong.
+ */
 struct conf_weight {
     uint32_t uid, weight;
 };
@@ -78,7 +79,7 @@ bool conf_port_range(const char *text, unsigned *ret_low, unsigned *ret_high);
 enum { CONF_QUOTE_MAX = 64 * 4 + 8 };
 const char *conf_quote(const char *text, size_t len, char buf[CONF_QUOTE_MAX]);
 
-/* conf_error.c: what is wrong, at most CONF_MAX_ERRORS of it. */
+/* conf_error.c: the list of what is wrong, at most CONF_MAX_ERRORS errors. */
 enum { CONF_MAX_ERRORS = 50 };
 
 struct conf_pos {
@@ -92,7 +93,7 @@ struct conf_errors {
         char *text;
     } v[CONF_MAX_ERRORS]; /* owned texts */
     unsigned n;
-    bool more; /* there was another one, and no room */
+    bool more; /* more errors were found than there is room for */
     bool oom;
 };
 
@@ -116,12 +117,12 @@ struct conf_src {
     unsigned nodes_len;                   /* allocated in both */
 };
 
-/* conf_read.c: fills @conf and @src from @text, then applies conf_check() if it could be read
- * to its end. */
+/* conf_read.c: fills @conf and @src from @text. If @text could be read to its end, conf_check()
+ * follows. */
 void conf_read(struct conf *conf, struct conf_src *src, struct conf_errors *errors,
                const char *text, size_t len);
 
-/* conf_hint.c: helps with a key nobody knows. @section "" is the top of the file. */
+/* conf_hint.c: a hint for a key that does not exist. @section "" is the top of the file. */
 void conf_key_hint(const char *section, const char *name, const struct conf_key *keys,
                    unsigned nkeys, char *buf, size_t len);
 /* Names of @keys, or of all sections for @keys NULL, joined by commas. */

@@ -33,7 +33,7 @@ struct map {
     unsigned nkeys;
     void *base;             /* of the fields */
     unsigned *line;         /* per key, where the key stood; 0: not given */
-    bool *old_name;         /* per key: it stood there by its old name; NULL: none has one */
+    bool *old_name;         /* per key: the file has the key's old name; NULL: no key has one */
     struct conf_pos *value; /* per key */
     bool *bad;              /* per key */
 };
@@ -464,7 +464,7 @@ static void read_stream(struct reader *r)
                     "a second document begins here; allowed: one per file");
 }
 
-/* Limits for one user that were not given do not say that one may have all of a small limit. */
+/* If the file gives no limit for one user, that limit is at most half of the limit for all. */
 static void keep_shares(struct conf *conf, const struct conf_src *src)
 {
     if (!src->value[conf_key_index("limits.max_clients_per_user")].line)

@@ -1,9 +1,9 @@
-/* conf_secret.c - the cluster key: 32 bytes that every node of a cluster has and nobody else; or
- * two of them, while the cluster goes from one to the other.
+/* conf_secret.c - the cluster key: 32 bytes that only the nodes of a cluster have. There are two
+ * keys while the operator replaces one by another.
  *
- * Whoever reads the file can join the cluster, so a file that other users can open is
- * refused, not warned about. The check is on the open file, not on the path: what was checked
- * is what is read. No copy of the key outlives a call except the caller's. */
+ * A user that reads the file can join the cluster. So a file that other users can open is refused.
+ * The open file is checked and not its path: what was checked is what is read. Only the caller's
+ * copy of the key outlives a call. */
 #include "daemon/conf/conf.h"
 
 #include <fcntl.h>
@@ -66,7 +66,7 @@ static bool parse_keys(const char *text, size_t len, struct conf_keys *ret_keys)
     return ret_keys->n > 0;
 }
 
-/* Returns @r with *ret_error filled, -ENOMEM without. */
+/* Fills *ret_error and returns @r; -ENOMEM if there is no memory for the text. */
 static int _printf_(3, 4) fail(int r, char **ret_error, const char *fmt, ...)
 {
     va_list args;

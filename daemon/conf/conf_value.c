@@ -1,10 +1,10 @@
 /* conf_value.c - text from the file <-> field of struct conf, one pair of functions per type.
  *
- * Strict on purpose: a value is taken exactly or refused with a reason; nothing is rounded,
- * cut short or guessed. Durations and sizes must carry their unit, because "500" has been
- * seconds in one daemon and milliseconds in the next. Text that later reaches a file name, an
- * interface name or the environment of the engine is limited to the characters these need, so
- * that nobody further on has to quote it. All functions are pure. */
+ * A value is taken exactly, or refused with a reason; nothing is rounded, cut or guessed. Durations
+ * and sizes must have their unit, because "500" means seconds in one daemon and milliseconds in
+ * another. Text that becomes a file name, an interface name or a variable of the engine's
+ * environment may have only the characters that these need, so no later code has to quote it. All
+ * functions are pure. */
 #include "daemon/conf/conf_keys.h"
 #include "shm/util/weight.h"
 
@@ -497,7 +497,7 @@ int conf_value_parse(const struct conf_key *key, const char *text, size_t len, v
         else
             wrong = parse_text(key, text);
         if (!wrong) {
-            memset(field, 0, key->size); /* whole field: structs are compared in tests */
+            memset(field, 0, key->size); /* the whole field: tests compare structs byte by byte */
             memcpy(field, text, len);
         }
     } else {

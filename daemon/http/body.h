@@ -1,4 +1,4 @@
-/* body.h - a text that grows: what an HTTP client is sent. Several clients may be sent one. */
+/* body.h - a growing text, the body of an answer to HTTP. Several clients may be sent one body. */
 #ifndef COMMD_BODY_H
 #define COMMD_BODY_H
 
@@ -18,9 +18,9 @@ struct body *body_new(void);
 struct body *body_ref(struct body *body);
 struct body *body_unref(struct body *body); /* NULL ok; always returns NULL */
 void body_add(struct body *body, const char *fmt, ...) _printf_(2, 3);
-/* @text as the value of a label in Prometheus' text format, without the quotes around it. */
+/* Adds @text as the value of a label in Prometheus' text format, without the quotes around it. */
 void body_add_label(struct body *body, const char *text);
-/* @text as a string of JSON, with its quotes. */
+/* Adds @text as a string of JSON, with its quotes. */
 void body_add_json(struct body *body, const char *text);
 
 #endif

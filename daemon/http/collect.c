@@ -1,6 +1,6 @@
-/* collect.c - reads the core's views and the edges into a struct metrics, bounded work at a time:
- * groups may be thousands, and the loop has others to serve. So what is read later is a little
- * newer than what was read before; each number is right for its moment. */
+/* collect.c - reads the core's views and the edges into a struct metrics. There may be thousands of
+ * groups, and the loop has other work, so a turn reads a part only. Later numbers are a little
+ * newer than earlier ones; each is right for its moment. */
 #include "config.h"
 
 #include "daemon/http/collect.h"
@@ -166,8 +166,8 @@ static bool is_one_of(const char *word, const char *const *words, unsigned n)
     return false;
 }
 
-/* Who drained a node or whose group ended is not everybody's to know, so of most events the word
- * alone is shown, and of those of users only what ended badly. */
+/* Not everybody may know which user drained a node or had a group. So most events are shown without
+ * their text, and events of users only if something ended badly. */
 static void collect_events(struct collect *c)
 {
     static const char *const whole[] = {"node_up",     "node_lost", "engine_up", "engine_lost",
@@ -210,10 +210,10 @@ static void collect_numbers(struct collect *c)
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
-/* Of counters that wrap. */
+/* The least and the most of counters that wrap. */
 struct spread {
     uint32_t first;
-    int32_t least, most; /* from the first on */
+    int32_t least, most; /* relative to the first counter */
     unsigned n;
 };
 
@@ -308,7 +308,7 @@ static bool users_step(struct collect *c)
     return more;
 }
 
-/* Where the kernel does not say how many descriptors we have (before Linux 6.2). */
+/* Counts our descriptors, where the kernel does not tell their number (before Linux 6.2). */
 static bool fds_step(struct collect *c)
 {
     enum { AT_ONCE = 64 };
@@ -323,7 +323,7 @@ static bool fds_step(struct collect *c)
 
         if (!entry) {
             commd->fds_known = true;
-            commd->fds--; /* the one by which we look */
+            commd->fds--; /* the descriptor by which we count */
             return false;
         }
         commd->fds += entry->d_name[0] != '.';
@@ -331,7 +331,7 @@ static bool fds_step(struct collect *c)
     return true;
 }
 
-/* True when there is more in this phase. */
+/* True: the phase has more work. */
 static bool phase_step(struct collect *c)
 {
     switch (c->phase) {

@@ -1,4 +1,4 @@
-/* collect.h - filling a struct metrics, a moment at a time. See collect.c. */
+/* collect.h - fills a struct metrics, a part in each turn of the loop. See collect.c. */
 #ifndef COMMD_COLLECT_H
 #define COMMD_COLLECT_H
 
@@ -25,12 +25,12 @@ struct collect {
     size_t bucket;
     uint32_t user;
     struct core_user_most most;
-    DIR *fds; /* owned: of our own descriptors, where they have to be counted */
+    DIR *fds; /* owned: /proc/self/fd, if our descriptors have to be counted there */
 };
 
-/* @groups: with a row for each of some groups. */
+/* @groups: also fills metrics->groups. */
 void collect_begin(struct collect *c, struct daemon *d, bool groups);
-/* Works until @until_us at most; true when all is there. */
+/* Works until @until_us at most; true: all is collected. */
 bool collect_step(struct collect *c, uint64_t until_us);
 void collect_end(struct collect *c);
 

@@ -1,7 +1,7 @@
-/* http.c - HTTP: who may ask, and what it may cost.
+/* http.c - HTTP: who may ask, and how much work an answer may cost.
  *
- * Nobody says who asks, so all that is shown is for everybody who reaches the port: numbers, and
- * names of nodes. Nothing can be changed here. doc/security.md has the limits.
+ * A request does not tell its user. So everything that is shown is for everybody that reaches the
+ * port: numbers, and names of nodes. Nothing can be changed here. doc/security.md has the limits.
  *
  *   READING    a connection, its request not complete     wakes: the socket, deadline 5 s
  *   WAITING    its answer is being made                   wakes: http_turn()
@@ -10,25 +10,25 @@
  *              the kernel reset the connection under the answer
  *   DEAD       on http->dead until the turn ends
  *
- * A connection is for one request; deadlines do not move when a byte comes. There are
- * HTTP_CONNECTIONS at most: who comes then takes the place of the oldest one of the address that
- * has most, of those that have not asked yet if there are any. So a crowd from one address does not
- * shut out another.
+ * A connection is for one request. A deadline does not move when a byte comes. There are at most
+ * HTTP_CONNECTIONS connections. A new one then takes the place of an old one: of the address with
+ * most connections, first one that has not asked yet, and of these the oldest. So a crowd from one
+ * address does not shut out another.
  *
- * Metrics and the page's status are made for a moment in each turn (collect.c), and one that is
- * HTTP_FRESH_MS old or less is sent to all who ask: however many they are, commd makes four of a
- * kind in a second at most. The text is shared and not copied. The links of all nodes, which the
- * page shows too, are asked for when somebody asks for the status, every LINKS_MS at most, and come
- * with a later status: so nobody waits for a node that does not answer.
+ * Metrics and the page's status are made in parts, one in each turn (collect.c). An answer that is
+ * at most HTTP_FRESH_MS old is sent to all clients that ask. So commd makes at most four answers of
+ * a kind in a second, for any number of clients. The text is shared and not copied. The page also
+ * shows the links of all nodes. A request for the status asks the nodes for them, once in LINKS_MS
+ * at most, and a later status shows them: so no client waits for a node that does not answer.
  *
  * libevent's own HTTP server is not used: in 2.1.12 there is no limit to connections, and its time
  * limits begin anew with each byte.
  *
- * On loopback the Host header has to be plain (http_host_is_plain()): else a web page somewhere
- * could give its own name our address and read this with the browser of a person on this machine.
+ * On loopback the Host header has to be plain (http_host_is_plain()). Else a web page of a stranger
+ * could map its own name to our address, and read commd's pages in a browser on this machine.
  *
- * If a client dies now, its socket says so or its deadline comes. If we are stopped, nobody loses
- * anything but an answer. */
+ * If a client dies now, its socket says so, or its deadline comes. If commd is stopped now, clients
+ * lose an answer and nothing else. */
 #include "daemon/http/http.h"
 
 #include <assert.h>
@@ -71,7 +71,7 @@ enum http_state {
     HTTP_DEAD,
     HTTP_NSTATES
 };
-/* What takes time to be made. */
+/* The answers that take more than one turn. */
 enum http_made { HTTP_METRICS, HTTP_STATUS, HTTP_MADE };
 
 TAILQ_HEAD(http_conn_list, http_conn);
@@ -83,8 +83,8 @@ struct http_conn {
     struct event *timer;          /* owned: the deadline */
     struct sock_addr from;
     enum http_state state;
-    bool head;           /* wants no body */
-    enum http_made made; /* WAITING: for what */
+    bool head;           /* the client wants no body */
+    enum http_made made; /* WAITING: the answer that the client waits for */
     size_t discarded;
 };
 
@@ -93,7 +93,7 @@ struct http_making {
     uint64_t fresh_ms;
     struct body *next; /* owned: in the making; NULL: nothing is */
     struct collect collect;
-    unsigned row; /* of metrics, where they are being written */
+    unsigned row; /* the next row of metrics to write */
 };
 
 struct http {
@@ -108,7 +108,7 @@ struct http {
     struct http_making making[HTTP_MADE];
     struct table links; /* owned */
     bool has_links, asks_links;
-    uint64_t links_ms; /* when they were asked for last; 0: never */
+    uint64_t links_ms; /* when the nodes were asked for links last; 0: never */
     struct log_limit limit;
     uint64_t dropped, codes[METRICS_CODES];
 };
@@ -187,7 +187,7 @@ static void release_body(const void *data, size_t len, void *arg)
     body_unref(arg);
 }
 
-/* @body is borrowed; NULL: @text is all. */
+/* Sends @text. @body: the owner of @text, which is not copied then; NULL: @text is copied. */
 static void http_conn_answer(struct http_conn *conn, unsigned status, const char *type,
                              const char *text, size_t len, struct body *body)
 {
@@ -308,7 +308,7 @@ static void get_status(struct http_conn *conn)
 
 static void get_health(struct http_conn *conn)
 {
-    answer_text(conn, 200, "ok\n"); /* the loop turns, or nobody would say so */
+    answer_text(conn, 200, "ok\n"); /* the loop runs, or there would be no answer */
 }
 
 static void get_ready(struct http_conn *conn)
@@ -412,7 +412,7 @@ static unsigned http_conns_of(const struct http *http, const struct sock_addr *f
     return n;
 }
 
-/* Who has to go when there is no room: see the top. */
+/* The connection that has to go when there is no room: see the top. */
 static struct http_conn *http_conn_victim(struct http *http)
 {
     struct http_conn *conn, *victim = NULL;
@@ -494,7 +494,7 @@ static bool is_waited_for(const struct http *http, enum http_made made)
     return false;
 }
 
-/* Some of the work; true when it is done. */
+/* Does a part of the work; true: all is done. */
 static bool make_step(struct http_making *making, enum http_made made,
                       const struct msg_table *links, uint64_t until_us)
 {
@@ -539,7 +539,7 @@ static bool make(struct http *http, enum http_made made, uint64_t until_us)
     if (!making->next) {
         making->next = body_new();
         if (!making->next)
-            return true; /* no memory: again, until it is there or the deadline comes */
+            return true; /* no memory: tries again in the next turn, until the deadline */
         making->row = 0;
         collect_begin(&making->collect, http->d, made == HTTP_STATUS);
     }
@@ -669,7 +669,7 @@ int http_new(struct daemon *d, struct http **ret_http, char **ret_error)
     http->fd = -1;
     http->d = d;
     sock_reserve_init(&http->reserve);
-    r = sock_resolve(address, port, &addr, &why); /* it is numeric: nobody is asked */
+    r = sock_resolve(address, port, &addr, &why); /* numeric, so no resolver is asked */
     if (r == 0)
         r = http_listen(http, &addr);
     if (r)

@@ -8,15 +8,15 @@ struct daemon;
 struct http;
 struct metrics;
 
-/* Listens where listen.http says; *ret_http is NULL where that is nowhere. On failure a negative
- * errno, and *ret_error says what to do (malloc'ed; NULL with -ENOMEM): -EINVAL for the
- * configuration. */
+/* Listens at listen.http. *ret_http is NULL if that is not set. On failure a negative errno, and
+ * *ret_error says what to do (malloc'ed; NULL with -ENOMEM). -EINVAL: the configuration is wrong.
+ */
 int http_new(struct daemon *d, struct http **ret_http, char **ret_error);
 struct http *http_free(struct http *http);
-/* Works on answers for a moment, at the end of a turn, and frees what was closed in it; what
- * remains makes the next turn come at once. NULL ok. */
+/* Called at the end of a turn: works on answers for a moment, and frees the connections that were
+ * closed in the turn. If work remains, the next turn comes at once. NULL ok. */
 void http_turn(struct http *http);
-/* Fills in what HTTP knows about itself. */
+/* Fills in the numbers about HTTP itself. */
 void http_counts(const struct http *http, struct metrics *m);
 
 #endif

@@ -1,6 +1,6 @@
-/* http_request.c - the head of a request: RFC 9112, as far as a server needs it that is only read
- * from. Pure. What is not asked for is refused rather than skipped: a body, a line that goes on in
- * the next one, two hosts. */
+/* http_request.c - the head of a request: the part of RFC 9112 that a read-only server needs. Pure.
+ * What such a server does not need is refused and not skipped: a body, a header line that goes on
+ * in the next line, two hosts. */
 #include "daemon/http/http_request.h"
 
 #include <arpa/inet.h>
@@ -17,7 +17,7 @@ static bool span_is(const struct span *span, const char *text)
     return span->len == strlen(text) && strncasecmp(span->at, text, span->len) == 0;
 }
 
-/* The next line, without its end; false: there is none that ends. */
+/* Takes the next line, without its end. False: no whole line is there. */
 static bool next_line(struct span *rest, struct span *ret_line)
 {
     const char *end = memchr(rest->at, '\n', rest->len);
@@ -32,7 +32,7 @@ static bool next_line(struct span *rest, struct span *ret_line)
     return true;
 }
 
-/* Up to the next space, which is taken too. */
+/* Takes the text up to the next space, and the space. */
 static struct span next_word(struct span *rest)
 {
     const char *space = memchr(rest->at, ' ', rest->len);

@@ -9,14 +9,15 @@ enum { HTTP_E_MORE = 1 };
 
 struct http_request {
     bool head;                /* HEAD: an answer without its body */
-    char path[HTTP_PATH_MAX]; /* without the query; "" for a longer one, which is nowhere */
+    char path[HTTP_PATH_MAX]; /* without the query; "": it is longer, so it does not exist */
     char host[HTTP_HOST_MAX]; /* as sent; "": none */
 };
 
-/* 0: *ret_request is filled; HTTP_E_MORE: it has not come to its end; else the status to answer. */
+/* 0: *ret_request is filled. HTTP_E_MORE: the end of the head has not come yet. Else the status to
+ * answer with. */
 int http_request_parse(const char *text, size_t len, struct http_request *ret_request);
-/* Whether a Host header names this machine without a name that somebody else could give it:
- * "localhost", an address, or nothing. */
+/* Is a Host header "localhost", an address, or empty? Any other name may be one that a stranger's
+ * name server maps to this machine. */
 bool http_host_is_plain(const char *host);
 
 #endif

@@ -32,7 +32,7 @@ enum metric_unit { METRIC_NUMBER, METRIC_US, METRIC_MS };
 
 struct metric {
     const char *name, *type, *help;
-    size_t at; /* in struct metrics, or in what write() writes one sample of */
+    size_t at; /* offset in struct metrics, or in the struct of which write() writes samples */
     size_t size;
     size_t known; /* of a process: which bool says that the number is known */
     enum metric_unit unit;
@@ -88,7 +88,7 @@ static void write_build_info(struct body *body, const struct metric *metric,
     body_add(body, "\"} 1\n");
 }
 
-/* A number of each other node: struct metrics_node. */
+/* A sample for each other node: struct metrics_node. */
 static void write_nodes(struct body *body, const struct metric *metric, const struct metrics *m)
 {
     for (unsigned i = 0; i < m->nnodes; i++)
@@ -96,7 +96,7 @@ static void write_nodes(struct body *body, const struct metric *metric, const st
             sample(body, metric, "node", m->nodes[i].name, number_of(metric, &m->nodes[i]));
 }
 
-/* The same, only where it was measured. */
+/* The same, only for nodes of which the number was measured. */
 static void write_measured(struct body *body, const struct metric *metric, const struct metrics *m)
 {
     for (unsigned i = 0; i < m->nnodes; i++)
@@ -122,7 +122,7 @@ static void write_node_losses(struct body *body, const struct metric *metric,
         }
 }
 
-/* Of each GPU: struct metrics_gpu. */
+/* A sample for each GPU: struct metrics_gpu. */
 static void write_gpus(struct body *body, const struct metric *metric, const struct metrics *m)
 {
     char device[16];
@@ -183,7 +183,7 @@ static void write_http_requests(struct body *body, const struct metric *metric,
     }
 }
 
-/* Of commd and of the engine, where /proc says: struct metrics_process. */
+/* A sample for commd and one for the engine, where /proc tells: struct metrics_process. */
 static void write_processes(struct body *body, const struct metric *metric, const struct metrics *m)
 {
     const struct metrics_process *const of[] = {&m->commd, &m->engine};
@@ -196,7 +196,7 @@ static void write_processes(struct body *body, const struct metric *metric, cons
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
-/* Of each collective: struct recorder_totals. */
+/* A sample for each collective: struct recorder_totals. */
 static void write_collectives(struct body *body, const struct metric *metric,
                               const struct metrics *m)
 {
@@ -233,7 +233,7 @@ static void histogram(struct body *body, const struct metric *metric, const char
     body_add(body, "\n%s_count%s %" PRIu64 "\n", metric->name, braced, count);
 }
 
-/* Of those collectives that were called: each has 28 series. */
+/* Histograms, only for collectives that were called: each has 28 series. */
 static void write_durations(struct body *body, const struct metric *metric, const struct metrics *m)
 {
     char label[48];

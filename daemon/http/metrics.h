@@ -1,5 +1,5 @@
-/* metrics.h - what HTTP shows, as plain numbers, and how it is written: as Prometheus' text
- * (metrics.c) and as JSON for the page (status_json.c). Who fills it: collect.c. */
+/* metrics.h - what HTTP shows, as plain numbers. collect.c fills them in; metrics.c writes them as
+ * Prometheus' text, and status_json.c as JSON for the page. */
 #ifndef COMMD_METRICS_H
 #define COMMD_METRICS_H
 
@@ -11,12 +11,12 @@
 
 enum {
     METRICS_GROUPS_SHOWN = 200, /* rows of groups on the page */
-    METRICS_EVENTS_SHOWN = 30,  /* of what happened last */
+    METRICS_EVENTS_SHOWN = 30,  /* the last events */
     METRICS_ERROR = 160,
     METRICS_CODES = 10, /* kinds of HTTP answers */
 };
 
-/* The statuses that are answered, each with its line for a person. */
+/* The HTTP statuses that commd answers with, each with a line for people. */
 struct metrics_code {
     unsigned status;
     const char *text;
@@ -33,24 +33,24 @@ struct metrics_node {
     char error[METRICS_ERROR];
 };
 
-/* A group without whose it is. */
+/* A group, without a name or a user. */
 struct metrics_group {
-    uint32_t number; /* its place in a table: the same as long as it is open; 0: not open yet */
+    uint32_t number; /* its index in the core's table, the same while it is open; 0: not open yet */
     const char *state, *cause; /* static */
     unsigned size, nodes, local, missing;
     bool has_ops;
     uint32_t ops;    /* completed by the slowest rank of this node */
-    uint32_t behind; /* how many the last one has not begun and the first one has */
+    uint32_t behind; /* operations that the first rank has begun and the last rank has not */
 };
 
-/* Of what happened on this node, without whom it happened to. */
+/* An event of this node, without the user that it is about. */
 struct metrics_event {
     uint64_t wall_ms;
     const char *what;         /* static: a word of commctl events */
     char text[METRICS_ERROR]; /* of nodes and engines; "" where it would name a user */
 };
 
-/* What a process has used. Left out where /proc does not say. */
+/* What a process has used. A number that /proc does not tell is not known. */
 struct metrics_process {
     bool known, fds_known;
     uint64_t cpu_us, resident_bytes, fds;
@@ -61,7 +61,7 @@ struct metrics {
     const char *version, *state, *engine_state; /* static */
     char fabric[METRICS_ERROR];
     char unready[MSG_TEXT_MAX]; /* "" when all is well */
-    bool error;                 /* no memory for all of it */
+    bool error;                 /* there was no memory for a part */
 
     uint64_t ready, start_us, uptime_ms, nodes_up;
     uint64_t engine_up;
@@ -88,9 +88,9 @@ struct metrics {
     unsigned ngroups;
     struct metrics_group *groups; /* owned; METRICS_GROUPS_SHOWN of them, NULL: not wanted */
     unsigned nevents;
-    struct metrics_event *events;   /* owned; METRICS_EVENTS_SHOWN, the newest first; likewise */
-    const struct msg_table *matrix; /* borrowed: links of all nodes, as daemon/admin/links.h has
-                                       them; NULL: not known */
+    struct metrics_event *events; /* owned; METRICS_EVENTS_SHOWN, newest first; NULL: not wanted */
+    const struct msg_table *matrix; /* borrowed: links of all nodes, see daemon/admin/links.h; NULL:
+                                     * not known */
 };
 
 void metrics_fini(struct metrics *m);

@@ -1,4 +1,4 @@
-/* page.h - page.html, as the build has made it into page.c. */
+/* page.h - page.html, which the build writes as an array into page.c. */
 #ifndef COMMD_PAGE_H
 #define COMMD_PAGE_H
 

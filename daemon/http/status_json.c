@@ -1,5 +1,5 @@
-/* status_json.c - /status.json: what the page shows. Keys are those of commctl --json where it has
- * the same thing; names of groups, users and their processes are not in it. Pure. */
+/* status_json.c - /status.json, the content of the page. A thing that commctl --json also shows has
+ * the same key. Names of groups, of users and of their processes are left out. Pure. */
 #include "daemon/http/metrics.h"
 #include "shm/proto/msg.h"
 
@@ -26,7 +26,8 @@ static void add_nodes(struct body *body, const struct metrics *m)
         const struct metrics_node *node = &m->nodes[i];
         uint64_t losses = 0;
 
-        for (unsigned kind = 0; kind < CORE_LOSS_ENGINE; kind++) /* the link stays then */
+        for (unsigned kind = 0; kind < CORE_LOSS_ENGINE;
+             kind++) /* when an engine is lost, the link stays */
             losses += node->losses[kind];
         body_add(body, "%s{", i ? "," : "");
         add_text(body, "node", node->name);
