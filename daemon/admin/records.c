@@ -20,9 +20,9 @@
 #include "shm/util/wait.h"
 
 enum {
-    ALL_MAX = 16384,  /* entries in one answer of all nodes */
-    RANK_MIN = 4,     /* entries of a rank */
-    RANK_MAX = 512,   /* likewise */
+    ALL_MAX = 16384, /* entries in one answer of all nodes */
+    RANK_MIN = 4,    /* entries of a rank, at least and at most */
+    RANK_MAX = 512,
     LOOK_RANKS = 256, /* at once: about a microsecond each */
     FIRST_MS = 2,     /* until rates are known; before that, ranks time all operations */
     /* Of so many in a time between two looks a whole burst was one. To time all of fewer, which are

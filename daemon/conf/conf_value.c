@@ -261,8 +261,8 @@ static const char *check_address(const char *text)
     return NULL;
 }
 
-/* "127.0.0.1:18480", "[::1]:18480". Names are not taken: at start the resolver may not answer yet,
- * and what a name stands for decides who can come in. */
+/* "127.0.0.1:18480" or "[::1]:18480". A name is refused: at the start the resolver may not answer
+ * yet, and what it answers would decide which machines can connect. */
 bool conf_listen(const char *text, char ret_address[CONF_ADDR_MAX], uint16_t *ret_port)
 {
     const char *colon = strrchr(text, ':'), *end;

@@ -31,7 +31,8 @@
  * CLIENT_SNDBUF, so that few descriptors fly to one client; listener_fds.c says how many may fly to
  * one user. If that share or the kernel allows no more descriptors, a timer tries again, after
  * CLIENT_RETRY_MIN_MS to CLIENT_RETRY_MAX_MS. When a user's share has held up one of its clients
- * for CLIENT_STALL_MS, the client of that user with most unsent descriptors is closed. */
+ * for CLIENT_STALL_MS, commd closes the client of that user that has left most descriptors untaken.
+ */
 #include "daemon/link/client_link.h"
 
 #include <assert.h>
@@ -421,7 +422,7 @@ static enum stream_result client_take(struct client_link *client, unsigned *budg
     return STREAM_OK;
 }
 
-/* Reads again when some of the descriptors of its user that are being closed are closed. */
+/* Reads again in a while, when some of its user's descriptors have been closed. */
 static void client_read_later(struct client_link *client)
 {
     struct timeval tv = clock_timeval(CLIENT_LATER_MS);

@@ -201,7 +201,7 @@ static void accept_one(struct listener *listener, int fd)
         refuse_fd(listener, fd, &cred, CAUSE_QUOTA, why);
     else
         client_new(listener, tenant, client_free_slot(listener), fd, steal_fd(&pidfd), uid,
-                   (uint32_t)cred.pid); /* likewise */
+                   (uint32_t)cred.pid); /* no memory: the same */
 }
 
 /* Closes @fd in the lane of its user, if that is known. */
@@ -222,7 +222,8 @@ void listener_end(struct listener *listener)
 
     if (listener->socket.fd < 0)
         return;
-    shutdown(listener->socket.fd, SHUT_RDWR); /* later callers learn at once that nobody is here */
+    /* Later clients learn at once that no commd listens. */
+    shutdown(listener->socket.fd, SHUT_RDWR);
     while ((fd = accept4(listener->socket.fd, NULL, NULL, SOCK_CLOEXEC)) >= 0 ||
            errno == ECONNABORTED || errno == EINTR)
         if (fd >= 0)

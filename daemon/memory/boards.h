@@ -51,7 +51,7 @@ struct boards {
     struct board_entry **buckets; /* owned, with the boards of open groups in them */
     size_t nbuckets;
     size_t bytes, freeing_bytes;   /* of boards in any state; of those that are BOARD_FREEING */
-    unsigned count, freeing;       /* likewise */
+    unsigned count, freeing;       /* how many boards; how many of them are BOARD_FREEING */
     unsigned max_files;            /* the part of RLIMIT_NOFILE that boards may take */
     uint64_t ops;                  /* operations so far, of all groups that there were */
     struct recorder_totals totals; /* of all operations so far, of all ranks of this node */

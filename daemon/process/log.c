@@ -28,7 +28,7 @@ static struct {
     atomic_int level; /* threads read it; no order is needed */
 } log_state = {.ident = "commd", .fd = STDERR_FILENO, .level = CONF_LOG_INFO};
 
-/* Likewise. */
+/* Threads write it; no order is needed. */
 static struct {
     _Atomic uint64_t written[CONF_LOG_DEBUG + 1], lost;
 } log_counted;

@@ -183,7 +183,8 @@ static bool system_name(void *arg, const char *name, uint32_t *ret_uid)
     return true;
 }
 
-/* Refuses a file that others can write, because it says who pays. 0 or negative errno. */
+/* Reads the file. Refuses one that all users can write, because it says which uid is charged. 0 or
+ * negative errno. */
 static int read_subuid(const char *path, char **ret_text, size_t *ret_len)
 {
     _cleanup_(close_fdp) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
