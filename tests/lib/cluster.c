@@ -164,7 +164,7 @@ static void board_new(struct cluster *c, struct cluster_group *grp, unsigned n, 
 static void member_new(struct cluster_group *grp, unsigned rank, struct commd_context *ctx,
                        int doorbell)
 {
-    struct join_wait w = {.board_fd = grp->fd[grp->pos[rank]], .doorbell = doorbell};
+    struct awaited w = {.fd = grp->fd[grp->pos[rank]], .doorbell = doorbell};
     struct msg_joined *j = &w.reply.joined;
 
     j->size = grp->world;

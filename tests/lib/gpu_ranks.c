@@ -79,7 +79,7 @@ static void context_free(struct commd_context *ctx)
 
 static void member_new(struct gpu_ranks *g, unsigned rank, int fd, uint64_t number)
 {
-    struct join_wait w = {.board_fd = fd, .doorbell = -1};
+    struct awaited w = {.fd = fd, .doorbell = -1};
 
     w.reply.joined.size = g->world;
     w.reply.joined.nnodes = 1;

@@ -44,7 +44,7 @@
 
 enum { ASK_MS = 5000, STOP_MS = 50 };
 
-/* ---- the beginning ------------------------------------------------------------------------- */
+/* ---- the beginning --------------------------------------------------------------------------- */
 
 static struct board_member *member(const struct run *r, unsigned m)
 {
@@ -182,7 +182,7 @@ static bool answered(struct run *r)
     int fd = -1;
 
     if (control_arena_asked(g, &d->ask)) {
-        fd = d->ask.board_fd;
+        fd = d->ask.fd;
     } else if ((int64_t)now_ms() >= d->until) {
         control_arena_cancel(g, &d->ask);
     } else {

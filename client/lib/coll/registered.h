@@ -30,7 +30,7 @@ struct registered {
     unsigned at;   /* MAP: the next place */
     bool asking;   /* MAP: for the arena of place @at */
     int64_t until; /* MAP: for the answer, CLOCK_MONOTONIC ms */
-    struct join_wait ask;
+    struct awaited ask;
     uint64_t next, end; /* WORK: elements of my part */
     const uint8_t **in; /* by member */
     uint8_t **out;

@@ -21,7 +21,7 @@
     } while (0)
 
 struct commd_group;
-struct join_wait;
+struct awaited;
 struct question;
 
 /* Calls into upper layers, which this one does not know. */
@@ -59,7 +59,7 @@ struct commd_context {
     _Atomic bool lost;           /* the connection ended */
     bool reading;                /* a thread is reading for all who wait */
     uint32_t next_req;
-    struct join_wait *waits;
+    struct awaited *awaited;    /* borrowed, from wait_begin() to wait_end() */
     struct question *questions; /* borrowed: of operations that wait for long */
     int doorbell;               /* current one */
     int *old_doorbells;         /* owned: of earlier engines, closed at the end */
@@ -148,8 +148,8 @@ int64_t deadline_in(int64_t timeout_ms);
 
 int control_open(struct commd_context *ctx, int64_t deadline_ms);
 void control_close(struct commd_context *ctx);
-/* Sends the JOIN in @w->req and waits for its answer. */
-int control_join(struct commd_context *ctx, const struct msg *msg, struct join_wait *w,
+/* Sends the JOIN, whose number becomes @w->req, and waits for its answer. */
+int control_join(struct commd_context *ctx, const struct msg *msg, struct awaited *w,
                  int64_t deadline_ms);
 /* Sends a message about a group. -ENOTCONN if the commd that knows it is gone, also when we have
  * connected to its successor, which would take another group for a breach of protocol. */
@@ -167,10 +167,10 @@ void control_arena_del(struct commd_context *ctx, uint64_t arena);
 /* Asks for @arena of @rank; false if there is nobody to ask. If true, control_arena_asked() has to
  * be called until it is done. */
 bool control_arena_ask(const struct commd_group *g, unsigned rank, uint64_t arena,
-                       struct join_wait *w);
-/* Does not wait. True: it is over; w->board_fd is the arena, or -1. */
-bool control_arena_asked(const struct commd_group *g, struct join_wait *w);
-void control_arena_cancel(const struct commd_group *g, struct join_wait *w);
+                       struct awaited *w);
+/* Does not wait. True: it is over; w->fd is the arena, or -1. */
+bool control_arena_asked(const struct commd_group *g, struct awaited *w);
+void control_arena_cancel(const struct commd_group *g, struct awaited *w);
 
 /* Asks for a session at commd-gpu: its socket. 0 or COMMD_E_*. */
 int control_gpu_ask(struct commd_context *ctx, int *ret_sock);

@@ -1,9 +1,10 @@
 /* control.c - the connection to commd. It carries joins and leaves; no collective needs it.
  *
- * Several threads may be joining at once. There is no thread for the socket: one of the threads
- * that wait reads for all (`reading`), and hands each answer to its join. When the reader's own
- * answer has come, another thread reads. A join that was interrupted may still be answered: then
- * this process is a member of a group that nobody wants, and leaves it at once. */
+ * Several threads may wait for answers at once. There is no thread for the socket: one of the
+ * threads that wait reads for all (`reading`), and hands each answer to the thread that asked
+ * (struct awaited). When the reader's own answer has come, another thread reads. A join that was
+ * interrupted may still be answered: then this process is a member of a group that nobody wants,
+ * and leaves it at once. */
 #include "client/lib/context/group.h"
 
 #include <fcntl.h>
@@ -148,8 +149,10 @@ void control_close(struct commd_context *ctx)
 
 static int send_locked(struct commd_context *ctx, const struct msg *msg)
 {
-    int r = ctx->sock < 0 ? -ENOTCONN : msg_send_fd(ctx->sock, msg, NULL, 0, deadline_in(FRAME_MS));
+    int r;
 
+    assert_held(&ctx->lock);
+    r = ctx->sock < 0 ? -ENOTCONN : msg_send_fd(ctx->sock, msg, NULL, 0, deadline_in(FRAME_MS));
     if (r)
         atomic_store(&ctx->lost, true);
     return r;
@@ -170,6 +173,8 @@ int control_send_of(const struct commd_group *g, const struct msg *msg)
 /* A doorbell of a new engine replaces the old one, which groups made earlier still name. */
 static void take_doorbell(struct commd_context *ctx, int fd)
 {
+    assert_held(&ctx->lock);
+    assert(fd >= 0);
     if (ctx->doorbell >= 0) {
         int *more = realloc(ctx->old_doorbells, (ctx->nold + 1) * sizeof *more);
         if (more) {
@@ -182,10 +187,11 @@ static void take_doorbell(struct commd_context *ctx, int fd)
     ctx->doorbell = fd;
 }
 
-static struct join_wait *find_wait(struct commd_context *ctx, uint32_t req)
+/* An answer of another kind than the question asks for has nobody who waits for it. */
+static struct awaited *find_wait(struct commd_context *ctx, enum msg_type answer, uint32_t req)
 {
-    for (struct join_wait *w = ctx->waits; w; w = w->next)
-        if (w->req == req && !w->done)
+    for (struct awaited *w = ctx->awaited; w; w = w->next)
+        if (w->answer == answer && w->req == req && !w->done)
             return w;
     return NULL;
 }
@@ -193,11 +199,11 @@ static struct join_wait *find_wait(struct commd_context *ctx, uint32_t req)
 /* One message from commd. Takes @m and @fds. */
 static void control_dispatch(struct commd_context *ctx, struct msg *m, int *fds, unsigned nfds)
 {
-    struct join_wait *w = NULL;
+    struct awaited *w = NULL;
 
     assert_held(&ctx->lock);
     if (m->type == MSG_JOINED) {
-        w = find_wait(ctx, m->joined.req);
+        w = find_wait(ctx, MSG_JOINED, m->joined.req);
         if (nfds == 2 && m->joined.new_doorbell)
             take_doorbell(ctx, steal_fd(&fds[1]));
         if (!w) {
@@ -205,14 +211,15 @@ static void control_dispatch(struct commd_context *ctx, struct msg *m, int *fds,
             leave.client_leave.group = m->joined.group;
             (void)msg_send_fd(ctx->sock, &leave, NULL, 0, deadline_in(FRAME_MS));
         } else if (nfds >= 1) {
-            w->board_fd = steal_fd(&fds[0]);
+            w->fd = steal_fd(&fds[0]);
         }
     } else if (m->type == MSG_JOIN_FAILED) {
-        w = find_wait(ctx, m->join_failed.req);
+        w = find_wait(ctx, MSG_JOINED, m->join_failed.req);
     } else if (m->type == MSG_ARENA_ANSWER || m->type == MSG_GPU_ANSWER) {
-        w = find_wait(ctx, m->type == MSG_GPU_ANSWER ? m->gpu_answer.req : m->arena_answer.req);
+        w = find_wait(ctx, m->type,
+                      m->type == MSG_GPU_ANSWER ? m->gpu_answer.req : m->arena_answer.req);
         if (w && nfds >= 1)
-            w->board_fd = steal_fd(&fds[0]);
+            w->fd = steal_fd(&fds[0]);
     } else if (m->type == MSG_ABSENT) {
         if (ctx->hooks)
             ctx->hooks->absent(ctx, &m->absent);
@@ -292,6 +299,7 @@ static void wait_slice(struct commd_context *ctx)
 {
     struct timespec ts;
 
+    assert_held(&ctx->lock);
     if (!ctx->reading) {
         read_once(ctx, READ_SLICE_MS);
         return;
@@ -303,8 +311,8 @@ static void wait_slice(struct commd_context *ctx)
     pthread_cond_timedwait(&ctx->cond, &ctx->lock, &ts);
 }
 
-static int join_wait(struct commd_context *ctx, struct join_wait *w,
-                     const struct msg_client_join *join, int64_t deadline_ms)
+static int await_join(struct commd_context *ctx, struct awaited *w,
+                      const struct msg_client_join *join, int64_t deadline_ms)
 {
     const int64_t since_ms = (int64_t)now_ms();
     struct commd_error *e = error_mine();
@@ -355,7 +363,7 @@ static int reconnect(struct commd_context *ctx)
 
     if (!lost_locked(ctx))
         return 0;
-    if (ctx->reading || ctx->waits)
+    if (ctx->reading || ctx->awaited)
         return error_set(error_mine(), COMMD_E_NODE_LOST, "join", "commd on node %s went away",
                          ctx->node);
     close_fdp(&ctx->sock);
@@ -369,29 +377,31 @@ static int reconnect(struct commd_context *ctx)
     return 0;
 }
 
-static void wait_begin(struct commd_context *ctx, struct join_wait *w)
+static void wait_begin(struct commd_context *ctx, enum msg_type answer, struct awaited *w)
 {
     assert_held(&ctx->lock);
+    assert(!w->done && w->fd < 0);
+    w->answer = answer;
     w->req = ++ctx->next_req;
-    w->next = ctx->waits;
-    ctx->waits = w;
+    w->next = ctx->awaited;
+    ctx->awaited = w;
 }
 
-static void wait_end(struct commd_context *ctx, struct join_wait *w)
+static void wait_end(struct commd_context *ctx, struct awaited *w)
 {
-    list_remove(ctx->waits, w, next);
+    assert_held(&ctx->lock);
+    list_remove(ctx->awaited, w, next);
 }
 
-/* Sends @m, in which *req becomes its number, and @fd (-1: none), and waits for the answer. The
+/* Sends @m, in which *req becomes its number, and @fd (-1: none), and waits for the @answer. The
  * lock is held, and dropped while waiting. */
 static int ask_and_wait(struct commd_context *ctx, struct msg *m, uint32_t *req, int fd,
-                        const char *op, int64_t limit_ms, struct join_wait *w)
+                        enum msg_type answer, const char *op, int64_t limit_ms, struct awaited *w)
 {
     int64_t deadline = deadline_in(limit_ms);
     int r = 0;
 
-    assert_held(&ctx->lock);
-    wait_begin(ctx, w);
+    wait_begin(ctx, answer, w);
     *req = w->req;
     if (msg_send_fd(ctx->sock, m, &fd, fd >= 0, deadline_in(FRAME_MS)))
         atomic_store(&ctx->lost, true);
@@ -409,7 +419,7 @@ static int ask_and_wait(struct commd_context *ctx, struct msg *m, uint32_t *req,
     return r;
 }
 
-int control_join(struct commd_context *ctx, const struct msg *msg, struct join_wait *w,
+int control_join(struct commd_context *ctx, const struct msg *msg, struct awaited *w,
                  int64_t deadline_ms)
 {
     struct msg m = *msg;
@@ -419,11 +429,10 @@ int control_join(struct commd_context *ctx, const struct msg *msg, struct join_w
     r = reconnect(ctx);
     if (r == 0) {
         ctx->waits_size = 0; /* a later commd shall not hear of it */
-        wait_begin(ctx, w);
+        wait_begin(ctx, MSG_JOINED, w);
         m.client_join.req = w->req;
-        if (msg_send_fd(ctx->sock, &m, NULL, 0, deadline_in(FRAME_MS)))
-            atomic_store(&ctx->lost, true);
-        r = join_wait(ctx, w, &m.client_join, deadline_ms);
+        send_locked(ctx, &m);
+        r = await_join(ctx, w, &m.client_join, deadline_ms);
         wait_end(ctx, w);
         /* the answer may have come after the decision to give up */
         if (r && w->done && w->reply.type == MSG_JOINED) {
@@ -434,13 +443,13 @@ int control_join(struct commd_context *ctx, const struct msg *msg, struct join_w
     }
     pthread_mutex_unlock(&ctx->lock);
     if (r) {
-        close_fdp(&w->board_fd);
+        close_fdp(&w->fd);
         msg_fini(&w->reply);
     }
     return r;
 }
 
-/* ---- arenas ------------------------------------------------------------------------------- */
+/* ---- arenas ---------------------------------------------------------------------------------- */
 
 static struct msg arena_add(uint64_t arena, size_t size)
 {
@@ -453,19 +462,19 @@ static struct msg arena_add(uint64_t arena, size_t size)
 
 int control_arena_add(struct commd_context *ctx, uint64_t arena, size_t size, int fd)
 {
-    struct join_wait w = {.board_fd = -1, .doorbell = -1};
+    struct awaited w = {.fd = -1, .doorbell = -1};
     struct msg m = arena_add(arena, size);
     int r;
 
     pthread_mutex_lock(&ctx->lock);
     r = reconnect(ctx);
     if (!r)
-        r = ask_and_wait(ctx, &m, &m.arena_add.req, fd, "alloc", FRAME_MS, &w);
+        r = ask_and_wait(ctx, &m, &m.arena_add.req, fd, MSG_ARENA_ANSWER, "alloc", FRAME_MS, &w);
     pthread_mutex_unlock(&ctx->lock);
     if (!r && w.reply.arena_answer.cause)
         r = error_set(error_mine(), -(int)w.reply.arena_answer.cause, "alloc", "%s",
                       w.reply.arena_answer.text);
-    close_fdp(&w.board_fd);
+    close_fdp(&w.fd);
     msg_fini(&w.reply);
     return r;
 }
@@ -493,16 +502,16 @@ void control_arena_del(struct commd_context *ctx, uint64_t arena)
 }
 
 bool control_arena_ask(const struct commd_group *g, unsigned rank, uint64_t arena,
-                       struct join_wait *w)
+                       struct awaited *w)
 {
     struct commd_context *ctx = g->ctx;
     struct msg m = {.type = MSG_ARENA_ASK};
     bool sent = false;
 
-    *w = (struct join_wait){.board_fd = -1, .doorbell = -1};
+    *w = (struct awaited){.fd = -1, .doorbell = -1};
     pthread_mutex_lock(&ctx->lock);
     if (!atomic_load(&ctx->lost) && g->connection == atomic_load(&ctx->connection)) {
-        wait_begin(ctx, w);
+        wait_begin(ctx, MSG_ARENA_ANSWER, w);
         m.arena_ask.req = w->req;
         m.arena_ask.rank = rank;
         m.arena_ask.group = g->board.group;
@@ -515,7 +524,7 @@ bool control_arena_ask(const struct commd_group *g, unsigned rank, uint64_t aren
     return sent;
 }
 
-bool control_arena_asked(const struct commd_group *g, struct join_wait *w)
+bool control_arena_asked(const struct commd_group *g, struct awaited *w)
 {
     struct commd_context *ctx = g->ctx;
     bool over;
@@ -532,20 +541,20 @@ bool control_arena_asked(const struct commd_group *g, struct join_wait *w)
     return over;
 }
 
-void control_arena_cancel(const struct commd_group *g, struct join_wait *w)
+void control_arena_cancel(const struct commd_group *g, struct awaited *w)
 {
     pthread_mutex_lock(&g->ctx->lock);
     wait_end(g->ctx, w);
     pthread_mutex_unlock(&g->ctx->lock);
     msg_fini(&w->reply);
-    close_fdp(&w->board_fd);
+    close_fdp(&w->fd);
 }
 
-/* ---- the GPU service ----------------------------------------------------------------------- */
+/* ---- the GPU service ------------------------------------------------------------------------- */
 
 int control_gpu_ask(struct commd_context *ctx, int *ret_sock)
 {
-    struct join_wait w = {.board_fd = -1, .doorbell = -1};
+    struct awaited w = {.fd = -1, .doorbell = -1};
     struct msg m = {.type = MSG_GPU_ASK};
     int r;
 
@@ -554,14 +563,14 @@ int control_gpu_ask(struct commd_context *ctx, int *ret_sock)
         r = error_set(error_mine(), COMMD_E_NODE_LOST, "run", "commd on node %s is gone",
                       ctx->node);
     else
-        r = ask_and_wait(ctx, &m, &m.gpu_ask.req, -1, "run", GPU_ASK_MS, &w);
+        r = ask_and_wait(ctx, &m, &m.gpu_ask.req, -1, MSG_GPU_ANSWER, "run", GPU_ASK_MS, &w);
     pthread_mutex_unlock(&ctx->lock);
-    if (!r && (w.reply.gpu_answer.cause || w.board_fd < 0))
+    if (!r && (w.reply.gpu_answer.cause || w.fd < 0))
         r = error_set(error_mine(), -(int)w.reply.gpu_answer.cause, "run", "%s",
                       w.reply.gpu_answer.text);
     if (!r)
-        *ret_sock = steal_fd(&w.board_fd);
-    close_fdp(&w.board_fd);
+        *ret_sock = steal_fd(&w.fd);
+    close_fdp(&w.fd);
     msg_fini(&w.reply);
     return r;
 }

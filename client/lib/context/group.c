@@ -111,7 +111,7 @@ static int group_tables(struct commd_group *g)
 }
 
 int group_from_joined(struct commd_context *ctx, const char *name, unsigned rank, unsigned size,
-                      int64_t timeout_ms, struct join_wait *w, struct commd_group **ret_group)
+                      int64_t timeout_ms, struct awaited *w, struct commd_group **ret_group)
 {
     _cleanup_(group_closep) struct commd_group *g = calloc(1, sizeof *g);
     struct msg_joined *j = &w->reply.joined;
@@ -130,7 +130,7 @@ int group_from_joined(struct commd_context *ctx, const char *name, unsigned rank
     atomic_init(&g->timeout_ms, timeout_ms);
     g->members = steal_ptr(j->members);
     g->nodes = steal_ptr(j->nodes);
-    r = board_map(w->board_fd, &g->board);
+    r = board_map(w->fd, &g->board);
     if (r)
         return r < 0 ? r : -EPROTO;
     if (j->size != size || g->board.world != size || g->board.nnodes != j->nnodes ||
@@ -143,12 +143,12 @@ int group_from_joined(struct commd_context *ctx, const char *name, unsigned rank
     g->crowded_ns = wait_crowded_ns(g->board.nlocal + (g->board.nnodes > 1));
     g->next_step = g->consumed_seen = BOARD_FIRST_STEP;
     place_joined(&g->board, g->local);
-    alive_begin(g, w->board_fd);
+    alive_begin(g, w->fd);
     *ret_group = steal_ptr(g);
     return 0;
 }
 
-static int join_error(const struct join_wait *w, struct commd_error *e)
+static int join_error(const struct awaited *w, struct commd_error *e)
 {
     const struct msg_join_failed *f = &w->reply.join_failed;
 
@@ -159,7 +159,7 @@ static int join_error(const struct join_wait *w, struct commd_error *e)
 }
 
 /* commd counts this rank in, but it cannot take part: the others shall not wait for it. */
-static void group_decline(struct commd_context *ctx, const struct join_wait *w, uint64_t id)
+static void group_decline(struct commd_context *ctx, const struct awaited *w, uint64_t id)
 {
     struct commd_group none = {.ctx = ctx, .connection = w->connection};
     struct msg m = {.type = MSG_CLIENT_LEAVE};
@@ -172,7 +172,7 @@ int group_join(struct commd_context *ctx, const char *name, unsigned rank, unsig
                int64_t timeout_ms, struct commd_group **ret_group)
 {
     struct commd_error *e = error_mine();
-    struct join_wait w = {.board_fd = -1, .doorbell = -1};
+    struct awaited w = {.fd = -1, .doorbell = -1};
     struct msg m = {.type = MSG_CLIENT_JOIN};
     int r;
 
@@ -202,7 +202,7 @@ int group_join(struct commd_context *ctx, const char *name, unsigned rank, unsig
                           "(%s); libcommd is version %s: do both come from one release?",
                           name, ctx->node, strerror(-r), commd_version());
     }
-    close_fdp(&w.board_fd);
+    close_fdp(&w.fd);
     msg_fini(&w.reply);
     return r;
 }

@@ -66,12 +66,14 @@ struct commd_group {
     struct device_group *_Atomic device; /* owned by client/lib/device/; NULL: as in the context */
 };
 
-struct join_wait {
-    struct join_wait *next;
-    uint32_t req;
+/* An answer of commd that a thread of this process waits for. */
+struct awaited {
+    struct awaited *next; /* in ctx->awaited */
+    enum msg_type answer; /* MSG_JOINED (or JOIN_FAILED), MSG_ARENA_ANSWER or MSG_GPU_ANSWER */
+    uint32_t req;         /* the number of the question, which the answer repeats */
     bool done;
-    struct msg reply;
-    int board_fd;
+    struct msg reply;    /* owned, once done */
+    int fd;              /* owned: the board, the arena, or the session's socket; -1: none came */
     int doorbell;        /* borrowed from the context */
     unsigned connection; /* on which the answer came */
 };
@@ -80,7 +82,7 @@ int group_join(struct commd_context *ctx, const char *name, unsigned rank, unsig
                int64_t timeout_ms, struct commd_group **ret_group);
 /* From commd's answer and the board's fd, which stay the caller's (tables are taken). */
 int group_from_joined(struct commd_context *ctx, const char *name, unsigned rank, unsigned size,
-                      int64_t timeout_ms, struct join_wait *w, struct commd_group **ret_group);
+                      int64_t timeout_ms, struct awaited *w, struct commd_group **ret_group);
 /* Frees @g; what messages and registered memory keep in it has gone before: group_free(). */
 void group_close(struct commd_group *g);
 /* The first failure that ended the group for this member; tells commd if the others cannot

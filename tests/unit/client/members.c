@@ -27,7 +27,7 @@ struct board_ctl *members_group(struct commd_context *const *ctx, unsigned n, ui
 
     assert_int_equal(board_create(&g, &fd, &ctl), 0);
     for (unsigned k = 0; k < n; k++) {
-        struct join_wait w = {.board_fd = fd, .doorbell = -1};
+        struct awaited w = {.fd = fd, .doorbell = -1};
 
         w.reply.joined.size = n;
         w.reply.joined.nnodes = 1;

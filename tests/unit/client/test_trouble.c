@@ -235,6 +235,13 @@ static void *answer_join(void *arg)
     if (msg_recv_fd(f->client, &m, NULL, 0, &nfds, deadline_in(5000), &why) == 0) {
         req = m.client_join.req;
         msg_fini(&m);
+        /* answers to other questions, which the number alone does not tell from this one's */
+        m = (struct msg){.type = MSG_ARENA_ANSWER};
+        m.arena_answer.req = req;
+        memset(m.arena_answer.text, 'A', 64);
+        msg_send_fd(f->client, &m, NULL, 0, deadline_in(5000));
+        m.type = MSG_GPU_ANSWER;
+        msg_send_fd(f->client, &m, NULL, 0, deadline_in(5000));
         m = (struct msg){.type = MSG_JOINED};
         m.joined.req = req;
         m.joined.size = m.joined.nnodes = 1;
@@ -250,7 +257,8 @@ static void *answer_join(void *arg)
     return NULL;
 }
 
-/* Who cannot use its board leaves: commd and the other ranks count on it. */
+/* A rank that cannot use its board leaves: commd and the other ranks count on that. What commd
+ * answers to a question of another kind is not taken for the answer to the join. */
 static void group_without_a_board_is_left(void **state)
 {
     struct cluster *c = two_ranks();

@@ -48,7 +48,7 @@ static void groups_new(struct member *m, unsigned which, struct board_ctl **ret_
 
     assert_int_equal(board_create(&g, &fd, ret_ctl), 0);
     for (unsigned k = 0; k < MEMBERS; k++) {
-        struct join_wait w = {.board_fd = fd, .doorbell = -1};
+        struct awaited w = {.fd = fd, .doorbell = -1};
 
         w.reply.joined.size = MEMBERS;
         w.reply.joined.nnodes = 1;
