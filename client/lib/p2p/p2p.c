@@ -1,26 +1,27 @@
 /* p2p.c - messages between ranks, as a state machine over the mail of the board (shm/board/mail.c)
- * that never blocks. One struct p2p per group that has ever sent or received, under one lock;
- * whoever holds it does what can be done for all pending operations of the process: a caller that
- * waits in commd_recv() also moves what other threads have started.
+ * that never blocks. A group that has ever sent or received has one struct p2p, under one lock. The
+ * thread that holds the lock does what can be done for all pending operations of the group: a
+ * caller that waits in commd_recv() also moves what other threads have started.
  *
  *   receive: POSTED -> [PULLING ->] DONE     send: QUEUED -> [OFFERED -> STREAMING ->] DONE
  *
- * A short message goes with its announcement, so its send is done as soon as there is room. A
- * long one is OFFERED, and asked for by the receive that it is matched with, which is PULLING
- * until the last part has come. A send is done when its last part is in a slot of the board: from
- * there it reaches its receiver even if this process leaves or ends.
+ * A short message goes with its announcement, so its send is done as soon as there is room. A long
+ * message is OFFERED. The receive that it is matched with asks for it, and is PULLING until the
+ * last part has come. A send is done when its last part is in a slot of the board: from there the
+ * message reaches its receiver even if this process leaves or ends.
  *
- * Who wakes me: the bell of my box, rung by every writer of a record for me, by whoever frees one
- * of my slots, by a reader that makes room in a full ring; the bell of the board for what commd
- * has to say. What if the peer dies now: commd marks it; p2p_hopeless() takes what it has sent
- * before, and gives up. What if I am stopped now: those who wait for me wait; their limits name
- * me. Others are not disturbed: nothing here is shared by more than a pair, but for my own slots.
+ * Who wakes me: the bell of my box, which is rung by every writer of a record for me, by the reader
+ * that frees one of my slots, and by the reader that makes room in a full ring; the bell of the
+ * board for what commd has to say. What if the peer dies now: commd marks the peer;
+ * p2p_hopeless() takes what the peer sent before, and gives up. What if I am stopped now: the ranks
+ * that need my messages wait, and their limits name me. Other ranks are not disturbed: only my own
+ * slots are shared by more than a pair of ranks.
  *
  * Messages of this process to itself do not touch the board.
  *
  * A rank that cannot do its part of a message (op.declined: mostly because it has no host memory
- * for one on a GPU) does it all the same, without the data: so who has the other part is told by
- * name. The sender of a short message has ended before, as ever. */
+ * for a message on a GPU) goes through the same states without the data. So the peer learns which
+ * rank failed. Only the sender of a short message does not: its send has ended before. */
 #include "client/lib/p2p/p2p.h"
 
 #include <stdarg.h>
@@ -113,7 +114,7 @@ void p2p_fini(struct p2p *p)
     free(p);
 }
 
-/* For people who ask whether the rank gets on. Only this rank writes it, under the lock. */
+/* For people who ask whether the rank gets on. Only this rank writes the number. */
 static void note_message(struct p2p *p, const struct p2p_op *op)
 {
     struct board_member *me = &p->group->board.members[p->group->local];
@@ -137,7 +138,7 @@ void p2p_end(struct p2p *p, struct p2p_op *op)
     note_message(p, op);
     TAILQ_REMOVE(&p->ops, op, all);
     op_move(op, op->work ? &p->finished : NULL);
-    if (p->users > 1) /* it may be another's */
+    if (p->users > 1) /* another thread may wait for it */
         bell_ring(&p->box->bell, &p->box->sleepers);
 }
 

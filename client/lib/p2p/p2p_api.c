@@ -1,15 +1,15 @@
-/* p2p_api.c - the calls of point-to-point, and works of it.
+/* p2p_api.c - the calls of point-to-point, and works for messages.
  *
  * Every call tries at once: most sends and many receives are done before it returns. What remains
- * is moved by whoever waits in the group (`users`), and by the context's progress thread when
- * nobody does. commd_work_wait() is such a waiter too: a thread that waits for its message takes
- * it itself, without a hand-over from another.
+ * is moved by the threads that wait for messages of the group (`users`). Where no thread waits, the
+ * context's progress thread moves it. commd_work_wait() is such a wait too: a thread that waits for
+ * its message takes the message itself, and no other thread hands it over.
  *
- * Locks: the context's plock before p2p.lock. Works that became done are collected under the
- * latter and told without it. */
+ * Locks: the context's plock before p2p.lock. Works that became done are collected under p2p.lock
+ * and told without it. */
 #include "client/lib/p2p/p2p.h"
 
-/* ---- arguments ------------------------------------------------------------------------------ */
+/* ---- arguments ------------------------------------------------------------------------------- */
 
 static int p2p_out_of_range(const char *name, const char *what, int given, unsigned most,
                             const char *or_any)

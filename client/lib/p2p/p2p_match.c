@@ -1,9 +1,9 @@
 /* p2p_match.c - which message goes to which receive. Pure: lists only.
  *
- * Receives that name their source wait in the list of that rank, the others in one list; both in
- * the order in which they were posted. A message goes to the first posted of all that accept it,
- * so the heads of the two lists are compared by their number. Messages that nobody accepts wait
- * in two lists: of their source, and of all by arrival. */
+ * Receives that name their source wait in the list of that rank, all others in one list. Both lists
+ * are in the order of posting. A message goes to the first posted of all receives that accept it:
+ * of each list the first that accepts it is taken, and the two are compared by `order`. A message
+ * that no receive accepts waits in two lists: of its source, and of all messages by arrival. */
 #include "client/lib/p2p/p2p.h"
 
 static bool accepts(const struct p2p_op *op, int tag)

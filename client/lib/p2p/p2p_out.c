@@ -1,9 +1,10 @@
-/* p2p_out.c - what goes out: messages, answers to them, parts of long ones. Everything that could
- * not be put into a ring at once stays in a list (peers that have to be told something, receives
- * that have to ask, sends that were asked) and is tried again by the next p2p_push(). */
+/* p2p_out.c - what goes out: messages, answers to messages, parts of long messages. What could not
+ * be put into a ring at once stays in a list, and the next p2p_push() tries again. The lists: peers
+ * that have to be told something (talk), receives that have to ask (pulls), sends whose receivers
+ * have asked (streams). */
 #include "client/lib/p2p/p2p.h"
 
-/* ---- records ------------------------------------------------------------------------------- */
+/* ---- records --------------------------------------------------------------------------------- */
 
 /* Some records need no credit: see shm/board/mail.c. */
 static bool needs_credit(unsigned kind)
@@ -47,7 +48,7 @@ static void emit(struct p2p *p, struct p2p_peer *peer, struct mail_rec *rec)
     group_wake_engine(p->group);
 }
 
-/* ---- out slots ------------------------------------------------------------------------------ */
+/* ---- out slots ------------------------------------------------------------------------------- */
 
 /* A receiver that is gone will not free what it was sent. */
 static bool abandoned(struct p2p *p, const struct p2p_slot *s)
@@ -158,7 +159,7 @@ static int free_rx_slot(const struct p2p_peer *peer)
     return -1;
 }
 
-/* ---- sends ---------------------------------------------------------------------------------- */
+/* ---- sends ----------------------------------------------------------------------------------- */
 
 static bool make_eager(struct p2p *p, struct p2p_peer *peer, const struct p2p_op *op,
                        struct mail_rec *rec)

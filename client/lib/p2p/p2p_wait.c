@@ -1,16 +1,16 @@
 /* p2p_wait.c - waiting for a message, and the reasons to stop.
  *
  * The wait is that of finish.c: spin, yield, sleep. A sleeper waits for two words at once: the bell
- * of its own box, which those ring who write to it, and the bell of the board, which commd rings
- * when somebody is gone. It does not announce itself as a sleeper of the board, so collectives do
- * not wake it.
+ * of its own box, which every writer to the box rings, and the bell of the board, which commd rings
+ * when a rank is gone. The sleeper does not announce itself as a sleeper of the board, so
+ * collectives do not wake it.
  *
  * Giving up. What a rank sent before it died or left is in its ring, or on its way through the
- * engines: then the engine of its node is asked (PROBE) whether anything of it is left, and the
- * answer comes behind all of it. So a message that was sent is received, whatever became of the
- * sender. A rank that is lost fails the operations that need it, no others. A limit or an interrupt
- * takes back what nobody has heard of; it breaks the group when the other side is in the middle of
- * the message. */
+ * engines. In the second case the engine of its node is asked (PROBE) whether anything is left, and
+ * the answer comes behind all that the rank has sent. So a message that was sent is received,
+ * whatever became of its sender. A rank that is lost fails the operations that need it, no others.
+ * A limit or an interrupt takes back an operation of which the other side has not heard. It breaks
+ * the group when the other side is in the middle of the message. */
 #include "client/lib/p2p/p2p.h"
 
 #include <stdarg.h>
@@ -375,7 +375,7 @@ enum wait_for p2p_waits_for(const struct p2p *p, const struct p2p_op *op)
     return board_shares_core(b, p->group->local) ? WAIT_FOR_HERE : WAIT_FOR_OTHERS;
 }
 
-/* ---- for people: board_seat() ----------------------------------------------------------------
+/* ---- for people: board_seat() -------------------------------------------------------------------
 
  * A wait belongs to the message: who waits for it in slices, and between them does nothing else
  * that takes long, waits since the first one. Of several messages the board tells the one that is
