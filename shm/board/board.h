@@ -225,7 +225,7 @@ size_t board_size(const struct board_geom *geom);
 int board_map(int fd, struct board *ret_board);
 void board_unmap(struct board *b);
 
-/* ---- commd's side: only the control pages are mapped ------------------------------------ */
+/* ---- commd's side: only the control pages are mapped ----------------------------------------- */
 struct board_ctl;
 int board_create(const struct board_geom *geom, int *ret_fd, struct board_ctl **ret_ctl);
 struct board_ctl *board_ctl_free(struct board_ctl *ctl);
@@ -294,7 +294,7 @@ void board_break(struct board_hdr *hdr, unsigned cause, int32_t rank, uint32_t p
 /* Why it is broken: an enum cause, 0 if it is not. */
 unsigned board_broken(const struct board_hdr *hdr, struct board_cause *ret_cause);
 
-/* ---- addressing --------------------------------------------------------------------------- */
+/* ---- addressing ------------------------------------------------------------------------------ */
 static inline struct board_slot *board_slot(const struct board *b, unsigned member, uint32_t step)
 {
     return &b->slots[member * BOARD_SLOTS + step % BOARD_SLOTS];

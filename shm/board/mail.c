@@ -180,7 +180,7 @@ void mail_engine_rx_init(const struct mail *m, unsigned local, struct mail_rx *r
                                .len = MAIL_ENGINE_RING};
 }
 
-/* ---- rings ---------------------------------------------------------------------------------- */
+/* ---- rings ----------------------------------------------------------------------------------- */
 
 /* Bytes behind seq that matter: small records leave their second line alone. */
 static size_t used_bytes(const struct mail_rec *rec)

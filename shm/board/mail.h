@@ -105,7 +105,7 @@ struct mail {
 
 void mail_layout(uint32_t world, uint32_t nnodes, uint32_t nlocal, struct mail *ret_mail);
 
-/* ---- addressing -------------------------------------------------------------------------- */
+/* ---- addressing ------------------------------------------------------------------------------ */
 static inline struct mail_box *mail_box(const struct mail *m, unsigned local)
 {
     return (struct mail_box *)(m->base + m->off_boxes) + local;
@@ -162,7 +162,7 @@ static inline uint32_t mail_credit(const struct mail *m)
     return m->ring / 2;
 }
 
-/* ---- rings: one writer, one reader ---------------------------------------------------------- */
+/* ---- rings: one writer, one reader ----------------------------------------------------------- */
 struct mail_tx { /* the writer's private view */
     struct mail_rec *cells;
     _Atomic uint32_t *head; /* taken by the reader */

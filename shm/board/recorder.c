@@ -150,7 +150,7 @@ bool recorder_read(const struct board_recorder *rec, unsigned i, struct recorder
     return true;
 }
 
-/* ---- by commd-gpu -----------------------------------------------------------------------------
+/* ---- by commd-gpu -------------------------------------------------------------------------------
  */
 
 void recorder_gpu_begin(struct board_recorder *rec, const struct op_desc *desc, uint64_t bytes,
@@ -244,7 +244,7 @@ void recorder_sort(struct recorder_op *ops, unsigned n)
     qsort_r(ops, n, sizeof(ops[0]), older_first, &from);
 }
 
-/* ---- sums -------------------------------------------------------------------------------------
+/* ---- sums ---------------------------------------------------------------------------------------
  */
 
 static void totals_add(uint64_t *total, const _Atomic uint64_t *sum)

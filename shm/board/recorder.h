@@ -68,7 +68,7 @@ _Static_assert(offsetof(struct board_recorder, ring) == 3520 &&
                    offsetof(struct board_recorder, gpu) == 8192,
                "part of the layout: BOARD_VERSION");
 
-/* ---- the member's side --------------------------------------------------------------------- */
+/* ---- the member's side ----------------------------------------------------------------------- */
 
 /* Is operation @seq one of those that are timed even if they are short? All members choose the
  * same ones. The golden ratio spreads them evenly and in no period that a program might have. */
@@ -117,7 +117,7 @@ static inline void recorder_count(struct board_recorder *rec, unsigned coll, uin
                           memory_order_relaxed);
 }
 
-/* ---- the reader's side ---------------------------------------------------------------------- */
+/* ---- the reader's side ----------------------------------------------------------------------- */
 
 /* A copy of an entry. */
 struct recorder_op {

@@ -19,7 +19,7 @@
 
 static _Atomic(const struct reduce_table *) chosen;
 
-/* --- which kernels --------------------------------------------------------------------- */
+/* ---- which kernels --------------------------------------------------------------------------- */
 
 /* By instruction set; reduce_cpu.c says which of them this CPU runs. */
 static const struct reduce_table *const tables[REDUCE_ISAS] = {
@@ -71,7 +71,7 @@ bool reduce_force(const char *name)
     return true;
 }
 
-/* --- the floating-point environment ---------------------------------------------------- */
+/* ---- the floating-point environment ---------------------------------------------------------- */
 
 #if defined(__x86_64__)
 enum { FP_DEFAULT = 0x1f80 };
@@ -120,7 +120,7 @@ static inline bool is_float(unsigned dtype)
 }
 _Static_assert(DTYPE_F16 + 3 == DTYPE_F64, "the floats stand side by side");
 
-/* --- entry points ---------------------------------------------------------------------- */
+/* ---- entry points ---------------------------------------------------------------------------- */
 
 /* Out of line, as reduce_copy() is: the usual call is a jump and saves no registers. */
 static __attribute__((noinline)) void reduce_in_default(reduce_fn fn, void *dst, void *dst2,

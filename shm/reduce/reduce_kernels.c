@@ -98,7 +98,7 @@ static ALWAYS_INLINE size_t unit(unsigned dtype, size_t vec_bytes)
     return dtype_is_half(dtype) ? vec_bytes / 2 : vec_bytes;
 }
 
-/* --- less than a register -------------------------------------------------------------- */
+/* ---- less than a register -------------------------------------------------------------------- */
 
 #define BYTES_OF(type, get, put)                                                                   \
     static ALWAYS_INLINE uint64_t get(const uint8_t *p)                                            \
@@ -175,7 +175,7 @@ static ALWAYS_INLINE void slim_store_part(unsigned dtype, uint8_t *p, size_t n, 
     store_bytes(p, n, raw);
 }
 
-/* --- one pass over a stretch ----------------------------------------------------------- */
+/* ---- one pass over a stretch ----------------------------------------------------------------- */
 
 struct pass {
     const uint8_t *const *src;
@@ -310,7 +310,7 @@ static ALWAYS_INLINE void pass_run(unsigned dtype, unsigned op, const struct pas
         pass_part(dtype, op, p, i);
 }
 
-/* --- whole calls ----------------------------------------------------------------------- */
+/* ---- whole calls ----------------------------------------------------------------------------- */
 
 /* All but the last lines of two sources, and returns where those begin: see copy.c. What lies
  * behind the end is not asked for: another core may be writing there. */
@@ -392,7 +392,7 @@ static ALWAYS_INLINE void run_scale(unsigned dtype, size_t size, uint8_t *dst, c
                         slim_scale(dtype, slim_load_part(dtype, src + i, end - i), scale));
 }
 
-/* --- the table ------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 /* _many() is apart so that the usual case needs no stack. */
 #define KERNEL(name, dtype, op, size)                                                              \

@@ -54,7 +54,7 @@ static ALWAYS_INLINE VEC(u8) VEC(one_nan)(unsigned dtype, VEC(u8) v)
 }
 #endif
 
-/* --- 16-bit floats: in the low half of a 32-bit lane, and as f32 ----------------------- */
+/* ---- 16-bit floats: in the low half of a 32-bit lane, and as f32 ----------------------------- */
 
 static ALWAYS_INLINE VEC(u32) VEC(bf16_expand)(VEC(u32) h)
 {

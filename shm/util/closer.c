@@ -85,7 +85,7 @@ static void no_op(int sig)
 {
 }
 
-/* ---- lanes --------------------------------------------------------------------------------- */
+/* ---- lanes ----------------------------------------------------------------------------------- */
 
 static struct lane *lane_find(struct closer *c, uint32_t uid)
 {
@@ -149,7 +149,7 @@ static void lane_done(struct closer *c, struct lane *lane)
     }
 }
 
-/* ---- threads ----------------------------------------------------------------------------- */
+/* ---- threads --------------------------------------------------------------------------------- */
 
 /* A timer whose signal goes to the calling thread. Without one (a limit of the machine) whatever
  * lingers does so to its end, in its lane. */
@@ -279,7 +279,7 @@ static void wake_or_start(struct closer *c)
     }
 }
 
-/* ---- what others call -------------------------------------------------------------------- */
+/* ---- what others call ------------------------------------------------------------------------ */
 
 int closer_new(struct closer **ret)
 {

@@ -117,7 +117,7 @@ const struct commd_error *commd_last_error(void);
 /* Bytes of one element, 0 for an unknown dtype. */
 size_t commd_dtype_size(int dtype);
 
-/* ---- context ------------------------------------------------------------------------- */
+/* ---- context --------------------------------------------------------------------------------- */
 
 struct commd_options {
     size_t size;        /* sizeof(struct commd_options) */
@@ -149,7 +149,7 @@ const char *commd_node_name(const struct commd_context *context);
 typedef int (*commd_interrupt_fn)(void *arg);
 void commd_set_interrupt(struct commd_context *context, commd_interrupt_fn fn, void *arg);
 
-/* ---- registered memory ------------------------------------------------------------------ */
+/* ---- registered memory ----------------------------------------------------------------------- */
 
 /* Allocates @bytes bytes (0 is taken for 1) of zeros that the members of a group on one node can
  * work in without copying. An all_reduce from 64 KiB on does (512 KiB where there are more ranks
@@ -179,7 +179,7 @@ int commd_alloc(struct commd_context *context, size_t bytes, void **ret_ptr);
  * it is not, and nothing was done. */
 int commd_free(void *ptr);
 
-/* ---- groups -------------------------------------------------------------------------- */
+/* ---- groups ---------------------------------------------------------------------------------- */
 
 /* Joins group @name (1 to 255 bytes) as @rank of @size and returns when all ranks have
  * joined. A name belongs to a job: commd knows it as "JOB/NAME", of 255 bytes at most, where the
@@ -215,7 +215,7 @@ void commd_group_set_timeout(struct commd_group *group, int64_t timeout_ms);
 int commd_group_split(struct commd_group *parent, int colour, int key, int64_t timeout_ms,
                       struct commd_group **ret_group);
 
-/* ---- collectives ----------------------------------------------------------------------
+/* ---- collectives --------------------------------------------------------------------------------
  * @count is in elements. Buffers of count 0 may be NULL. Send and receive buffers may be the
  * same address where noted ("in place"), else they must not overlap.
  *
@@ -269,7 +269,7 @@ int commd_all_to_all_v(struct commd_group *group, const void *send, const size_t
 /* Returns when every rank has called it. */
 int commd_barrier(struct commd_group *group);
 
-/* ---- point to point -------------------------------------------------------------------
+/* ---- point to point -----------------------------------------------------------------------------
  * Independent of collectives. A message is matched by (source, tag), in the order in which that
  * source sent messages with that tag; messages with other tags may overtake it. Sends and
  * receives of a group may be made by several threads at once. A rank may send to itself.
@@ -299,7 +299,7 @@ int commd_send(struct commd_group *group, const void *buf, size_t count, int dty
 int commd_recv(struct commd_group *group, void *buf, size_t count, int dtype, int source, int tag,
                struct commd_status *ret_status);
 
-/* ---- any operation, blocking or not -----------------------------------------------------
+/* ---- any operation, blocking or not -------------------------------------------------------------
  * Fields that an operation does not use are ignored. */
 enum commd_coll {
     COMMD_BARRIER = 0,
@@ -384,7 +384,7 @@ int commd_work_wait(struct commd_work *work, int64_t timeout_ms);
 /* Drops the handle; a pending operation continues. NULL is fine. */
 void commd_work_free(struct commd_work *work);
 
-/* ---- tensors on GPUs ----------------------------------------------------------------------
+/* ---- tensors on GPUs ----------------------------------------------------------------------------
  * An operation's buffers lie in host memory or in memory of one GPU, all of them. A barrier is one
  * on a GPU if commd_op.memory is COMMD_MEMORY_CUDA. All operations, types and operators are there
  * for both. Ranks of a group may differ in it, see COMMD_DEVICE_PATH in commd(3).

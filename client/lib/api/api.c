@@ -17,7 +17,7 @@ PUBLIC size_t commd_dtype_size(int dtype)
     return dtype < 0 ? 0 : dtype_size((unsigned)dtype);
 }
 
-/* ---- context ------------------------------------------------------------------------------ */
+/* ---- context --------------------------------------------------------------------------------- */
 
 /* @zero: may it be 0? */
 static int env_seconds(const char *name, int fallback_s, bool zero, int64_t *ret_ms)
@@ -188,7 +188,7 @@ PUBLIC void commd_set_interrupt(struct commd_context *ctx, commd_interrupt_fn fn
     ctx->interrupt = fn;
 }
 
-/* ---- groups ------------------------------------------------------------------------------- */
+/* ---- groups ---------------------------------------------------------------------------------- */
 
 PUBLIC int commd_group_join(struct commd_context *ctx, const char *name, int rank, int size,
                             int64_t timeout_ms, struct commd_group **ret_group)
@@ -301,7 +301,7 @@ PUBLIC void commd_group_set_timeout(struct commd_group *g, int64_t timeout_ms)
     atomic_store(&g->timeout_ms, timeout_ms < 0 ? -1 : timeout_ms);
 }
 
-/* ---- collectives --------------------------------------------------------------------------- */
+/* ---- collectives ----------------------------------------------------------------------------- */
 
 /* A program built against an older commd.h gives less of it. */
 enum { OP_SIZE_MIN = offsetof(struct commd_op, send_counts) };

@@ -67,7 +67,7 @@ void arena_unlock(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- mappings ------------------------------------------------------------------------------ */
+/* ---- mappings -------------------------------------------------------------------------------- */
 
 int arena_map(int fd, size_t size, uint8_t **ret_base)
 {

@@ -7,7 +7,7 @@
 
 enum { ARENA_PAGE = PLAN_PAGE };
 
-/* ---- ours (arena.c) -------------------------------------------------------------------- */
+/* ---- ours (arena.c) -------------------------------------------------------------------------- */
 
 /* Are all @len bytes at @p part of one allocation that members of @ctx's groups may work in?
  * Then which arena, and where in it. */
@@ -29,7 +29,7 @@ int arena_map(int fd, size_t size, uint8_t **ret_base);
 /* Has the kernel provide the pages now. -ENOMEM: there are not so many. */
 int arena_populate(void *p, size_t len);
 
-/* ---- of other members (peer_arena.c) ------------------------------------------------------- */
+/* ---- of other members (peer_arena.c) --------------------------------------------------------- */
 
 struct peer_arena {
     uint64_t arena;

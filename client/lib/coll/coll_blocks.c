@@ -29,7 +29,7 @@ static size_t block_len(const struct run *r, unsigned k, uint32_t c)
     return plan_block_count(&r->plan, k, c) * r->plan.esize;
 }
 
-/* ---- all_gather ---------------------------------------------------------------------------- */
+/* ---- all_gather ------------------------------------------------------------------------------ */
 
 void all_gather_put(struct run *r, uint32_t c)
 {
@@ -68,7 +68,7 @@ void all_gather_get(struct run *r, uint32_t c)
     }
 }
 
-/* ---- reduce_scatter ------------------------------------------------------------------------ */
+/* ---- reduce_scatter -------------------------------------------------------------------------- */
 
 void reduce_scatter_put(struct run *r, uint32_t c)
 {

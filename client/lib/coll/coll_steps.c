@@ -27,13 +27,13 @@ void reduce_members(const struct run *r, uint32_t c, void *dst, void *dst2, cons
         reduce_n(r->plan.dtype, r->plan.redop, dst, src, b->nlocal, n);
 }
 
-/* ---- barrier ----------------------------------------------------------------------------- */
+/* ---- barrier --------------------------------------------------------------------------------- */
 
 static void do_nothing(struct run *r, uint32_t c)
 {
 }
 
-/* ---- all_reduce, reduce ------------------------------------------------------------------ */
+/* ---- all_reduce, reduce ---------------------------------------------------------------------- */
 
 static void my_slice(const struct run *r, uint32_t c, size_t *ret_lo, size_t *ret_hi)
 {
@@ -165,7 +165,7 @@ static void reduce_get(struct run *r, uint32_t c)
         all_reduce_get(r, c);
 }
 
-/* ---- broadcast --------------------------------------------------------------------------- */
+/* ---- broadcast ------------------------------------------------------------------------------- */
 
 static void broadcast_put(struct run *r, uint32_t c)
 {
@@ -188,7 +188,7 @@ static void broadcast_get(struct run *r, uint32_t c)
     copy_result(r, r->recv + step_offset(r, c), from, step_bytes(r, c));
 }
 
-/* ---- the table ----------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 /* The first step is also where descriptions are compared, for which run.c waits for all. */
 bool ready_at_root(struct run *r, uint32_t c)

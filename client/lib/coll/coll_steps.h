@@ -101,7 +101,8 @@ void reduce_members(const struct run *r, uint32_t c, void *dst, void *dst2, cons
 bool ready_at_root(struct run *r, uint32_t c);
 bool ready_from_root(struct run *r, uint32_t c);
 
-/* coll_blocks.c */
+/* ---- coll_blocks.c --------------------------------------------------------------------------- */
+
 void all_gather_put(struct run *r, uint32_t c);
 void all_gather_own(struct run *r, uint32_t c);
 void all_gather_get(struct run *r, uint32_t c);

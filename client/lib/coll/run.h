@@ -83,7 +83,9 @@ struct coll_steps {
 };
 extern const struct coll_steps coll_steps[COLL_COUNT];
 
-/* lists.c: copies what @op gives per rank; *ret_lists is NULL if it gives nothing. -ENOMEM. */
+/* ---- lists.c --------------------------------------------------------------------------------- */
+
+/* Copies what @op gives per rank; *ret_lists is NULL if it gives nothing. -ENOMEM. */
 int lists_copy(const struct commd_group *g, const struct commd_op *op, struct op_lists **ret_lists);
 static inline int lists_make(const struct commd_group *g, const struct commd_op *op,
                              struct op_lists **ret_lists)

@@ -26,7 +26,7 @@ struct question {
     bool from[];             /* by node of the group: has answered */
 };
 
-/* ---- the answers ------------------------------------------------------------------------ */
+/* ---- the answers ----------------------------------------------------------------------------- */
 
 static void add_absent(struct question *q, const char *node, unsigned count, int rank,
                        const char *ranks)
@@ -66,7 +66,7 @@ void absent_answer(struct commd_context *ctx, const struct msg_absent *m)
             take_answer(q, m);
 }
 
-/* ---- the question ----------------------------------------------------------------------- */
+/* ---- the question ---------------------------------------------------------------------------- */
 
 static struct question *absent_ask_nodes(const struct commd_group *g, uint64_t seq)
 {
@@ -122,7 +122,7 @@ void absent_free(struct question **q)
     free(old);
 }
 
-/* ---- the words -------------------------------------------------------------------------- */
+/* ---- the words ------------------------------------------------------------------------------- */
 
 /* Members of this node that have not begun the operation, from the board itself. */
 static void add_here(struct question *q, const struct commd_group *g, uint64_t seq)

@@ -43,7 +43,7 @@ enum { LOCK_MS = 10000, START_MS = 10000, POLL_MS = 10, TELL_MAX = 400 };
 
 extern char **environ;
 
-/* ---- may we, and what ------------------------------------------------------------------- */
+/* ---- may we, and what ------------------------------------------------------------------------ */
 
 enum may { MAY_NOT, MAY_WITHOUT_SERVICE, MAY_ALWAYS };
 
@@ -127,7 +127,7 @@ static int find_program(char *path, size_t size)
                      "library, in " COMMD_SBINDIR ", or in PATH: set COMMD_DAEMON to where it is");
 }
 
-/* ---- starting it ------------------------------------------------------------------------ */
+/* ---- starting it ----------------------------------------------------------------------------- */
 
 /* posix_spawn() and not fork(): a rank has threads, and may have most of the memory. */
 static int spawn(const char *program, int out, pid_t *ret_pid)
@@ -287,7 +287,7 @@ static int start_or_join(const char *dir, const char *path, int64_t deadline_ms,
     return code;
 }
 
-/* ---- the search ------------------------------------------------------------------------- */
+/* ---- the search ------------------------------------------------------------------------------ */
 
 int autostart_search(char *ret_path, size_t size, int64_t deadline_ms, int *ret_sock,
                      bool *ret_left)
