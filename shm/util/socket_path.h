@@ -1,8 +1,7 @@
-/* socket_path.h - where a commd is found when nobody named its socket: the system's, else the
- * user's own. Clients, commctl and a commd that serves one user must all come to the same answer.
- */
-#ifndef COMMD_PLACE_H
-#define COMMD_PLACE_H
+/* socket_path.h - where a commd is found when its socket was not named: the system's, else the
+ * user's own. Clients, commctl and a commd that serves one user must all find the same path. */
+#ifndef COMMD_SOCKET_PATH_H
+#define COMMD_SOCKET_PATH_H
 
 #include "shm/util/base.h"
 
