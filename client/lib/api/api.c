@@ -257,12 +257,11 @@ PUBLIC void commd_group_leave(struct commd_group *g)
 
 PUBLIC int commd_group_abort(struct commd_group *g, const char *reason)
 {
-    struct msg m = {.type = MSG_CLIENT_ABORT};
+    struct msg m = {.type = MSG_CLIENT_ABORT, .client_abort.group = g->board.group};
     int r = usable(g->ctx, "abort");
 
     if (r)
         return r;
-    m.client_abort.group = g->board.group;
     snprintf(m.client_abort.text, sizeof m.client_abort.text, "rank %u aborted the group: %.400s",
              g->rank, reason && *reason ? reason : "no reason given");
     if (control_send_of(g, &m))

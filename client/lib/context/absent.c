@@ -70,7 +70,8 @@ void absent_answer(struct commd_context *ctx, const struct msg_absent *m)
 
 static struct question *absent_ask_nodes(const struct commd_group *g, uint64_t seq)
 {
-    struct msg m = {.type = MSG_CLIENT_ASK_ABSENT};
+    struct msg m = {.type = MSG_CLIENT_ASK_ABSENT,
+                    .client_ask_absent = {.group = g->board.group, .seq = seq}};
     struct question *q = calloc(1, sizeof *q + g->board.nnodes * sizeof q->from[0]);
     struct commd_context *ctx = g->ctx;
 
@@ -85,8 +86,6 @@ static struct question *absent_ask_nodes(const struct commd_group *g, uint64_t s
     q->next = ctx->questions;
     ctx->questions = q;
     pthread_mutex_unlock(&ctx->lock);
-    m.client_ask_absent.group = g->board.group;
-    m.client_ask_absent.seq = seq;
     if (control_send_of(g, &m))
         q->until_ms = 0; /* nobody is there to answer */
     return q;

@@ -53,19 +53,20 @@ static void own_run(char buf[MSG_NAME_MAX])
 static int control_hello(struct commd_context *ctx, int sock, int64_t deadline_ms,
                          bool *ret_leaving)
 {
-    struct msg m = {.type = MSG_CLIENT_HELLO}, reply = {0};
+    struct msg m = {.type = MSG_CLIENT_HELLO,
+                    .client_hello = {.version = MSG_VERSION,
+                                     .waits_rank = ctx->waits_rank,
+                                     .waits_size = ctx->waits_size}};
+    struct msg reply = {0};
     const char *why = NULL;
     unsigned nfds;
     int r;
 
-    m.client_hello.version = MSG_VERSION;
     snprintf(m.client_hello.program, sizeof m.client_hello.program, "%.63s",
              program_invocation_short_name);
     own_command(m.client_hello.command);
     own_run(m.client_hello.job);
     memcpy(m.client_hello.waits_for, ctx->waits_for, sizeof ctx->waits_for);
-    m.client_hello.waits_rank = ctx->waits_rank;
-    m.client_hello.waits_size = ctx->waits_size;
     r = msg_send_fd(sock, &m, NULL, 0, deadline_ms);
     if (r == 0 || r == -ECONNRESET) /* who refuses us may be gone before our hello is out */
         r = msg_recv_fd(sock, &reply, NULL, 0, &nfds, deadline_ms, &why);
@@ -158,6 +159,13 @@ static int send_locked(struct commd_context *ctx, const struct msg *msg)
     return r;
 }
 
+static void leave_unwanted(struct commd_context *ctx, uint64_t group)
+{
+    struct msg leave = {.type = MSG_CLIENT_LEAVE, .client_leave.group = group};
+
+    send_locked(ctx, &leave);
+}
+
 int control_send_of(const struct commd_group *g, const struct msg *msg)
 {
     struct commd_context *ctx = g->ctx;
@@ -207,9 +215,7 @@ static void control_dispatch(struct commd_context *ctx, struct msg *m, int *fds,
         if (nfds == 2 && m->joined.new_doorbell)
             take_doorbell(ctx, steal_fd(&fds[1]));
         if (!w) {
-            struct msg leave = {.type = MSG_CLIENT_LEAVE};
-            leave.client_leave.group = m->joined.group;
-            (void)msg_send_fd(ctx->sock, &leave, NULL, 0, deadline_in(FRAME_MS));
+            leave_unwanted(ctx, m->joined.group);
         } else if (nfds >= 1) {
             w->fd = steal_fd(&fds[0]);
         }
@@ -435,11 +441,8 @@ int control_join(struct commd_context *ctx, const struct msg *msg, struct awaite
         r = await_join(ctx, w, &m.client_join, deadline_ms);
         wait_end(ctx, w);
         /* the answer may have come after the decision to give up */
-        if (r && w->done && w->reply.type == MSG_JOINED) {
-            struct msg leave = {.type = MSG_CLIENT_LEAVE};
-            leave.client_leave.group = w->reply.joined.group;
-            (void)msg_send_fd(ctx->sock, &leave, NULL, 0, deadline_in(FRAME_MS));
-        }
+        if (r && w->done && w->reply.type == MSG_JOINED)
+            leave_unwanted(ctx, w->reply.joined.group);
     }
     pthread_mutex_unlock(&ctx->lock);
     if (r) {
@@ -451,19 +454,10 @@ int control_join(struct commd_context *ctx, const struct msg *msg, struct awaite
 
 /* ---- arenas ---------------------------------------------------------------------------------- */
 
-static struct msg arena_add(uint64_t arena, size_t size)
-{
-    struct msg m = {.type = MSG_ARENA_ADD};
-
-    m.arena_add.arena = arena;
-    m.arena_add.size = size;
-    return m;
-}
-
 int control_arena_add(struct commd_context *ctx, uint64_t arena, size_t size, int fd)
 {
     struct awaited w = {.fd = -1, .doorbell = -1};
-    struct msg m = arena_add(arena, size);
+    struct msg m = {.type = MSG_ARENA_ADD, .arena_add = {.arena = arena, .size = size}};
     int r;
 
     pthread_mutex_lock(&ctx->lock);
@@ -482,7 +476,7 @@ int control_arena_add(struct commd_context *ctx, uint64_t arena, size_t size, in
 /* If this fails the connection is lost, and commd forgets all arenas of this process. */
 void control_arena_again(struct commd_context *ctx, uint64_t arena, size_t size, int fd)
 {
-    struct msg m = arena_add(arena, size);
+    struct msg m = {.type = MSG_ARENA_ADD, .arena_add = {.arena = arena, .size = size}};
 
     pthread_mutex_lock(&ctx->lock);
     if (ctx->sock >= 0 && msg_send_fd(ctx->sock, &m, &fd, 1, deadline_in(FRAME_MS)))
@@ -492,9 +486,8 @@ void control_arena_again(struct commd_context *ctx, uint64_t arena, size_t size,
 
 void control_arena_del(struct commd_context *ctx, uint64_t arena)
 {
-    struct msg m = {.type = MSG_ARENA_DEL};
+    struct msg m = {.type = MSG_ARENA_DEL, .arena_del.arena = arena};
 
-    m.arena_del.arena = arena;
     pthread_mutex_lock(&ctx->lock);
     if (!atomic_load(&ctx->lost))
         send_locked(ctx, &m);
@@ -505,7 +498,8 @@ bool control_arena_ask(const struct commd_group *g, unsigned rank, uint64_t aren
                        struct awaited *w)
 {
     struct commd_context *ctx = g->ctx;
-    struct msg m = {.type = MSG_ARENA_ASK};
+    struct msg m = {.type = MSG_ARENA_ASK,
+                    .arena_ask = {.rank = rank, .group = g->board.group, .arena = arena}};
     bool sent = false;
 
     *w = (struct awaited){.fd = -1, .doorbell = -1};
@@ -513,9 +507,6 @@ bool control_arena_ask(const struct commd_group *g, unsigned rank, uint64_t aren
     if (!atomic_load(&ctx->lost) && g->connection == atomic_load(&ctx->connection)) {
         wait_begin(ctx, MSG_ARENA_ANSWER, w);
         m.arena_ask.req = w->req;
-        m.arena_ask.rank = rank;
-        m.arena_ask.group = g->board.group;
-        m.arena_ask.arena = arena;
         sent = send_locked(ctx, &m) == 0;
         if (!sent)
             wait_end(ctx, w);

@@ -47,11 +47,10 @@ static bool fail_first(struct commd_group *g, const struct commd_error *why)
 
 void group_give_up(struct commd_group *g, const struct commd_error *why)
 {
-    struct msg m = {.type = MSG_CLIENT_ABORT};
+    struct msg m = {.type = MSG_CLIENT_ABORT, .client_abort.group = g->board.group};
 
     if (!fail_first(g, why))
         return;
-    m.client_abort.group = g->board.group;
     snprintf(m.client_abort.text, sizeof m.client_abort.text, "rank %u gave up: %.440s", g->rank,
              why->message);
     control_send_of(g, &m);
@@ -162,9 +161,8 @@ static int join_error(const struct awaited *w, struct commd_error *e)
 static void group_decline(struct commd_context *ctx, const struct awaited *w, uint64_t id)
 {
     struct commd_group none = {.ctx = ctx, .connection = w->connection};
-    struct msg m = {.type = MSG_CLIENT_LEAVE};
+    struct msg m = {.type = MSG_CLIENT_LEAVE, .client_leave.group = id};
 
-    m.client_leave.group = id;
     control_send_of(&none, &m);
 }
 
@@ -173,11 +171,9 @@ int group_join(struct commd_context *ctx, const char *name, unsigned rank, unsig
 {
     struct commd_error *e = error_mine();
     struct awaited w = {.fd = -1, .doorbell = -1};
-    struct msg m = {.type = MSG_CLIENT_JOIN};
+    struct msg m = {.type = MSG_CLIENT_JOIN, .client_join = {.rank = rank, .size = size}};
     int r;
 
-    m.client_join.rank = rank;
-    m.client_join.size = size;
     m.client_join.timeout_ms = timeout_ms < 0 ? 0 : (uint64_t)timeout_ms;
     snprintf(m.client_join.name, sizeof m.client_join.name, "%s", name);
     r = control_join(ctx, &m, &w, deadline_in(timeout_ms));
