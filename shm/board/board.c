@@ -608,6 +608,7 @@ void op_balance_add_by(uint64_t key, struct op_balance *bal, unsigned world, uns
     uint64_t pair = (uint64_t)from * world + to + 1, n = sign < 0 ? -count : count;
     uint64_t h = hash_add(hash_add(key, pair), count);
 
+    assert(from < world && to < world && (sign == 1 || sign == -1));
     if (!count)
         return;
     bal->hash += sign < 0 ? -h : h;

@@ -297,6 +297,7 @@ unsigned board_broken(const struct board_hdr *hdr, struct board_cause *ret_cause
 /* ---- addressing ------------------------------------------------------------------------------ */
 static inline struct board_slot *board_slot(const struct board *b, unsigned member, uint32_t step)
 {
+    invariant(member < b->nlocal);
     return &b->slots[member * BOARD_SLOTS + step % BOARD_SLOTS];
 }
 
@@ -316,6 +317,7 @@ static inline size_t board_offset(const struct board *b, uint32_t step, size_t l
 static inline uint8_t *board_window(const struct board *b, unsigned member, uint32_t step,
                                     size_t len)
 {
+    invariant(member < b->nlocal);
     return b->window + ((size_t)member * b->depth + step % b->depth) * b->chunk +
            board_offset(b, step, len);
 }
@@ -332,6 +334,7 @@ static inline bool board_shares_core(const struct board *b, unsigned me)
 {
     uint32_t core = core_now();
 
+    invariant(me < b->nlocal);
     if (unlikely(atomic_load_explicit(&b->on_core[me], memory_order_relaxed) != core))
         atomic_store_explicit(&b->on_core[me], core, memory_order_relaxed);
     for (unsigned m = 0; m < b->nlocal; m++)
@@ -360,6 +363,7 @@ static inline bool board_engine_here(const struct board *b)
 /* What the other one of two nodes has for @step, see plan_swaps(). */
 static inline uint8_t *board_theirs(const struct board *b, uint32_t step, size_t len)
 {
+    invariant(b->nnodes == 2);
     return board_result(b, step, len) + (size_t)b->depth * b->chunk;
 }
 
@@ -369,6 +373,7 @@ static inline uint8_t *board_theirs(const struct board *b, uint32_t step, size_t
 static inline uint64_t *board_counts(const struct board *b, unsigned member, uint32_t step,
                                      unsigned row)
 {
+    invariant(b->nnodes > 1 && member < b->nlocal && row < 2);
     return b->counts + (((size_t)member * b->depth + step % b->depth) * 2 + row) * b->world;
 }
 

@@ -110,6 +110,7 @@ uint8_t *mail_out(const struct mail *m, unsigned local, unsigned slot)
 {
     uint8_t *mine = m->base + m->off_out + local * out_size(m);
 
+    assert(local < m->nlocal && slot < m->slots);
     /* on one node all are of one size */
     if (slot < MAIL_EAGER_NET)
         return mine + (size_t)slot * MAIL_EAGER_MAX;
@@ -118,17 +119,20 @@ uint8_t *mail_out(const struct mail *m, unsigned local, unsigned slot)
 
 uint8_t *mail_in(const struct mail *m, unsigned local, unsigned slot)
 {
+    assert(local < m->nlocal && slot < MAIL_IN_SLOTS);
     return m->base + m->off_in + ((size_t)local * MAIL_IN_SLOTS + slot) * m->chunk;
 }
 
 uint8_t *mail_rx_slot(const struct mail *m, unsigned local, unsigned src, unsigned rx)
 {
+    assert(local < m->nlocal && src < m->world && rx < MAIL_RX_SLOTS);
     return m->base + m->off_rx +
            (((size_t)local * m->world + src) * MAIL_RX_SLOTS + rx) * m->rx_bytes;
 }
 
 static _Atomic uint32_t *head_of(const struct mail *m, unsigned local, unsigned src)
 {
+    assert(local < m->nlocal && src < m->world);
     return (_Atomic uint32_t *)(m->base + m->off_heads +
                                 local * lines(m->world * sizeof(uint32_t))) +
            src;
@@ -141,6 +145,7 @@ static struct mail_rec *cells_of(const struct mail *m, unsigned local, unsigned 
 
 static struct mail_rec *engine_cells_of(const struct mail *m, unsigned local)
 {
+    assert(local < m->nlocal && m->nnodes > 1);
     return (struct mail_rec *)(m->base + m->off_engine_rings) + (size_t)local * MAIL_ENGINE_RING;
 }
 

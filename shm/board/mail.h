@@ -108,6 +108,7 @@ void mail_layout(uint32_t world, uint32_t nnodes, uint32_t nlocal, struct mail *
 /* ---- addressing ------------------------------------------------------------------------------ */
 static inline struct mail_box *mail_box(const struct mail *m, unsigned local)
 {
+    invariant(local < m->nlocal);
     return (struct mail_box *)(m->base + m->off_boxes) + local;
 }
 
@@ -128,6 +129,7 @@ static inline uint32_t mail_offset(uint32_t n, size_t len)
 /* Bytes of the payload of record @id that are in the slot, as its sender says. */
 static inline uint32_t mail_filled(const struct mail_box *sender, unsigned slot, uint32_t id)
 {
+    invariant(slot < MAIL_OUT_SLOTS);
     /* acquire: pairs with the release in mail_fill_to() */
     uint64_t word = atomic_load_explicit(&sender->fill[slot].word, memory_order_acquire);
 
@@ -136,6 +138,7 @@ static inline uint32_t mail_filled(const struct mail_box *sender, unsigned slot,
 
 static inline void mail_fill_to(struct mail_box *me, unsigned slot, uint32_t id, uint32_t bytes)
 {
+    invariant(slot < MAIL_OUT_SLOTS);
     atomic_store_explicit(&me->fill[slot].word, (uint64_t)id << 32 | bytes, memory_order_release);
 }
 

@@ -63,6 +63,7 @@ void place_member(const struct board *b, unsigned local, unsigned node, place_fn
     struct mail_rx rx;
     struct page_range rings, in, slots;
 
+    assert(local < b->nlocal);
     mail_rx_init(m, local, 0, &rx);
     rings = whole_pages(rx.cells, (size_t)m->world * m->ring * sizeof *rx.cells);
     if (rings.len && !bind(rings.at, rings.len, node)) {

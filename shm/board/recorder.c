@@ -29,6 +29,7 @@ void recorder_begin(struct board_recorder *rec, uint64_t head, uint64_t bytes, u
 {
     struct recorder_entry *e = &rec->ring[(uint32_t)head % RECORDER_RING];
 
+    assert((head >> 32 & 0xff) < COLL_COUNT);
     atomic_store_explicit(&e->head, 0, memory_order_relaxed);
     /* release: who sees what comes behind sees that it is being written */
     atomic_thread_fence(memory_order_release);
@@ -91,6 +92,7 @@ void recorder_end(struct board_recorder *recs, unsigned n, unsigned me, uint64_t
     uint64_t begun = atomic_load_explicit(&e->begun_ns, memory_order_relaxed);
     uint64_t took = ended_ns > begun ? ended_ns - begun : 0, last, waited;
 
+    assert(me < n && (head >> 32 & 0xff) < COLL_COUNT);
     if (weight) {
         last = began_last(recs, n, head);
         waited = last > begun ? MIN(last - begun, took) : 0;
@@ -158,6 +160,7 @@ void recorder_gpu_begin(struct board_recorder *rec, const struct op_desc *desc, 
 {
     struct recorder_gpu_entry *e = &rec->gpu[(uint32_t)desc->seq % RECORDER_GPU_RING];
 
+    assert(desc->seq && desc->coll < COLL_COUNT);
     atomic_store_explicit(&e->head, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release); /* as in recorder_begin() */
     atomic_store_explicit(&e->bytes, bytes, memory_order_relaxed);

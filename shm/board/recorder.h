@@ -110,6 +110,7 @@ static inline void recorder_count(struct board_recorder *rec, unsigned coll, uin
 {
     struct recorder_sums *s = &rec->of[coll];
 
+    invariant(coll < COLL_COUNT);
     /* the only writer: no read-modify-write is needed */
     atomic_store_explicit(&s->ops, atomic_load_explicit(&s->ops, memory_order_relaxed) + 1,
                           memory_order_relaxed);

@@ -35,6 +35,7 @@ unsigned team_ns(unsigned nlocal, const struct team_machine *machine, unsigned t
     unsigned near = ranks_of_cache(nlocal, machine), teams;
     bool far = nlocal > near;
 
+    assert(nlocal > 0 && team <= nlocal);
     if (!team)
         return (far ? FAR : NEAR) + more(near) * MORE_NEAR + (nlocal - near) * MORE_FAR +
                more(nlocal) * READER;
@@ -48,6 +49,7 @@ unsigned team_size(unsigned nlocal, const struct team_machine *machine)
 {
     unsigned best = 0, near = ranks_of_cache(nlocal, machine);
 
+    assert(nlocal > 0);
     if (nlocal < TEAM_RANKS_MIN || nlocal > machine->cpus)
         return 0;
     for (unsigned k = 2; k <= near && k < nlocal; k++)

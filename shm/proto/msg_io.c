@@ -102,6 +102,7 @@ static int send_all(int sock, const char *buf, size_t len, const int *fds, unsig
 
 int msg_send_fd(int sock, const struct msg *msg, const int *fds, unsigned nfds, int64_t deadline_ms)
 {
+    assert(!nfds || fds);
     _cleanup_(freep) void *frame = NULL;
     size_t len;
     int r;

@@ -98,6 +98,7 @@ int memfd_map(int fd, size_t len, void **ret_map)
 {
     void *map = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
+    assert(len > 0);
     if (map == MAP_FAILED)
         return -errno;
     *ret_map = map;
@@ -110,6 +111,7 @@ int memfd_map_at(int fd, size_t len, size_t align, void **ret_map)
     uint8_t *all = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     uint8_t *base;
 
+    assert(align > 0 && (align & (align - 1)) == 0);
     if (all == MAP_FAILED)
         return -errno;
     base = (uint8_t *)ALIGN_UP((uintptr_t)all, (uintptr_t)align);

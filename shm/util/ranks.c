@@ -5,6 +5,7 @@
 
 void rank_list_init(struct rank_list *list, char *buf, size_t len)
 {
+    assert(len >= 8);
     *list = (struct rank_list){.buf = buf, .len = len, .lowest = -1};
     buf[0] = 0;
 }

@@ -75,6 +75,7 @@ int arena_map(int fd, size_t size, uint8_t **ret_base)
     uint8_t *all = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     uint8_t *base;
 
+    assert(fd >= 0 && size > 0);
     if (all == MAP_FAILED)
         return -errno;
     base = (uint8_t *)ALIGN_UP((uintptr_t)all, (uintptr_t)align);
@@ -162,6 +163,8 @@ static int arena_new(struct commd_context *ctx, size_t size, struct arena **ret_
 /* With the lock held. Takes @len bytes of a free block; NULL: there is no such, or no memory. */
 static struct block *arena_block_take(struct arena *a, size_t len)
 {
+    assert_held(&lock);
+    assert(len > 0 && len % ARENA_PAGE == 0);
     for (struct block *b = a->blocks; b; b = b->next) {
         if (b->used || b->fenced || b->len < len)
             continue;
@@ -189,6 +192,8 @@ static bool block_is_free(const struct block *b)
 /* With the lock held. */
 static void block_give(struct arena *a, struct block *block)
 {
+    assert_held(&lock);
+    assert(block->used && a->live > 0);
     block->used = false;
     a->live--;
     for (struct block *b = a->blocks; b;) {
@@ -207,6 +212,7 @@ static void block_give(struct arena *a, struct block *block)
 /* With the lock held: the arena in which @p is, and the block, if it is used. */
 static struct block *block_of(const void *p, struct arena **ret_arena)
 {
+    assert_held(&lock);
     for (struct arena *a = arenas; a; a = a->next) {
         size_t at = (size_t)((const uint8_t *)p - a->base);
 
@@ -251,6 +257,7 @@ void arena_fence(void *p, size_t len)
     struct arena *a;
     struct block *b;
 
+    assert(len > 0);
     if (hi <= lo)
         return;
     pthread_mutex_lock(&lock);
@@ -286,6 +293,7 @@ static void let_go(struct arena *a)
 {
     struct arena **p = &arenas;
 
+    assert_held(&lock);
     if (a->live)
         return;
     while (*p != a)
@@ -301,6 +309,7 @@ static void let_go(struct arena *a)
 /* With the lock held. */
 static struct block *take_shared(struct commd_context *ctx, size_t len, struct arena **ret_arena)
 {
+    assert_held(&lock);
     for (struct arena *a = arenas; a; a = a->next) {
         struct block *b =
             a->ctx == ctx && a->size == ARENA_SHARED ? arena_block_take(a, len) : NULL;

@@ -27,6 +27,7 @@ const struct peer_arena *peer_arena_find(const struct commd_group *g, unsigned m
 {
     const struct peer_arenas *all = g->peer_arenas ? g->peer_arenas[member] : NULL;
 
+    assert(member < g->board.nlocal && member != g->local);
     for (unsigned i = 0; all && i < all->n; i++)
         if (all->list[i].arena == arena)
             return &all->list[i];
@@ -60,6 +61,7 @@ bool peer_arena_add(struct commd_group *g, unsigned member, uint64_t arena, int 
     struct peer_arena p = {.arena = arena};
     struct peer_arenas *all;
 
+    assert(member < g->board.nlocal && member != g->local);
     if (!g->peer_arenas)
         g->peer_arenas = calloc(g->board.nlocal, sizeof *g->peer_arenas);
     if (g->peer_arenas && !g->peer_arenas[member])

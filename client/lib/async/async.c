@@ -77,6 +77,7 @@ static int submit(struct commd_group *g, struct commd_work *works, unsigned n)
     struct commd_context *ctx = g->ctx;
     int r;
 
+    assert(n > 0);
     pthread_mutex_lock(&ctx->plock);
     r = progress_start(ctx);
     if (r == 0)
@@ -102,6 +103,7 @@ void async_queue(struct commd_work *w)
 {
     struct commd_context *ctx = w->ctx;
 
+    assert(w->group && !is_p2p(&w->op));
     pthread_mutex_lock(&ctx->plock);
     queue_locked(w->group, w, 1);
     pthread_mutex_unlock(&ctx->plock);
@@ -112,6 +114,7 @@ void async_land(struct commd_work *w)
 {
     struct commd_context *ctx = w->ctx;
 
+    assert(w->gate);
     pthread_mutex_lock(&ctx->plock);
     work_land(w);
     pthread_mutex_unlock(&ctx->plock);
@@ -176,6 +179,7 @@ int async_queue_message(struct commd_work *w, bool behind)
     struct commd_context *ctx = w->ctx;
     int r = behind ? p2p_hold(w->group, w) : p2p_start(w->group, w);
 
+    assert(is_p2p(&w->op));
     if (r || !behind)
         return r;
     pthread_mutex_lock(&ctx->plock);
@@ -194,10 +198,13 @@ int async_queue_message(struct commd_work *w, bool behind)
 void async_part_done(void *arg, const struct commd_error *e)
 {
     struct commd_work *batch = arg;
+    unsigned left;
 
     if (e)
         batch_failed(batch, e);
-    if (atomic_fetch_sub(&batch->left, 1) == 1)
+    left = atomic_fetch_sub(&batch->left, 1);
+    assert(left > 0);
+    if (left == 1)
         work_told(batch);
 }
 
@@ -214,6 +221,7 @@ int async_batch_new(struct commd_context *ctx, const struct commd_op *op, unsign
 {
     struct commd_work *batch = calloc(1, sizeof *batch);
 
+    assert(n > 0);
     if (!batch)
         return no_memory(error_mine(), op);
     batch->ctx = ctx; /* group stays NULL: it is in no queue */

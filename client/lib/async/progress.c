@@ -60,6 +60,8 @@ void progress_finish(struct commd_group *g, enum run_state st)
 /* The run that begins has a gate: its time begins now. */
 static void pass_gate(struct commd_work *w)
 {
+    assert_held(&w->ctx->plock);
+    assert(w->gate);
     run_limit(&w->run, w->group, &w->op);
     run_clock(&w->run);
 }
@@ -71,6 +73,8 @@ static void note_unready(struct commd_group *g)
     struct board_member *m = &g->board.members[g->local];
     uint32_t next = atomic_load_explicit(&m->started, memory_order_relaxed) + 1;
 
+    assert_held(&g->ctx->plock);
+    assert(atomic_load(&g->busy) == 1 && !g->running);
     g->ctx->watches_gpu = true;
     if (atomic_load_explicit(&m->unready_op, memory_order_relaxed) == next)
         return;

@@ -27,6 +27,7 @@ static void rank_gone(struct run *r, unsigned rank, uint32_t done, uint32_t pid,
 {
     const char *node = group_node_of(r->group, rank);
 
+    assert(rank < r->group->board.world);
     run_error(r, COMMD_E_RANK_LOST, (int)rank, pid, node,
               ": rank %u (pid %u on node %s) %s after completing %u operations", rank, pid, node,
               left ? "left the group" : "died", done);

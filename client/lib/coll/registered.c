@@ -73,6 +73,7 @@ void registered_begin(struct run *r)
     struct board_offer o;
     struct registered *d;
 
+    assert(!r->registered && r->plan.path == PATH_REGISTERED && one_node(r));
     if (r->lists || !registered_find(r, false, &o.send_arena, &o.send_offset) ||
         !registered_find(r, true, &o.recv_arena, &o.recv_offset))
         return;
@@ -181,6 +182,7 @@ static bool answered(struct run *r)
     const struct peer_arena *got;
     int fd = -1;
 
+    assert(d->stage == REGISTERED_MAP && d->asking);
     if (control_arena_asked(g, &d->ask)) {
         fd = d->ask.fd;
     } else if ((int64_t)now_ms() >= d->until) {
@@ -208,6 +210,7 @@ static bool map_place(struct run *r)
     const struct registered_place *p = &d->places[i];
     const struct peer_arena *a;
 
+    assert(d->stage == REGISTERED_MAP && !d->asking);
     if (m == g->local || !registered_shares(r, m, i % 2)) {
         set_place(d, i, m != g->local ? NULL : i % 2 ? r->recv : (uint8_t *)r->send);
         d->at++;
@@ -284,6 +287,7 @@ static bool take_votes(struct run *r)
     const struct board *b = &r->group->board;
     struct registered *d = r->registered;
 
+    assert(d->stage == REGISTERED_VOTES && r->put == 2);
     if (!run_all_arrived(r, 1))
         return false;
     if (count_kind(r, r->base + 1, BOARD_VOTE_YES) < b->nlocal) {
@@ -306,6 +310,7 @@ static enum run_state registered_step(struct run *r)
 {
     enum run_state st = registered_work(r);
 
+    assert(r->registered->stage == REGISTERED_WORK);
     if (st == RUN_FAILED)
         return st;
     if (st == RUN_DONE) {

@@ -30,6 +30,7 @@ size_t registered_extent(const struct run *r, bool recv)
 
 bool registered_shares(const struct run *r, unsigned m, bool recv)
 {
+    assert(m < r->group->board.nlocal);
     if (r->plan.coll == COLL_ALL_REDUCE)
         return true;
     return r->plan.coll == COLL_BROADCAST ? recv && m == r->plan.root : !recv;
@@ -143,6 +144,7 @@ void registered_share_out(struct run *r)
     const struct board *b = board_of(r);
     struct registered *d = r->registered;
 
+    assert(r->registered && r->registered->yes);
     d->next = 0;
     d->end = p->count;
     if (p->coll == COLL_ALL_REDUCE)

@@ -31,6 +31,7 @@ static void describe_counts(struct run *r, const struct commd_op *op)
     const struct op_lists *l = r->lists;
     unsigned world = r->group->board.world, me = r->group->rank;
 
+    assert(l && coll_table[r->desc.coll].counted);
     if (l->counts) {
         for (unsigned k = 0; k < world; k++)
             r->desc.count = MAX(r->desc.count, l->counts[k]);
@@ -100,6 +101,7 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     const uint8_t redop = info->reduces ? (uint8_t)op->redop : 0;
     const struct plan *last = &g->plans[op->coll];
 
+    invariant(op->coll >= 0 && op->coll < COLL_COUNT);
     r->group = g;
     /* field by field: a struct that is written by bytes and then copied makes the CPU wait */
     r->desc.seq = atomic_load_explicit(&g->seq, memory_order_relaxed) + 1;
@@ -151,6 +153,7 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
 
 void run_decline(struct run *r, int code)
 {
+    assert(code < 0 && r->put == 0 && r->desc.coll == COLL_BARRIER);
     r->desc.root = r->group->rank;
     r->desc.declined = (uint8_t)-code;
     r->fingerprint = op_fingerprint(&r->desc);
@@ -269,6 +272,7 @@ void run_tell_gate(const struct run *r)
     const struct gate *g = r->gate;
     size_t got = (size_t)r->got * r->plan.unit * r->plan.esize;
 
+    assert(g);
     /* less than all: that is told when it has ended */
     if (g->piece && got / g->piece > atomic_load_explicit(g->done, memory_order_relaxed) - g->base)
         gate_tell(g, (uint32_t)MIN(got / g->piece, (size_t)g->pieces - 1));

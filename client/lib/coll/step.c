@@ -104,6 +104,7 @@ static void one_declined(struct run *r, const struct op_desc *d, unsigned rank)
     const char *node = group_node_of(r->group, rank), *why;
     int code = declined_code(d->declined, &why);
 
+    assert(rank < r->group->board.world && d->declined);
     run_error(r, code, (int)rank, r->group->members[rank].pid, node,
               ": rank %u (node %s) cannot take part: %s; the group can still be used", rank, node,
               why);
@@ -115,6 +116,7 @@ static void mismatch(struct run *r, const struct op_desc *da, unsigned a, const 
 {
     char ta[80], tb[80];
 
+    assert(a < r->group->board.world && b < r->group->board.world);
     r->refused = true;
     if (da->declined || db->declined) {
         one_declined(r, da->declined ? da : db, da->declined ? a : b);
@@ -219,6 +221,7 @@ bool run_put(struct run *r)
 {
     uint32_t c = r->put;
 
+    invariant(c < r->plan.steps);
     if ((unlikely(r->gate) && !is_filled(r, c)) ||
         !run_can_put(r, c, plan_payload(&r->plan, &r->group->geom, c)))
         return false;
@@ -341,6 +344,7 @@ enum run_state open_advance(struct run *r)
 
 void run_again(struct run *r, uint32_t steps)
 {
+    assert(steps > 0 && steps < BOARD_SKIP);
     r->base += steps;
     r->put = r->red = r->got = 0;
     r->seen = 0;

@@ -125,6 +125,7 @@ static bool put_partial(struct run *r)
 {
     unsigned me = r->group->local, end = MIN(me + r->plan.team, board_of(r)->nlocal);
 
+    assert(is_leader(r));
     if ((agreed(r) && !all_said(r, OWN, me, 1, end)) || !run_can_put(r, PARTIAL, team_len(r)))
         return false;
     if (agreed(r))
@@ -146,6 +147,7 @@ static bool put_total(struct run *r)
 {
     unsigned end = board_of(r)->nlocal;
 
+    assert(is_leader(r));
     if ((agreed(r) && !all_said(r, PARTIAL, 0, r->plan.team, end)) ||
         !run_can_put(r, TOTAL, team_len(r)))
         return false;

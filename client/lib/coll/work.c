@@ -39,7 +39,10 @@ struct commd_work *work_free(struct commd_work *w)
 
 void work_unref(struct commd_work *w)
 {
-    if (atomic_fetch_sub(&w->refs, 1) == 1)
+    int refs = atomic_fetch_sub(&w->refs, 1);
+
+    assert(refs > 0);
+    if (refs == 1)
         work_free(w);
 }
 
@@ -82,6 +85,7 @@ static void work_over(struct commd_work *w)
 
 void work_finish(struct commd_work *w, const struct commd_error *e)
 {
+    assert(!is_p2p(&w->op) && atomic_load(&w->group->pending) > 0);
     if (e)
         w->err = *e;
     atomic_fetch_sub(&w->group->pending, 1);
@@ -177,6 +181,7 @@ void works_tell(struct commd_context *ctx)
 
 void work_queue_message(struct commd_work *w)
 {
+    assert(is_p2p(&w->op) && atomic_load(&w->group->p2p_pending) > 0);
     assert_held(&w->ctx->plock);
     atomic_fetch_sub(&w->group->p2p_pending, 1);
     work_over(w);
@@ -229,6 +234,7 @@ static struct commd_work *pop_locked(struct commd_group *g)
     struct commd_work *w = g->head;
 
     assert_held(&g->qlock);
+    assert(w || g->tail == &g->head);
     if (w) {
         g->head = w->next;
         if (!g->head)

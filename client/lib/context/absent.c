@@ -75,6 +75,7 @@ static struct question *absent_ask_nodes(const struct commd_group *g, uint64_t s
     struct question *q = calloc(1, sizeof *q + g->board.nnodes * sizeof q->from[0]);
     struct commd_context *ctx = g->ctx;
 
+    assert(g->board.nnodes > 1);
     if (!q)
         return NULL;
     q->group = g;

@@ -105,6 +105,7 @@ static bool lock_is_free(const struct commd_group *g, unsigned rank)
 {
     struct flock ask = byte_of(rank);
 
+    assert(rank < g->board.world);
     return g->alive.fd >= 0 && fcntl(g->alive.fd, F_OFD_GETLK, &ask) == 0 && ask.l_type == F_UNLCK;
 }
 

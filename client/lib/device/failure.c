@@ -109,6 +109,7 @@ void failure_watch(struct device_group *dg)
     uint64_t seq;
     int rank;
 
+    assert_held(&dg->group->ctx->plock);
     assert_held(&g->ctx->plock);
     if (likely(atomic_load(&f->state) != FAILURE_SHARED))
         return;

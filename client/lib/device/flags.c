@@ -64,6 +64,7 @@ int flags_take(const char *op, struct flag_slot **ret_slot)
 
 void flags_give(struct flag_slot *slot)
 {
+    assert(slot->words);
     pthread_mutex_lock(&lock);
     slot->next = free_slots;
     free_slots = slot;

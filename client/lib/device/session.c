@@ -341,6 +341,7 @@ static void announced_collect(struct announced *a)
     const struct device_group *dg = a->group;
     struct session_result r = a->session->region->results[a->n % SESSION_SLOTS];
 
+    assert_held(&a->session->pend);
     r.text[sizeof r.text - 1] = 0;
     if (!dg) {
         error_set(&a->error, COMMD_E_ABORTED, coll_name((unsigned)a->coll),
@@ -363,6 +364,7 @@ static void announced_end(struct announced *a)
     struct device_group *dg = a->group;
     bool past = a->state == ANNOUNCED_PAST;
 
+    assert_held(&a->session->pend);
     announced_collect(a);
     announced_set(a, ANNOUNCED_ENDED);
     if (a->lent)
@@ -476,6 +478,7 @@ static void ask_to_end(struct announced *a, const struct commd_error *why)
 {
     struct session_msg m = {.type = SESSION_ABORT, .id = a->group->attached};
 
+    assert_held(&a->session->pend);
     announced_set(a, ANNOUNCED_GIVEN_UP);
     m.answer.code = why->code;
     m.answer.rank = why->rank;
@@ -528,6 +531,7 @@ static void warn(struct announced *a, int64_t now)
     const struct commd_group *g = a->group->group;
     char text[240];
 
+    assert_held(&a->session->pend);
     announced_set(a, ANNOUNCED_WARNED);
     if (!note_speaks(g, (uint32_t)a->seq))
         return;
@@ -543,6 +547,7 @@ static void watch_one(struct announced *a, int64_t now)
 {
     struct commd_error e;
 
+    assert_held(&a->session->pend);
     if (session_ended(a) || announced_done(a) || a->state >= ANNOUNCED_GIVEN_UP)
         return;
     if (group_broke(a->group, &e)) {

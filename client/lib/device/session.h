@@ -58,8 +58,8 @@ static inline bool announced_lands(const struct announced *a)
 }
 
 struct session {
-    struct session
-        *next; /* older ones, of any GPU; streams may still look at the flags of lost ones */
+    /* older sessions, of any GPU; streams may still wait for flags of lost ones */
+    struct session *next;
     struct commd_context *ctx;
     bool first; /* commd was asked for this one; the context's other sessions end with it */
     int gpu;

@@ -51,6 +51,7 @@ int staging_init(struct staging *s, struct commd_context *ctx)
 
 size_t size_class(size_t bytes, size_t least)
 {
+    assert(bytes > 0);
     while (least * 8 <= bytes)
         least *= 2;
     return ALIGN_UP(bytes, least);
@@ -178,6 +179,7 @@ int staging_take(struct staging *s, const char *op, size_t bytes, struct staging
 
 void staging_give(struct staging *s, struct staging_chunk *c)
 {
+    assert(s->used >= c->bytes);
     s->used -= c->bytes;
     if (!c->spoiled)
         staging_evict(s, c->bytes);

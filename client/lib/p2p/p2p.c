@@ -144,6 +144,7 @@ void p2p_end(struct p2p *p, struct p2p_op *op)
 
 void p2p_bad(struct p2p *p, int code, const char *fmt, ...)
 {
+    assert_held(&p->lock);
     va_list ap;
 
     assert_held(&p->lock);
@@ -218,6 +219,7 @@ bool p2p_take_filled(struct p2p *p, struct p2p_op *op)
     const uint8_t *from = mail_out(p->mail, (unsigned)peer->local, op->slot) + op->offset;
     bool moved = false;
 
+    assert_held(&p->lock);
     while (op->moved < op->len) {
         size_t filled = MIN((size_t)wait_a_little(box, op), op->len);
 

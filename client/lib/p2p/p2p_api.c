@@ -170,6 +170,7 @@ bool p2p_begin_held(struct commd_work *w)
     struct p2p *p = atomic_load(&w->group->p2p);
     bool open;
 
+    assert_held(&w->ctx->plock);
     p2p_op_init(w->p2p, w->group, &w->op);
     w->p2p->declined = w->declined;
     w->p2p->work = w;
@@ -234,6 +235,7 @@ bool p2p_progress(struct commd_group *g, bool slow)
     struct p2p_op *op;
     bool moved;
 
+    assert_held(&g->ctx->plock);
     pthread_mutex_lock(&p->lock);
     if (is_attended(p)) { /* they do it, and wake us when they go */
         pthread_mutex_unlock(&p->lock);

@@ -22,6 +22,7 @@ void op_move(struct p2p_op *op, struct p2p_list *to)
 
 void match_post(struct p2p *p, struct p2p_op *op)
 {
+    assert(!op->send);
     op->order = ++p->match.order;
     op->state = P2P_POSTED;
     op_move(op, op->peer == COMMD_ANY_SOURCE ? &p->match.any : &p->peers[op->peer].posted);
@@ -43,6 +44,7 @@ struct p2p_op *match_arrived(struct p2p *p, unsigned src, int tag)
     struct p2p_op *any = first_accepting(&p->match.any, tag);
     struct p2p_op *op = named;
 
+    assert(src < p->group->board.world);
     if (!named || (any && any->order < named->order))
         op = any;
     if (op)
@@ -60,6 +62,7 @@ struct p2p_msg *match_unexpected(struct p2p *p, const struct p2p_op *op)
 {
     struct p2p_msg *m;
 
+    assert(!op->send);
     if (op->peer == COMMD_ANY_SOURCE) {
         TAILQ_FOREACH(m, &p->match.unexpected, by_time)
             if (accepts(op, m->tag))
@@ -78,6 +81,7 @@ void match_forget(struct p2p *p, const struct p2p_op *self)
 {
     struct p2p_msg *m, *next;
 
+    assert(self->send);
     for (m = TAILQ_FIRST(&p->peers[self->peer].unexpected); m; m = next) {
         next = TAILQ_NEXT(m, by_source);
         if (m->self == self) {

@@ -283,6 +283,7 @@ void p2p_asked(struct p2p *p, struct p2p_peer *peer, const struct mail_rec *rec)
 {
     struct p2p_op *op = find_send(&p->offers, peer, rec->peer_id);
 
+    assert_held(&p->lock);
     if (!op)
         op = find_send(&p->streams, peer, rec->peer_id);
     if (!op)
@@ -423,6 +424,7 @@ bool p2p_push(struct p2p *p)
     struct p2p_op *op, *next;
     bool moved = false;
 
+    assert_held(&p->lock);
     for (peer = TAILQ_FIRST(&p->talk); peer; peer = next_peer) {
         next_peer = TAILQ_NEXT(peer, talk_link);
         moved |= talk_to(p, peer);

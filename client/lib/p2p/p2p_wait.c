@@ -571,6 +571,7 @@ struct p2p_op *p2p_take_finished(struct p2p *p)
 
 void p2p_result(const struct p2p_op *op)
 {
+    assert(op->state == P2P_DONE && op->work);
     if (op->err.code)
         op->work->err = op->err;
 }
