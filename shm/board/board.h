@@ -3,8 +3,9 @@
  * span nodes. Made and sealed by commd; one per group and node. See board.c for the model.
  *
  *   hdr | ranks[world] | members[nlocal] | on_core[nlocal] | slots[nlocal][BOARD_SLOTS] |
- *   recorders[nlocal] | window[nlocal][depth][chunk] | result[depth][chunk] | theirs[depth][chunk]
- * (two nodes) | counts[nlocal][depth][2][world] (several) | mail (mail.h)
+ *   recorders[nlocal] | window[nlocal][depth][chunk] | result[depth][chunk] |
+ *   theirs[depth][chunk], on two nodes | counts[nlocal][depth][2][world], on several nodes |
+ *   mail (mail.h)
  *
  * The file is sparse: a page costs memory only once it was used. */
 #ifndef COMMD_BOARD_H
@@ -29,7 +30,7 @@ enum {
     BOARD_MAX_LOCAL = 1024,
     BOARD_TEXT = 256,
     BOARD_NAME = 64,
-    BOARD_GPU_LOST = 17, /* COMMD_E_GPU_LOST, of which there is no cause */
+    BOARD_GPU_LOST = 17, /* -COMMD_E_GPU_LOST: enum cause has no such value */
     /* Steps skipped after a refused operation: more than any member can have run ahead. */
     BOARD_SKIP = 2 * BOARD_SLOTS,
 };
@@ -51,9 +52,9 @@ struct board_geom {
     const struct topology *machine; /* borrowed; NULL: this one */
 };
 
-/* Do the counts that ranks gave for each other fit? What i sends to j is added, what j expects
- * from i subtracted; over all ranks that leaves zero. If not, and it is about one pair only, diff
- * and checksum tell which: checksum = diff * (i * world + j + 1). Arithmetic modulo 2^64. */
+/* Do the counts that ranks gave for each other fit? What i sends to j is added, what j expects from
+ * i is subtracted; over all ranks the sum is zero. If it is not, and one pair alone differs, diff
+ * and checksum tell the pair: checksum = diff * (i * world + j + 1). Arithmetic modulo 2^64. */
 struct op_balance {
     uint64_t hash, diff, checksum;
 };
@@ -61,12 +62,11 @@ struct op_balance {
 /* What a step announces. */
 enum board_kind {
     BOARD_PAYLOAD, /* this member's contribution */
-    BOARD_OFFER,   /* where the buffers of the operation lie in registered memory; in the window,
-                      their edges */
+    BOARD_OFFER,   /* where its buffers lie in registered memory; the edges are in the window */
     BOARD_VOTE_NO, /* this member cannot work in what the others offer */
     BOARD_VOTE_YES,
-    BOARD_TEAM, /* what a team has together, or all have; all whom the leader saw mean the same */
-    BOARD_TEAM_BAD, /* they do not */
+    BOARD_TEAM,     /* the result of a team, or of all; all ranks that the leader saw agree */
+    BOARD_TEAM_BAD, /* likewise; ranks that the leader saw do not agree */
 };
 
 /* The buffers of a member: numbers of its arenas and bytes from their beginning. Read once, then
@@ -100,17 +100,17 @@ enum member_alive {
 
 struct board_member {
     _Atomic uint32_t reduced; /* steps whose own slice is reduced into the result window */
-    /* Of operations on GPUs (client/lib/device/note.c), for people likewise. Those by commd-gpu
-     * have numbers of their own, from 1: the last that was announced; the last before the oldest
-     * that has not ended (later ones may have); that oldest, once its input is there, since when
-     * (now_ms()). Those through host memory: one that
-     * was called, and whose input this rank's stream has not brought yet. */
+    /* Operations on GPUs (client/lib/device/note.c), for people alone. Operations by commd-gpu have
+     * numbers of their own, from 1. gpu_begun: the last that was announced; gpu_ended: the one
+     * before the oldest that has not ended; gpu_ready_op: that oldest, once its input is there,
+     * since gpu_ready_ms (now_ms()). unready_op: an operation through host memory whose input this
+     * rank's stream has not brought, since unready_ms. */
     _Atomic uint32_t gpu_begun, gpu_ended, gpu_ready_op, gpu_ready_ms;
     _Atomic uint32_t unready_op, unready_ms;
     _Atomic uint32_t messages;  /* that were sent or received to their end, for people */
     _Atomic uint64_t gpu_bytes; /* given to operations by commd-gpu */
-    /* While it waits for a message (message_ms): one that lies here and that it has not asked for;
-     * its sender's rank + 1, 0: none. */
+    /* While it waits for a message (message_ms): another message, which has come and for which no
+     * receive is posted. Its sender's rank + 1, 0: none. */
     _Atomic uint32_t unasked_from;
     _Atomic int32_t unasked_tag;
     uint8_t pad0[16];
@@ -123,7 +123,7 @@ struct board_member {
     _Atomic uint64_t entered;  /* this member may write into the others' memory */
     _Atomic uint64_t finished; /* its slice is in all outputs */
     _Atomic uint64_t stopped;  /* it will not write any more, whether it has finished or not */
-    /* What it sleeps in, for people who ask why a job hangs: board_seat(). Nobody decides by it. */
+    /* What it sleeps in, for people who ask why a job hangs: board_seat(). It decides nothing. */
     _Atomic uint32_t asleep_ms, asleep_op; /* since when (now_ms()), in which operation */
     _Atomic uint32_t message_ms;           /* since when for a message, 0: for none */
     _Atomic int32_t message_peer, message_tag;
@@ -232,20 +232,19 @@ struct board_ctl *board_ctl_free(struct board_ctl *ctl);
 size_t board_ctl_bytes(const struct board_ctl *ctl); /* size of the sealed file, for quotas */
 /* Operations that the i-th local member (ranks of this node in ascending order) completed. */
 uint32_t board_rank_ops(const struct board_ctl *ctl, unsigned local);
-/* Operations that it has begun. */
+/* Operations that this member has begun. */
 uint32_t board_rank_started(const struct board_ctl *ctl, unsigned local);
-/* Messages that it has sent or received. */
+/* Messages that this member has sent or received. */
 uint32_t board_rank_messages(const struct board_ctl *ctl, unsigned local);
 /* Why rank @rank of the group is gone, as board_mark_gone() was told; 0: it is not. */
 unsigned board_rank_gone(const struct board_ctl *ctl, uint32_t rank);
-/* When that was, by now_ms(); 0: it is here. */
+/* When the rank was marked as gone, by now_ms(); 0: it is not gone. */
 uint64_t board_gone_ms(const struct board_ctl *ctl, uint32_t rank);
-/* The @i-th that was gone, in the order in which we were told, with the operations that it had
- * completed: why; 0: there are not so many. */
+/* The @i-th rank that was marked as gone, and how many operations it had completed. Why it is gone;
+ * 0: there are not so many. */
 unsigned board_gone_at(const struct board_ctl *ctl, unsigned i, uint32_t *ret_rank,
                        uint32_t *ret_ops);
-/* Has the engine refused operation @op, as of ranks that did not mean the same? The last one only.
- */
+/* Is @op the last operation that the engine has refused, because ranks did not mean the same? */
 bool board_refused(const struct board_ctl *ctl, uint32_t op);
 /* What a local member is doing, for people: all of it is the member's to write. */
 struct board_seat {
@@ -275,20 +274,20 @@ struct board_seat {
 /* @now_ms: now_ms(). @local as above; a member that there is not does nothing. */
 void board_seat(const struct board_ctl *ctl, unsigned local, uint64_t now_ms,
                 struct board_seat *ret_seat);
-/* What it wrote down of its operations; NULL: there is no such member. */
+/* What member @local wrote down of its operations; NULL: there is no such member. */
 const struct board_recorder *board_recorder(const struct board_ctl *ctl, unsigned local);
-/* What it has given to operations by commd-gpu, and how many it has announced. */
+/* Bytes that member @local gave to operations by commd-gpu; how many it announced, and ended. */
 uint64_t board_rank_gpu_bytes(const struct board_ctl *ctl, unsigned local);
 uint32_t board_rank_gpu_begun(const struct board_ctl *ctl, unsigned local);
 uint32_t board_rank_gpu_ended(const struct board_ctl *ctl, unsigned local);
-/* From now on these operations are timed, since somebody watches. */
+/* From now on the operations that @timing names are timed, because somebody watches. */
 void board_record(struct board_ctl *ctl, enum recorder_timing timing);
 /* Both wake every sleeping member. First cause wins. */
 void board_mark_gone(struct board_ctl *ctl, uint32_t rank, uint32_t ops, unsigned cause,
                      uint32_t pid);
 void board_mark_broken(struct board_ctl *ctl, unsigned cause, int32_t rank, uint32_t pid,
                        const char *node, const char *text);
-/* The engine's. */
+/* The same by the engine. */
 void board_break(struct board_hdr *hdr, unsigned cause, int32_t rank, uint32_t pid,
                  const char *node, const char *text);
 /* Why it is broken: an enum cause, 0 if it is not. */

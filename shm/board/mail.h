@@ -76,7 +76,7 @@ struct mail_fill {
     uint8_t pad[56];
 } __attribute__((aligned(CACHELINE)));
 
-/* What others write of a member, but for the last. */
+/* Words about a member that others write; `fill` it writes itself. */
 struct mail_box {
     _Atomic uint32_t bell; /* this member's own: see bell_ring() */
     _Atomic uint32_t sleepers;
@@ -218,7 +218,7 @@ void mail_fill(struct mail_rec *cells, uint32_t len, uint32_t n, const struct ma
 void mail_flag(_Atomic uint64_t *word, uint64_t bit);
 /* Copies the next record; what is in it was written by another process and is not checked. */
 bool mail_take(struct mail_rx *rx, struct mail_rec *ret_rec);
-/* After taking: should the writer be woken, who may be waiting for room? */
+/* Called after mail_take(): may the writer wait for room, and has to be woken? */
 bool mail_relieved(struct mail_rx *rx);
 
 /* The bits of @word but those of @keep, cleared. Afterwards look into the rings they stand for. */

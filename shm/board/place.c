@@ -1,13 +1,14 @@
-/* place.c - pages lie where their reader is.
+/* place.c - puts pages on the node of memory of their reader.
  *
- * A page of a board lies on the node of memory of whoever touches it first. That is right for
- * windows and slots: a member writes its own, and all others read them. It is wrong for what others
- * or the engine write and one member alone reads, over and over while it waits: its rings, and
- * where the engine puts messages for it. So a member that joins has those lie on its own node.
+ * A page of a board lies on the node of memory of the process that touches it first. That is right
+ * for windows and slots: a member writes its own, and all others read them. It is wrong for pages
+ * that others or the engine write and one member alone reads, over and over while it waits: its
+ * rings, and the slots in which the engine puts messages for it. So a member that joins puts those
+ * on its own node.
  *
- * By mbind(2), whose policy belongs to the file and costs no memory. A container may refuse that.
- * Then the member touches its rings first, which is as good, and costs a page for each rank of the
- * group; the other places are too large for that, and stay as they were.
+ * It does so by mbind(2), whose policy belongs to the file and costs no memory. A container may
+ * refuse that. Then the member touches its rings first, which is as good, and costs a page for each
+ * rank of the group. The slots are too large for that, and stay where they are.
  *
  * A member that may run on several nodes has no node of its own, and nothing is done. */
 #include "shm/board/place.h"

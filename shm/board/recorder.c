@@ -1,15 +1,15 @@
 /* recorder.c - the flight recorder of a member, in the board's control pages, so that commd reads
  * it while the member runs, hangs, or is dead. The model:
  *
- * All operations are counted. Timed are long ones, and of short ones one in RECORDER_SAMPLE, since
- * two looks at the clock cost as much as a fifth of the shortest operation; it stands for as many
- * in the sums. While somebody watches (board_hdr.record) all are timed, or bursts of them, and each
- * still stands for as many as it would stand for otherwise: the sampled ones alone go into the
- * sums. An operation that goes to sleep is remembered in any case, so that what hangs can be seen.
+ * All operations are counted. Long ones are timed, and of short ones one in RECORDER_SAMPLE,
+ * because two looks at the clock take a fifth of the time of the shortest operation. In the sums
+ * such a sample stands for RECORDER_SAMPLE operations. While somebody watches (board_hdr.record)
+ * all are timed, or bursts of them, but the others do not go into the sums. An operation that goes
+ * to sleep is always remembered, so that a hang can be seen.
  *
- * Entry seq % RECORDER_RING is operation seq's on all members, and nobody can begin operation
- * seq + RECORDER_RING while another one is in seq. So who ends an operation finds there when the
- * others began it, and knows how long it waited for the last one.
+ * Entry seq % RECORDER_RING belongs to operation seq on all members, and no member can begin
+ * operation seq + RECORDER_RING while another one is in seq. So a member that ends an operation
+ * finds there when the others began it, and knows how long it waited for the last one.
  *
  * Operations by commd-gpu have numbers and a ring of their own; all of them are timed, since they
  * cost microseconds to announce. They are in no sum. What a member had pending there when it died

@@ -96,9 +96,8 @@ struct session_flags { /* both sides register this page, and their streams write
 struct session_region {
     uint64_t magic;
     uint32_t version, pad;
-    /* commd-gpu sleeps: who announces, after a full fence, exchanges it for 0 and rings the
-     * doorbell
-     */
+    /* 1: commd-gpu sleeps. A client that announces exchanges it, after a full fence, for 0, and
+     * rings the doorbell. */
     _Atomic uint32_t asleep __attribute__((aligned(CACHELINE)));
     struct session_slot slots[SESSION_SLOTS] __attribute__((aligned(CACHELINE)));
     struct session_result results[SESSION_SLOTS]; /* valid once done says so */

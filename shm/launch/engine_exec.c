@@ -1,9 +1,9 @@
 /* engine_exec.c - the child gets three things: a socket or two (3, 4), stderr for its log, and an
- * environment without secrets. The engine's has no foreign UCX_* variables; libucs reads those in
- * its constructor, so they must be right before exec (ucx_env.c). commd-gpu's has all that
- * configures CUDA and NCCL; UCX is there as NCCL's, if at all. PR_SET_PDEATHSIG makes the kernel
- * kill it when whoever started it is gone however that came about. It has a process group of its
- * own: a Ctrl-C at the terminal is for commd, which then ends it. */
+ * environment without secrets. The engine's environment has no foreign UCX_* variables; libucs
+ * reads those in its constructor, so they must be right before exec (ucx_env.c). The environment of
+ * commd-gpu has all variables that configure CUDA and NCCL, and those of UCX, which NCCL may use.
+ * PR_SET_PDEATHSIG makes the kernel kill the child when its parent ends, in whatever way. The child
+ * has a process group of its own: a Ctrl-C at the terminal is for commd, which then ends it. */
 #include "shm/launch/engine_exec.h"
 
 #include <fcntl.h>

@@ -2,9 +2,9 @@
  * transport/process/launcher.c.
  *
  * A connection (SOCK_SEQPACKET) is one engine's life. commd sends the arguments of the engine, each
- * ended by NUL, with the descriptor of its control socket, and one where it shall listen, if the
- * engine before had one; later any packet, which means: kill it.
- * The launcher answers with a struct launch_answer whenever something became of it. Whichever side
+ * ended by NUL, with the descriptor of its control socket and, if the engine before had one, that
+ * of the socket on which it listens. Any later packet means: kill the engine. The launcher answers
+ * with a struct launch_answer when the engine has started, has not, or has ended. Whichever side
  * closes, the engine ends. */
 #ifndef COMMD_LAUNCH_H
 #define COMMD_LAUNCH_H

@@ -53,8 +53,8 @@ enum msg_type {
     MSG_COMMIT = 27,       /* home -> every participant */
     MSG_GONE = 28,         /* participant -> participants: a rank left or died */
     MSG_BROKEN = 29,       /* participant -> participants: the group is broken */
-    MSG_SYNC = 30,         /* participant -> participants: its ranks stand by the COMMIT. Who does
-                              not have the group answers BROKEN (daemon/core/core_commit.c) */
+    MSG_SYNC = 30,         /* participant -> participants: its ranks stand by the COMMIT. A node
+                              without the group answers BROKEN (daemon/core/core_commit.c) */
     MSG_ASK_ABSENT = 31,   /* participant -> participant, answered by ABSENT_HERE */
     MSG_ABSENT_HERE = 32,
     MSG_ASK_RANKS = 33,  /* node -> node, answered by RANKS_HERE; the core sees neither */
@@ -109,10 +109,10 @@ struct msg_client_hello {
     uint32_t version;
     uint32_t admin; /* 1: an admin tool, does not count as a training client */
     char program[MSG_NAME_MAX];
-    char command[MSG_COMMAND_MAX]; /* how it was called, the beginning of it: for people */
+    char command[MSG_COMMAND_MAX]; /* the beginning of its command line: for people */
     char job[MSG_NAME_MAX];        /* torchrun's run id; likewise */
-    /* It waits elsewhere, to be that rank of what it has yet to join; likewise. Size 0: it does
-     * not. */
+    /* The name under which the process waits elsewhere for other ranks, before it joins; likewise.
+     * waits_size 0: it does not wait. */
     char waits_for[MSG_GROUP_MAX];
     uint32_t waits_rank, waits_size;
 };
@@ -336,15 +336,15 @@ struct msg_absent_here { /* as msg_absent */
 
 struct msg_ask_ranks {
     uint64_t ask;
-    uint32_t uid; /* who wants to know */
-    uint32_t all; /* 1: it may see everybody's groups */
+    uint32_t uid; /* of the user that asks */
+    uint32_t all; /* 1: this user may see the groups of all users */
     uint32_t watch_ms;
     uint32_t records, links; /* as in msg_admin */
     uint32_t end; /* 1: question @ask is wanted no more; answered by no tables, at once */
     char group[MSG_GROUP_MAX]; /* likewise */
 };
 
-/* The names of the keys that it has: the one that it offers, and another that it accepts. */
+/* Names of the keys that the sender has: one that it offers, and another that it accepts. */
 struct msg_peer_keys {
     char key[MSG_NAME_MAX];
     char other[MSG_NAME_MAX]; /* "": none */

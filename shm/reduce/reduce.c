@@ -1,7 +1,7 @@
 /* reduce.c - the entry points of the reduction, and the choice of the kernels.
  *
  * The choice is made on the first call and is the same in every thread, so that threads may
- * race to make it: each stores what each other would. A call afterwards is one load, one
+ * race to make it: all of them store the same. A call afterwards is one load, one
  * look-up by (dtype, operator) and one indirect jump.
  *
  * Identical bits need an identical floating-point environment. It belongs to the thread, and

@@ -21,7 +21,7 @@
 #define ARRAY_LEN(a)        (sizeof(a) / sizeof((a)[0]))
 #define CACHELINE           64
 
-/* The leak check of a sanitizer traces its own process, which a confined one may not. */
+/* The leak check of a sanitizer traces its own process. A confined process may not do that. */
 #ifdef __SANITIZE_ADDRESS__
 #define HAS_LEAK_CHECK 1
 #else

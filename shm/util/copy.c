@@ -1,20 +1,19 @@
-/* copy.c - copies through memory that two cores share. What a store costs there depends on where
- * the line is, and that on where the other core is:
+/* copy.c - copies through memory that two cores share. A store takes longer the farther away
+ * its line is, and that depends on where the other core is:
  *
  *   in a cache that both share                    2 ns a line (EPYCs of 2023)
  *   in the reader's own, behind a shared one      6
- *   in the reader's, which shares none with us    9 to 50, one after the other: stores stay in
- * order
+ *   in the reader's, with no shared cache         9 to 50, one after the other, in order
  *
- * A store past all caches takes 2 to 3 ns. The reader then reads from memory and has 2 to 4 more,
- * or no more where the line would have come from a cache as far away. So going around pays in the
- * third case, and only there.
+ * A store past all caches takes 2 to 3 ns. The reader then reads from memory, which takes 2 to 4 ns
+ * more, or no more if the line would have come from a cache that is as far away. So going around
+ * the caches pays in the third case, and only there.
  *
- * Which case it is changes while a process runs: it is moved, and so is the core of a virtual
- * machine, whatever the machine says of its caches. So copy_in() measures: it takes the time of the
- * first part of what it writes through the caches. The place that it reads from may be what is
+ * Which case it is changes while a process runs: the process moves to another core, and so does the
+ * core of a virtual machine, whatever the machine says of its caches. So copy_in() measures: it
+ * times the first part of what it writes through the caches. Perhaps the memory that it reads is
  * slow; so after a slow copy the next one goes around, and is timed too. If that is faster by more
- * than a reader loses (GAIN_PS) the next ones go around as well, and then it tries again.
+ * than a reader loses (GAIN_PS) the next copies go around as well; then it tries again.
  *
  * A reduction into a window does the same (copy_begin(), copy_end()): what it writes a reader has
  * had before, so it can be slow where copies into windows are not. (All_reduce of 128 MB by two

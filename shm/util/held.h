@@ -7,7 +7,8 @@
 
 #include "shm/util/base.h"
 
-/* The caller holds @m. glibc writes down who does; to look whether anybody does costs a load. */
+/* Asserts that the caller holds @m. glibc writes the holder into the mutex: builds with a sanitizer
+ * compare it with the caller; others look only whether there is one, which costs a load. */
 static inline void assert_held(const pthread_mutex_t *m)
 {
 #ifdef __GLIBC__

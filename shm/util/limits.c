@@ -1,6 +1,6 @@
-/* limits.c - resource limits and priorities that a process has from who started it. A shell's
- * `ulimit` sets the limit and its upper bound, which only a privileged process can lift; so is it
- * with a nice value above 0 and with SCHED_IDLE. */
+/* limits.c - resource limits and priorities that a process inherits from its parent. A shell's
+ * `ulimit` sets the limit and its upper bound, which only a privileged process can lift. The same
+ * holds for a nice value above 0 and for SCHED_IDLE. */
 #include "shm/util/limits.h"
 
 #include <sched.h>

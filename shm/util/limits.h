@@ -1,10 +1,10 @@
-/* limits.h - resource limits that a process has from who started it. */
+/* limits.h - resource limits that a process inherits from its parent. */
 #ifndef COMMD_LIMITS_H
 #define COMMD_LIMITS_H
 
 #include "shm/util/base.h"
 
-/* As far as this process may: those that a service can run into are gone. */
+/* Lifts, as far as this process may, the limits that a service can run into. */
 void limits_lift(void);
 /* "1000 KiB of a file (ulimit -f), nice 5": what holds process @pid (0: this one) back. "":
  * nothing. */

@@ -1,4 +1,4 @@
-/* payers.h - who is charged for what a uid takes: the person whose uid it is.
+/* payers.h - the payer of a uid: the person who is charged for what the uid takes.
  *
  * A person has one uid, and by /etc/subuid often 65,536 more, for the users of its containers. Of
  * each thing that users share all of them together get one share: that of the payer. Who may see

@@ -1,12 +1,12 @@
-/* socket_path.c - the user's own directory, and whom to trust there.
+/* socket_path.c - the user's own directory, and when it can be trusted.
  *
- * $XDG_RUNTIME_DIR, and /run/user/UID, are the user's alone. /tmp is everybody's: a stranger can
- * make /tmp/commd-UID before we do, or a link of that name, and nobody but root can remove it. Then
- * it is the next of a few names: the first that is this user's, which nobody else can make or
- * remove, and only if there is none, the first that is free. The directory is opened without
- * following a link, and judged by what was opened: ours, and closed to others. What is made in it
- * later goes through that descriptor. A socket can only be connected to by path; who answered is
- * asked of the kernel (SO_PEERCRED), not of the path. */
+ * $XDG_RUNTIME_DIR, and /run/user/UID, are the user's alone. /tmp is everybody's: another user can
+ * make /tmp/commd-UID first, or a link of that name, and only root can remove it. Then one of a few
+ * other names is taken: the first directory that belongs to this user, because no other user can
+ * make or remove it; only if there is none, the first name that is free. The directory is opened
+ * without following a link. The opened directory is then checked: it must be the user's, and closed
+ * to others. Files are made in it through that descriptor. A socket can only be connected to by
+ * path, so the kernel is asked which user answered (SO_PEERCRED). */
 #include "shm/util/socket_path.h"
 
 #include <fcntl.h>

@@ -100,7 +100,7 @@ struct commd_error {
     char node[64];     /* node it is about, "" if none */
     char op[24];       /* "all_reduce", "join", ... */
     char message[512]; /* one line for people: what, who, why and what to do */
-    int left;          /* COMMD_E_RANK_LOST of one that an operation waits for: 1: that rank has
+    int left;          /* COMMD_E_RANK_LOST, of a rank that an operation waits for: 1: the rank has
                           left the group, 0: it has died */
 };
 
@@ -108,9 +108,9 @@ struct commd_error {
 const char *commd_version(void);
 /* Fixed text for a code, e.g. "rank lost"; never NULL. */
 const char *commd_strerror(int code);
-/* Has an operation that has ended with this code broken its group? Two codes of others break none:
- * COMMD_E_TIMEOUT and COMMD_E_INTERRUPTED of a work that goes on (commd_work_wait()), and of a
- * message that the other rank had not begun. */
+/* Has an operation that has ended with this code broken its group? COMMD_E_TIMEOUT and
+ * COMMD_E_INTERRUPTED break none in two cases: commd_work_wait() returns, and the work goes on; or
+ * the operation is a message that the other rank had not begun. */
 bool commd_error_breaks_group(int code);
 /* Details of this thread's last failed call; valid until its next call into the library. */
 const struct commd_error *commd_last_error(void);
@@ -124,18 +124,18 @@ struct commd_options {
     const char *socket; /* NULL: $COMMD_SOCKET, else see commd_connect() */
     int64_t timeout_ms; /* for connecting, and the default of every operation and join;
                            0: $COMMD_TIMEOUT (seconds), else 1800 s; -1: none */
-    /* NULL: nothing. Else this process waits elsewhere, as in torch's store, to be rank @waits_rank
-     * of the @waits_size that meet under this name before they join a group. commctl shows it until
-     * the context joins one or ends, and @timeout_ms is for connecting alone. */
+    /* NULL: nothing. Else the name under which ranks meet elsewhere, as in torch's store, before
+     * they join a group: this process is rank @waits_rank of @waits_size. commctl shows that until
+     * the context joins a group or ends, and @timeout_ms is for connecting alone. */
     const char *waits_for;
     unsigned waits_rank, waits_size;
 };
 
-/* Connects to the local daemon. @options may be NULL. Where no socket is named (options,
- * $COMMD_SOCKET) that is the system's, /run/commd/commd.sock, else the user's own; and if there is
- * none either, one is started for this user alone: for one node, until it has been idle for a
- * minute. A line on stderr says so; COMMD_AUTOSTART=0 forbids it. Errors: COMMD_E_NO_DAEMON,
- * COMMD_E_PROTOCOL, COMMD_E_QUOTA, COMMD_E_DENIED, COMMD_E_TIMEOUT. */
+/* Connects to the local daemon. @options may be NULL. If no socket is named (options,
+ * $COMMD_SOCKET), that is the system's daemon, at /run/commd/commd.sock, else the user's own. If
+ * there is neither, a daemon is started for this user alone: it serves this node, and ends when it
+ * was idle for a minute. A line on stderr says so; COMMD_AUTOSTART=0 forbids it. Errors:
+ * COMMD_E_NO_DAEMON, COMMD_E_PROTOCOL, COMMD_E_QUOTA, COMMD_E_DENIED, COMMD_E_TIMEOUT. */
 int commd_connect(const struct commd_options *options, struct commd_context **ret_context);
 /* Leaves all groups of the context and frees it and them; NULL is fine. No other thread may
  * be inside a call on it. Pending asynchronous operations fail with COMMD_E_ABORTED. What
@@ -152,12 +152,12 @@ void commd_set_interrupt(struct commd_context *context, commd_interrupt_fn fn, v
 /* ---- registered memory ----------------------------------------------------------------------- */
 
 /* Allocates @bytes bytes (0 is taken for 1) of zeros that the members of a group on one node can
- * work in without copying. An all_reduce from 64 KiB on does (512 KiB where there are more ranks
- * than cores; 16 times as much where pages can be larger than 4 KiB), and broadcast, all_gather and
- * reduce_scatter from 4 MiB on, all blocks together: in a group on one node, if the buffers of all
- * its ranks lie in such memory, each within one allocation of the context of its group, in place or
- * not, at any address. Else, for all other operations, and with COMMD_PREMUL_SUM or blocks given by
- * address, it is memory like any other.
+ * work in without copying. They do in an all_reduce of 64 KiB and more (512 KiB where there are
+ * more ranks than cores; 16 times as much where pages can be larger than 4 KiB), and in a
+ * broadcast, all_gather or reduce_scatter of 4 MiB and more, all blocks together. The buffers of
+ * all ranks have to lie in such memory, each within one allocation of the context of its group;
+ * they may be in place or not, at any address. For all other operations, over several nodes, and
+ * with COMMD_PREMUL_SUM or blocks given by address, it is memory like any other.
  *
  * The address is a multiple of 4096 (65536), and sizes are rounded up to that, so this is for
  * large buffers. The memory is provided now, not when it is touched. It belongs to the process:
@@ -175,8 +175,8 @@ void commd_set_interrupt(struct commd_context *context, commd_interrupt_fn fn, v
  * files for a process, each 32 MiB of small allocations or one of 4 MiB and more, and for a user no
  * more bytes than the machine has); COMMD_E_NO_DAEMON, COMMD_E_NODE_LOST, COMMD_E_TIMEOUT. */
 int commd_alloc(struct commd_context *context, size_t bytes, void **ret_ptr);
-/* @ptr: what commd_alloc() gave, of which no operation is under way; NULL is fine. COMMD_E_INVALID:
- * it is not, and nothing was done. */
+/* Frees what commd_alloc() gave; no operation may be under way in it. NULL is fine.
+ * COMMD_E_INVALID: commd_alloc() did not give @ptr, and nothing was done. */
 int commd_free(void *ptr);
 
 /* ---- groups ---------------------------------------------------------------------------------- */
@@ -376,10 +376,10 @@ int commd_work_test(struct commd_work *work, int *ret_error);
 /* Waits up to @timeout_ms (-1: as long as the operation's own limit allows). Returns the
  * operation's result, or COMMD_E_TIMEOUT if it is still pending (it stays pending). The caller may
  * carry out meanwhile what others have started in this context, and call their on_done; it is no
- * cancellation point. A thread that is suspended in there (by a debugger, or a handler of a signal
- * that takes long) is not waited for: after some 0.2 s the library's thread carries on. But if it
- * is in the middle of a step or in an on_done, or waits for a message, or another thread leaves a
- * group, that waits for it. */
+ * cancellation point. If that thread is suspended (by a debugger, or by a signal handler that takes
+ * long), others do not wait for it: after some 0.2 s the library's thread carries on. They do wait
+ * if the thread is suspended in the middle of a step, in an on_done, or while it waits for a
+ * message; and so does a thread that leaves a group. */
 int commd_work_wait(struct commd_work *work, int64_t timeout_ms);
 /* Drops the handle; a pending operation continues. NULL is fine. */
 void commd_work_free(struct commd_work *work);
@@ -387,7 +387,8 @@ void commd_work_free(struct commd_work *work);
 /* ---- tensors on GPUs ----------------------------------------------------------------------------
  * An operation's buffers lie in host memory or in memory of one GPU, all of them. A barrier is one
  * on a GPU if commd_op.memory is COMMD_MEMORY_CUDA. All operations, types and operators are there
- * for both. Ranks of a group may differ in it, see COMMD_DEVICE_PATH in commd(3).
+ * for both. Ranks of a group may differ in where their buffers are, see COMMD_DEVICE_PATH in
+ * commd(3).
  *
  * Memory. COMMD_MEMORY_ANY: if the process had loaded the CUDA driver (libcuda.so.1) by
  * commd_connect() or its last commd_group_join(), the driver is asked what each buffer is; else it
@@ -397,7 +398,8 @@ void commd_work_free(struct commd_work *work);
  * Streams. Such an operation comes after what was enqueued on commd_op.stream before the call. No
  * call waits for another rank, nor for the stream, but for a group's first operation on GPUs: there
  * the ranks agree which way they go, through commd-gpu or through host memory, see commd_run(3).
- * Who wants groups in any order later calls a barrier on the GPU in each before, in one order.
+ * If ranks will use groups in different order, call a barrier on the GPU in each group before, in
+ * one order on all ranks.
  *   commd_run() and the functions named after operations enqueue it (the latter on the default
  *     stream) and return: what is enqueued on that stream later comes after it.
  *   commd_start() starts it; what is enqueued on the stream later does not wait for it.

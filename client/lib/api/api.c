@@ -1,5 +1,5 @@
-/* api.c - the public calls: argument checks, then the layer that does it. Every refusal says
- * which argument and what is allowed. */
+/* api.c - the public calls: each checks its arguments, then calls the layer that does the work.
+ * Every refusal says which argument is wrong and what is allowed. */
 #include "client/lib/api/check.h"
 #include "client/lib/arena/arena.h"
 #include "client/lib/async/async.h"

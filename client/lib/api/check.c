@@ -1,5 +1,6 @@
-/* check.c - the arguments of a collective. Every refusal says which argument and what is allowed;
- * nothing was started then and the group is fine. What a collective takes is in coll_table. */
+/* check.c - the arguments of a collective. Every refusal says which argument is wrong and what
+ * is allowed. Then nothing was started, and the group can be used. Which arguments a collective
+ * takes stands in coll_table. */
 #include "client/lib/api/check.h"
 
 #include "client/lib/coll/work.h"

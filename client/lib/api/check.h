@@ -4,7 +4,7 @@
 
 #include "client/lib/context/group.h"
 
-/* What the calls begin with: all is as if not given. */
+/* What the public calls fill in: an operation in which no argument is given. */
 extern const struct commd_op op_nothing;
 
 /* Argument checks, of op->memory and of a collective: 0 or COMMD_E_*. */

@@ -1,6 +1,7 @@
-/* enums.c - the numbers of commd.h are those of shm/. commd.h stands alone, because programs
- * include it; boards and the wire carry the numbers of shm/model and shm/proto; libcommd passes one
- * for the other without a table. tests/check_lists.py holds the lists below to be complete. */
+/* enums.c - the numbers of commd.h are those of shm/. commd.h includes nothing of
+ * commd's, because programs include it. Boards and the wire carry the numbers of shm/model and
+ * shm/proto. libcommd passes the ones as the others without a table. tests/check_lists.py checks
+ * that the lists below are complete. */
 #include <commd/commd.h>
 
 #include "shm/model/coll.h"

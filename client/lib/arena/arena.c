@@ -3,16 +3,19 @@
  * An arena is a memfd that we make, size and seal, so that nobody can shrink it under a mapping. We
  * hand it to commd, which gives it to members of our groups on this node when they ask. Small
  * allocations share arenas of ARENA_SHARED bytes; a large one has its own. Allocations are whole
- * pages: what one of them holds is never on a page of another, which arena_fence() depends on. What
- * is in an arena is known from a list in private memory; nothing in the arena steers anybody.
+ * pages: two allocations never share a page, which arena_fence() depends on. Which blocks of an
+ * arena are allocated stands in a list in private memory. Nothing that is written in the arena
+ * decides anything.
  *
  * Pages. They are taken when memory is allocated, so that a shortage is an error of commd_alloc()
- * and not a signal later; and given back when it is freed, by punching a hole, which works whoever
- * has the file mapped still: other members may keep their mapping for long, but not the memory. A
- * hole reads as zeros: so does every new allocation. An arena in which nothing is left goes.
+ * and not a signal later. They are given back when the memory is freed, by punching a hole in the
+ * file. A hole frees pages also while other members have the file mapped: they may keep the mapping
+ * for long, but not the memory. A hole reads as zeros, and so does every new allocation. An arena
+ * in which nothing is allocated is unmapped and closed.
  *
- * Life. Allocations belong to the process. When their context goes they become ordinary memory.
- * A forked child shares the pages with its parent (MAP_SHARED), and what it frees stays.
+ * Life. Allocations belong to the process. When their context ends they become ordinary memory.
+ * A forked child shares the pages with its parent (MAP_SHARED). What the child frees stays
+ * allocated.
  *
  * Locks: the arenas' lock, then a context's. Allocating holds none while it waits for commd. */
 #include "client/lib/arena/arena.h"
@@ -160,7 +163,7 @@ static int arena_new(struct commd_context *ctx, size_t size, struct arena **ret_
     return 0;
 }
 
-/* With the lock held. Takes @len bytes of a free block; NULL: there is no such, or no memory. */
+/* Takes @len bytes of a free block; NULL: there is none, or no memory to split it. */
 static struct block *arena_block_take(struct arena *a, size_t len)
 {
     assert_held(&lock);
@@ -189,7 +192,6 @@ static bool block_is_free(const struct block *b)
     return !b->used && !b->fenced;
 }
 
-/* With the lock held. */
 static void block_give(struct arena *a, struct block *block)
 {
     assert_held(&lock);
@@ -209,7 +211,7 @@ static void block_give(struct arena *a, struct block *block)
     }
 }
 
-/* With the lock held: the arena in which @p is, and the block, if it is used. */
+/* The block that @p lies in, if it is used, and its arena. */
 static struct block *block_of(const void *p, struct arena **ret_arena)
 {
     assert_held(&lock);
@@ -288,7 +290,7 @@ void arena_forget(struct commd_context *ctx)
     pthread_mutex_unlock(&lock);
 }
 
-/* With the lock held: goes if nothing is allocated in it. */
+/* Ends an arena in which nothing is allocated. */
 static void let_go(struct arena *a)
 {
     struct arena **p = &arenas;
@@ -306,7 +308,6 @@ static void let_go(struct arena *a)
 
 /* ---- the API --------------------------------------------------------------------------------- */
 
-/* With the lock held. */
 static struct block *take_shared(struct commd_context *ctx, size_t len, struct arena **ret_arena)
 {
     assert_held(&lock);

@@ -1,15 +1,15 @@
 /* peer_arena.c - arenas of other members of a group, mapped here.
  *
- * A group maps an arena when an operation first names it, and by member and number finds it again.
- * Seals and size are those of the file, whatever commd has checked; every use is checked against
- * the size that is kept here (registered.c).
+ * A group maps an arena when an operation first names it, and finds the mapping again by member and
+ * number. Seals and size are read from the file here, although commd has checked them. Every use is
+ * checked against the size that is kept here (registered.c).
  *
- * How many. At most PEER_ARENAS of each member; the next one unmaps all of that member's. So a
- * mapping may outlive the arena: it costs address space, no memory (the owner has taken the pages
- * back with a hole, which a stray look would fill with zeros), and goes with the group at the
- * latest. No descriptor is kept. A number is random and never used twice, so what is found under
- * it is what it was. That an arena cannot be had is remembered too, so that it costs one question
- * and not one for each operation. */
+ * How many. At most PEER_ARENAS of each member: one more unmaps all arenas of that member. So a
+ * mapping may outlive the arena. It costs address space but no memory: the owner has taken the
+ * pages back with a hole, and only a stray read would fill the hole with zeros. It ends with the
+ * group at the latest. No descriptor is kept. A number is random and never used twice, so a mapping
+ * that is found under a number is of that arena. That commd does not give an arena is remembered
+ * too: it is asked once, and not in each operation. */
 #include <sys/mman.h>
 
 #include "client/lib/arena/arena.h"

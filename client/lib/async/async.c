@@ -1,9 +1,9 @@
 /* async.c - whose turn it is in a group, and operations that are started.
  *
  * A group executes one operation at a time, in the order of the calls. `busy` is the turn. A
- * blocking call takes it at once when nothing is queued and runs on the caller's thread: no
+ * blocking call takes the turn at once when nothing is queued, and runs on the caller's thread: no
  * hand-over, no lock. Otherwise, and for every asynchronous call, the operation is queued as a work
- * (coll/work.c) and the context's progress thread runs it (progress.c). */
+ * (coll/work.c), which the context's progress thread runs (progress.c). */
 #include "client/lib/async/async.h"
 
 #include "client/lib/p2p/p2p_api.h"

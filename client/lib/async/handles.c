@@ -1,7 +1,8 @@
 /* handles.c - the public calls about a work: is it done, wait for it, let go of it.
  *
- * A message is waited for by taking it: the thread that waits moves it itself. For anything else it
- * stands in for the progress thread, if nobody does; what is on a GPU is told by that thread. */
+ * A thread that waits for a message moves the message itself. A thread that waits for another work
+ * stands in for the progress thread, if no other thread does. Works on a GPU are told by the
+ * progress thread. */
 #include "client/lib/async/async.h"
 
 #include <stdio.h>

@@ -1,23 +1,24 @@
 /* progress.c - the progress thread of a context: runs the works of its groups.
  *
- * While the application waits for a work, the thread that waits stands in for it, and it keeps
- * away: what would be handed over twice, the operation and its end, is not. One at a time stands
- * in; it does all that the thread does, also for groups of others, and callbacks run there. Where
- * it takes no step for STILL_MS the thread does not keep away any more: all they do is under plock,
- * and each sleeps for itself. One that is suspended in a callback, or with plock, holds up all who
- * wait; one that is suspended in its sleep only those who leave a group.
+ * While a thread of the application waits for a work, it stands in for the progress thread, which
+ * keeps away. So neither the operation nor its end is handed over between threads. One thread at a
+ * time stands in. It does all that the progress thread does, also for groups in which other threads
+ * wait, and callbacks run on it. If it takes no step for STILL_MS the progress thread does not keep
+ * away any more: all that both do is under plock, and each sleeps for itself. A thread that is
+ * suspended in a callback, or while it holds plock, holds up all threads that wait. A thread that
+ * is suspended in its sleep holds up only the threads that leave a group.
  *
- * It keeps one running work per group and polls them in turn, so operations of different groups
- * never wait for each other. It sleeps on the bells of the boards it serves and on `kick`, which
- * every submission rings; for the order of store, fence and load see "Memory order" in
- * shm/board/board.c.
+ * The progress thread keeps one running work per group and polls these works in turn, so operations
+ * of different groups never wait for each other. It sleeps on the bells of the boards of its groups
+ * and on `kick`, which every submission rings; for the order of store, fence and load see "Memory
+ * order" in shm/board/board.c.
  *
  * A GPU rings no bell. While an operation waits for one (its gate, coll/gate.h), the thread sleeps
- * for GPU_NAP_US at a time, later for five times as long; bells end such a sleep as any other.
+ * for GPU_NAP_US at a time, later for five times as long. Bells end such a sleep, too.
  *
- * What if a group is left now: async_drop_group() takes it out, and waits until no sleep looks at
- * its board. What if the process forks: the child has no such thread, and usable() refuses its
- * calls. */
+ * What if a group is left now: async_drop_group() takes the group out, and waits until no sleeping
+ * thread looks at the group's board. What if the process forks: the child has no progress thread,
+ * and usable() refuses its calls. */
 #include "client/lib/async/async.h"
 
 #include <sched.h>
@@ -30,9 +31,9 @@ enum {
     MAX_BELLS = 126,
     SLOW_EVERY = 1024, /* rounds between looks at the reasons to give up */
     GPU_NAP_US = 20,
-    GPU_NAPS = 16,                /* of them, before they get longer */
-    GPU_SLOW_EVERY = 64,          /* naps between such looks: they cost system calls */
-    STILL_MS = 3 * WAIT_SLICE_MS, /* who stands in takes a step in each slice */
+    GPU_NAPS = 16,       /* naps, before they get longer */
+    GPU_SLOW_EVERY = 64, /* naps between looks at the reasons to give up: these cost system calls */
+    STILL_MS = 3 * WAIT_SLICE_MS, /* a thread that stands in takes a step in each slice */
 };
 
 /* ---- one group ------------------------------------------------------------------------------- */
@@ -66,8 +67,8 @@ static void pass_gate(struct commd_work *w)
     run_clock(&w->run);
 }
 
-/* The next operation was called, and waits for its input: written down for people, as what a member
- * sleeps in (board_seat()). */
+/* The next operation was called, and waits for its input. That is written down for people, like
+ * the operation that a member sleeps in (board_seat()). */
 static void note_unready(struct commd_group *g)
 {
     struct board_member *m = &g->board.members[g->local];

@@ -1,12 +1,12 @@
 /* coll_blocks.c - collectives that move a block for each rank.
  *
- * Blocks: what all ranks get the same (all_gather) or reduce (reduce_scatter). The window is laid
- * out in node order, so that what belongs to a node is contiguous for the network.
- * Cells: what one rank has for one other (gather, scatter, all_to_all). A member puts all it has
- * for others into its own window; those of its node take it from there, and the engine carries the
- * rest, to the result window of the other node.
+ * Blocks: all ranks get the same blocks (all_gather), or reduce them (reduce_scatter). The window
+ * is laid out in node order, so that the blocks of a node are contiguous for the network. Cells:
+ * what one rank has for one other rank (gather, scatter, all_to_all). A member puts all that it has
+ * for others into its own window. The ranks of its node take their cells from there; the engine
+ * carries the rest to the result window of the other node.
  *
- * No block needs the caller's arrays to lie evenly: lists.c gives their addresses. */
+ * Blocks of the caller may lie anywhere: lists.c has their addresses. */
 #include "client/lib/coll/coll_steps.h"
 
 static const uint8_t *send_block(const struct run *r, unsigned k)

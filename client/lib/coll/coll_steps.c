@@ -2,9 +2,9 @@
  * its slice, get the result. One row per collective in coll_steps; those whose windows hold a
  * vector are here, those with blocks and cells in coll_blocks.c.
  *
- * Copies are what large operations cost, so: a member puts in only what others will reduce,
- * reduces its own slice straight from the caller's memory into the window and its own output,
- * and gets only the other slices. */
+ * Large operations cost as much as their copies. So a member puts in only what others will reduce,
+ * reduces its own slice straight from the caller's memory into the window and its own output, and
+ * gets only the other slices. */
 #include "client/lib/coll/coll_steps.h"
 
 /* A multiple of every element's size; stays in a core's own cache. */

@@ -1,4 +1,4 @@
-/* coll_steps.h - what the files of collectives share: addresses of the parts of a step.
+/* coll_steps.h - what the files of collectives share: the addresses of the parts of a step.
  *
  * "pos": position of a rank in node order (ranks of node 0 first, ...). In a one-node group
  * pos, rank and member index are the same. */
@@ -50,14 +50,14 @@ static inline size_t step_offset(const struct run *r, uint32_t c)
     return (size_t)c * r->plan.unit * r->plan.esize;
 }
 
-/* Between memory of this process, or from a window into it. */
+/* Copies from memory of this process, or from a window, into memory of this process. */
 static inline void copy(void *dst, const void *src, size_t n)
 {
     if (n && dst != src)
         copy_out(dst, src, n);
 }
 
-/* Likewise, a part of the result. */
+/* The same of a part of the result. */
 static inline void copy_result(const struct run *r, void *dst, const void *src, size_t n)
 {
     if (unlikely(r->plan.around) && r->send != r->recv && dst != src)
@@ -66,9 +66,9 @@ static inline void copy_result(const struct run *r, void *dst, const void *src, 
         copy(dst, src, n);
 }
 
-/* Into a window. The window of a rank that is alone on its node is read by nobody but the kernel,
- * for the engine. That loses more than writing past the caches gains (1 MB between two nodes: 508
- * us instead of 443, and 835 instead of 608 if the two cores are far apart). */
+/* Copies into a window. If a rank is alone on its node only the engine reads its window, through
+ * the kernel. Then writing past the caches loses more than it gains (1 MB between two nodes: 508 us
+ * instead of 443, and 835 instead of 608 if the two cores are far apart). */
 static inline void copy_to_window(const struct run *r, void *dst, const void *src, size_t n)
 {
     if (r->group->board.nlocal > 1)
@@ -77,14 +77,14 @@ static inline void copy_to_window(const struct run *r, void *dst, const void *sr
         memcpy(dst, src, n);
 }
 
-/* Is this rank's contribution scaled on its way into the window? Then nobody may take it from the
+/* Is this rank's contribution scaled on its way into the window? Then it must not be taken from the
  * caller's memory. */
 static inline bool is_scaled(const struct run *r)
 {
     return r->plan.redop == REDOP_PREMUL_SUM;
 }
 
-/* A contribution into the window. */
+/* Puts a contribution into the window. */
 static inline void contribute(const struct run *r, void *to, const void *from, size_t n)
 {
     if (unlikely(is_scaled(r)))

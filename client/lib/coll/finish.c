@@ -2,8 +2,8 @@
  * sleeps on the board's bell, with the group's wait policy (shm/util/wait.c).
  *
  * Who wakes me: the bell. It is rung by every member that announces, reduces or consumes, by the
- * engine when it publishes, and by commd when somebody is gone. The reasons to give up are looked
- * at every HOPE_CHECK_EVERY looks, and before each sleep. */
+ * engine when it publishes, and by commd when a rank is gone. The reasons to give up are checked
+ * after every HOPE_CHECK_EVERY looks, and before each sleep. */
 #include "client/lib/coll/run.h"
 
 enum run_state run_last_look(struct run *r)

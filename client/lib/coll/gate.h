@@ -1,14 +1,15 @@
 /* gate.h - an operation whose buffers a GPU's stream fills and empties (client/lib/device/): how
- * the stream and whoever runs the operation tell each other where they are, by words of host memory
- * that the GPU can write and wait for.
+ * the stream and the thread that runs the operation tell each other where they are. They use words
+ * of host memory, which the GPU can write and wait for.
  *
- *   ready    the stream: so many pieces of the input are there. The operation begins then
- *   done     the host: so many pieces of the result are there, or the operation has failed
- *   landed   the stream: all is over, and nothing touches the buffers any more
+ *   ready    written by the stream: so many pieces of the input are there
+ *   done     written by the host: so many pieces of the result are there, or the operation has
+ * failed landed   written by the stream: all is over, and nothing touches the buffers any more
  *
- * Words only grow, so a slot of them is used again and again: all count from `base`. Nobody rings a
- * bell for a GPU, so the progress thread looks again and again. It calls no function of CUDA: these
- * may wait for a stream that waits for the progress thread (cuMemFree() does). */
+ * The operation begins when `ready` says so. Words only grow, so their slot is used again and
+ * again, and all words count from `base`. A GPU rings no bell, so the progress thread looks again
+ * and again. It calls no function of CUDA: some wait for a stream (cuMemFree() does), and the
+ * stream may wait for the progress thread. */
 #ifndef COMMD_CLIENT_GATE_H
 #define COMMD_CLIENT_GATE_H
 
@@ -19,14 +20,14 @@
 
 struct gate;
 struct gate_ops {
-    /* With the context's plock held: the host's part has ended, how is in @e (NULL: well); done is
-     * stored next. It must not block. */
+    /* With the context's plock held: the host's part has ended, with @e (NULL: well), and `done` is
+     * stored next. Must not block. */
     void (*over)(struct gate *gate, const struct commd_error *e);
     void (*unref)(struct gate *gate);
-    /* It has landed: how has it ended? *e is filled if not well. NULL: well. */
+    /* The operation has landed: fills *e if it has failed. May be NULL: then none has failed. */
     void (*result)(struct gate *gate, struct commd_error *e);
-    /* The host has waited for @seconds and the input is not there: says so on stderr. NULL: who
-     * holds the work knows as much. */
+    /* The host has waited for @seconds and the input is not there: says so on stderr. May be NULL:
+     * then the caller says it. */
     void (*warn)(struct gate *gate, double seconds);
     /* As commd_work_wait_stream(). */
     int (*wait_stream)(struct gate *gate, void *stream);
@@ -35,9 +36,9 @@ struct gate_ops {
 struct gate {
     const struct gate_ops *ops;
     _Atomic uint32_t *ready, *done, *landed;
-    _Atomic int lost; /* COMMD_E_*: it will not land; else 0 */
+    _Atomic int lost; /* COMMD_E_*: the operation will not land; else 0 */
     uint32_t base, pieces;
-    size_t piece; /* bytes of one, the last may be shorter: of a vector that is cut; else 0 */
+    size_t piece; /* of a vector that is cut: bytes of a piece, but for the last; else 0 */
 };
 
 /* Pieces of the input that are there. */

@@ -1,8 +1,9 @@
-/* give_up.c - reasons to give up an operation: the group is broken, a rank is gone, commd is gone
- * and with it whoever would say that a rank is, the limit has passed, the application wants to
+/* give_up.c - reasons to give up an operation: the group is broken; a rank is gone; commd is gone,
+ * and a member has died since, which no commd tells; the limit has passed; the application wants to
  * stop.
  *
- * Each fills r->err. What the operation waits for may come in the same moment: run_last_look(). */
+ * Each reason fills r->err. What the operation waits for may come in the same moment:
+ * run_last_look(). */
 #include "client/lib/coll/run.h"
 
 #include <stdio.h>

@@ -1,6 +1,7 @@
-/* lists.c - what an operation gives for each rank: counts and addresses of blocks, copied, so that
- * the caller's arrays may go away, and completed, so that coll*.c need not ask how they were given.
- * Operations whose blocks lie evenly need none of this. */
+/* lists.c - what an operation gives for each rank: counts and addresses of blocks. They are copied,
+ * so that the caller's arrays may be freed, and completed, so that coll_*.c need not ask how they
+ * were given. Operations whose blocks all have one length and lie one after the other need no
+ * lists. */
 #include "client/lib/coll/run.h"
 
 static const void *lists_block_of(const void *const *blocks, const uint8_t *base, unsigned k,

@@ -1,40 +1,42 @@
-/* registered.c - operations in registered memory: no copies into the board or out of it. What each
- * member does with the others' memory is in registered_work.c; this is how they agree on it. The
+/* registered.c - operations in registered memory: no copies into the board or out of it. Here the
+ * members agree on it; what each member does with the others' memory is in registered_work.c. The
  * group has one node.
  *
- * Who waits for whom (an operation of steps base, base + 1; "all" are the members of the group):
+ * The stages. The operation has the steps base and base + 1; "all" are the members of the group; a
+ * line with | says what the member waits for, and what follows.
  *
- *   OFFER   announce base: where send and recv lie (arena, offset); in the window, the edges
- *           | all have announced base. Descriptions are compared as ever. All offer: go on. Some
- * do: | everybody, those too who announced a payload, begins again at base + 1, as if nobody did.
- *   MAP     map what is not mapped yet, asking commd for it
- *   VOTE    announce base + 1: yes, or no if something could not be mapped
- *           | all have announced base + 1. One no: everybody begins again at base + 2.
- *   WORK    `entered`; then my part of the work; then `finished` and `stopped`
- *   FINISH  | all have finished: nobody reads my input or writes my output any more. Done.
+ *   OFFER   announce base: where send and recv lie (arena, offset); put the edges into the window
+ *           | all have announced base. Descriptions are compared as in every operation. If all
+ *           | offer: go on. If only some do: all begin again at base + 1, as if none had offered.
+ *   MAP     map the arenas that are not mapped yet; commd is asked for them
+ *   VOTE    announce base + 1: yes, or no if an arena could not be mapped
+ *           | all have announced base + 1. If one votes no: all begin again at base + 2.
+ *   WORK    say `entered`; do my part of the work; say `finished` and `stopped`
+ *   FINISH  | all have finished: no member reads my input or writes my output any more. Done.
  *
- * So all take the same path, because all look at the same announcements. Who wakes me: the bell,
- * rung after each announcement and counter; in MAP nobody does, so who waits looks again every
- * millisecond (run_asks()), and gives up after ASK_MS: with a no. What if a peer dies now: commd
- * marks it, and run_hopeless() sees that, between two chunks of WORK as in every wait. What if I am
- * stopped now: the others wait, as in every operation.
+ * All take the same path, because all look at the same announcements. Who wakes me: the bell, which
+ * is rung after each announcement and counter. In MAP no bell rings: the member that waits for
+ * commd's answer looks again every millisecond (run_asks()), and after ASK_MS votes no. What if a
+ * peer dies now: commd marks it, and run_hopeless() sees the mark, in every wait and between two
+ * chunks of WORK. What if I am stopped now: the others wait, as in every operation.
  *
- * A failed all_reduce, where members write to others' outputs, must not be written to later: its
- * buffers are the caller's again. So a member that gives up says `stopped`, and takes `finished`
- * back if it had said so; then it looks which members have `entered` and not stopped. A member that
- * enters says so, then looks whether one has stopped that has not finished, and in that case writes
- * nothing. A fence stands between the stores and the loads on both sides, so at least one of the
- * two sees the other. Members that are at work see the mark of the loss after their present chunk,
- * so they are waited for, briefly. One that does not come (it was stopped itself) is locked out:
- * the output's pages are replaced by others (arena_fence()). Not the pages at its ends, which hold
- * other data too; therefore nobody writes into those: the first and the last EDGE bytes of the
- * vector go through the window, and every member reduces them for itself.
+ * Giving up an all_reduce, in which members write to others' outputs. After it has failed its
+ * buffers are the caller's again, and no member may write into them. So a member that gives up says
+ * `stopped`, and takes `finished` back if it had said that. Then it looks which members have
+ * entered and not stopped. A member that enters says `entered`. Then it looks whether a member has
+ * stopped without having finished; if so, it writes nothing. A fence stands between the store and
+ * the loads on both sides, so at least one of the two members sees the other. Members that are at
+ * work see the mark of the loss after their present chunk, so they are waited for, briefly. A
+ * member that does not stop in that time (perhaps its process is suspended) is locked out: the
+ * pages of the output are replaced by others (arena_fence()). The pages at both ends of the output
+ * hold other data too, and cannot be replaced. So no member writes into those: the first and the
+ * last EDGE bytes of the vector go through the window, and every member reduces them for itself.
  *
- * Whom this trusts. A member maps the others' arenas for writing; within one group and user, that
- * is what makes it fast (to read only, and copy, takes half as long again). What a member offers is
- * copied, and checked against the size of the arena, which cannot shrink; an offer that does not
- * fit is an error for all. Lies that fit spoil the liar's own arena, and the numbers of this group,
- * which any member can spoil. */
+ * Trust. A member maps the others' arenas for writing. All members belong to one user, and this is
+ * what makes the path fast (reading and copying takes half as long again). What a member offers is
+ * copied, and checked against the size of the arena, which cannot shrink. An offer that does not
+ * fit is an error for all. A wrong offer that fits spoils that member's own arena, and the results
+ * of this group, which any member can spoil. */
 #include "client/lib/coll/registered.h"
 
 #include <sched.h>
@@ -51,7 +53,8 @@ static struct board_member *member(const struct run *r, unsigned m)
     return &r->group->board.members[m];
 }
 
-/* One follows the other; but who enters and sees that a member has given up does not work. */
+/* Each stage follows the one before. But a member that enters and sees that another has given up
+ * does not work. */
 static void set_stage(struct registered *d, enum registered_stage to)
 {
     assert(to == d->stage + 1 || (d->stage == REGISTERED_WORK && to == REGISTERED_STALLED));
@@ -110,8 +113,9 @@ static unsigned count_kind(const struct run *r, uint32_t step, unsigned kind)
     return n;
 }
 
-/* This member has nothing to offer, so all do the operation in steps: behind the offers, if there
- * are any. What it has put until that is known is only a first step: the next may be a vote. */
+/* This member has nothing to offer, so all do the operation in steps, which begin behind the offers
+ * if there are any. Until that is known it puts the first step only: others may vote in the next.
+ */
 static enum run_state without_offer(struct run *r)
 {
     r->moved = r->put == 0 && run_put(r);
@@ -139,7 +143,8 @@ static bool take_offers(struct run *r)
         return true;
     }
     for (unsigned m = 0; m < b->nlocal; m++) {
-        struct board_offer o = board_slot(b, m, r->base)->offer; /* a member may write there */
+        struct board_offer o =
+            board_slot(b, m, r->base)->offer; /* copied: a member may write there */
 
         d->places[2 * m] = (struct registered_place){o.send_arena, o.send_offset};
         d->places[2 * m + 1] = (struct registered_place){o.recv_arena, o.recv_offset};
@@ -158,7 +163,7 @@ static void set_place(struct registered *d, unsigned i, uint8_t *p)
         d->in[i / 2] = p;
 }
 
-/* The error is the same for all, and the group's end: who offers such a thing is not libcommd. */
+/* All members find the same error, which ends the group: no libcommd makes such an offer. */
 static bool misplaced(struct run *r, unsigned i, size_t size, size_t len)
 {
     const struct commd_group *g = r->group;
@@ -191,16 +196,20 @@ static bool answered(struct run *r)
         return false;
     }
     d->asking = false;
-    d->at = 2 * (d->at / 2); /* both of the member's: to make room others of its may be unmapped */
+    d->at =
+        2 *
+        (d->at /
+         2); /* both places of this member: to make room its other arenas may have been unmapped */
     d->yes = peer_arena_add(g, d->at / 2, p->arena, fd);
     got = d->yes ? peer_arena_find(g, d->at / 2, p->arena) : NULL;
     if (got && got->base && p->offset <= got->size && len <= got->size - p->offset)
-        arena_populate(got->base + p->offset, len); /* or when it is touched */
+        arena_populate(got->base + p->offset,
+                       len); /* if that fails, pages come when they are touched */
     close_fdp(&fd);
     return true;
 }
 
-/* Place d->at; false: not yet, or r->err says why not. */
+/* Maps place d->at. False: not yet, or r->err says why not. */
 static bool map_place(struct run *r)
 {
     struct commd_group *g = r->group;
@@ -276,7 +285,7 @@ static bool anyone_stopped(const struct run *r)
     return false;
 }
 
-/* It will not write any more. */
+/* This member will not write any more. */
 static void stop(const struct run *r)
 {
     atomic_store_explicit(&member(r, r->group->local)->stopped, r->desc.seq, memory_order_release);
@@ -301,7 +310,8 @@ static bool take_votes(struct run *r)
     set_stage(d, REGISTERED_WORK);
     if (anyone_stopped(r)) {
         stop(r);
-        set_stage(d, REGISTERED_STALLED); /* it breaks the group, which we wait to hear of */
+        set_stage(d,
+                  REGISTERED_STALLED); /* the member that gave up breaks the group: wait for that */
     }
     return true;
 }
@@ -411,7 +421,7 @@ void registered_end(struct run *r, bool done)
     if (!done && offered && d->yes) {
         int64_t until = (int64_t)now_ms() + STOP_MS;
 
-        /* who has not entered yet must not take this member for one that is done */
+        /* a member that has not entered yet must not believe that this one is done */
         atomic_store_explicit(&member(r, r->group->local)->finished, r->desc.seq - 1,
                               memory_order_release);
         stop(r);

@@ -5,8 +5,8 @@
 
 #include "client/lib/coll/run.h"
 
-/* As registered.c names them; OFFERS and VOTES: waiting for those of all. STALLED: a member had
- * given up before this one began. */
+/* As registered.c names them. OFFERS and VOTES: this member waits for those of all. STALLED: a
+ * member had given up before this one began. */
 enum registered_stage {
     REGISTERED_OFFER,
     REGISTERED_OFFERS,
@@ -37,8 +37,8 @@ struct registered {
     struct registered_place places[]; /* send and recv of each member, as it offered them */
 };
 
-/* The functions of its path. registered_begin() sets r->registered if this member can offer its
- * buffers; where a member cannot, the path becomes that of steps. */
+/* The functions of PATH_REGISTERED. registered_begin() sets r->registered if this member can offer
+ * its buffers. If a member cannot, the path of all becomes PATH_STEPS. */
 void registered_begin(struct run *r);
 enum run_state registered_advance(struct run *r);
 /* The operation is over, one way or another: afterwards nobody writes into its buffers. */
@@ -49,14 +49,16 @@ bool registered_asks(const struct run *r);
 
 /* Bytes of the send or the receive buffer; 0: not used. */
 size_t registered_extent(const struct run *r, bool recv);
-/* Do others use that buffer of local member @m? Do they write to the others' outputs? */
+/* Do others use the send or the receive buffer of local member @m? Do members write to the outputs
+ * of others? */
 bool registered_shares(const struct run *r, unsigned m, bool recv);
 bool registered_writes(const struct run *r);
-/* What goes through the window all the same. */
+/* Puts the edges of this member's input into its window. */
 void registered_put(struct run *r);
-/* All can: what is this member's part? */
+/* All members voted yes: what is this member's part of the work? */
 void registered_share_out(struct run *r);
-/* A turn of it. RUN_WAIT: there is more; RUN_DONE; RUN_FAILED: r->err says why it is given up. */
+/* Does a chunk of that part. RUN_WAIT: there is more; RUN_FAILED: r->err says why it is given up.
+ */
 enum run_state registered_work(struct run *r);
 
 #endif

@@ -5,9 +5,9 @@
  *   all_gather      copies all blocks into its output
  *   broadcast       copies the root's buffer
  *
- * Only all_reduce writes to others' memory; there the first and the last EDGE bytes of the vector
- * go through the window, and each member reduces them for itself: registered.c says why. All inputs
- * have been read before an output is written, which may be the same memory. */
+ * Only all_reduce writes to others' memory. There the first and the last EDGE bytes of the vector
+ * go through the window, and each member reduces them for itself: registered.c says why. An output
+ * may be the same memory as an input, so all inputs of an element are read before it is written. */
 #include "client/lib/coll/coll_steps.h"
 #include "client/lib/coll/registered.h"
 

@@ -2,11 +2,11 @@
  * run_poll() does what can be done and says whether more remains. The blocking call loops over it
  * (finish.c); the progress thread interleaves several (async/progress.c).
  *
- * Who wakes me: see finish.c. What if a peer dies now: commd marks it; run_hopeless() sees it. What
- * if I am stopped now: the others wait; their limits and commd's view name me.
+ * Who wakes me: see finish.c. What if a peer dies now: commd marks it; run_hopeless() sees the
+ * mark. What if I am stopped now: the others wait; their limits and commd's view name me.
  *
- * How an operation goes on depends on the path that its plan names: one row of `paths` each. Paths
- * end in the same place, with the same counters, so that the next operation may take another.
+ * How an operation goes on depends on the path that its plan names: each path is a row of `paths`.
+ * All paths end with the same counters, so that the next operation may take another path.
  *
  * For the counters and the order of checks see shm/board/board.c. */
 #include "client/lib/coll/registered.h"
@@ -247,8 +247,8 @@ void run_end(struct run *r, enum run_state st)
     if (unlikely(r->recorded))
         recorder_end(recs, r->group->board.nlocal, r->group->local, run_recorder_head(r), now_ns(),
                      st == RUN_DONE ? r->weight : 0);
-    /* Who has announced this operation, as all have, was done with those before it. So nobody need
-     * look for that at the lines of all others. */
+    /* All members have announced this operation, so all were done with those before it. So this
+     * member need not read their lines for that. */
     if (one_node(r) && !refused && seq_reached(r->base, r->group->consumed_seen))
         r->group->consumed_seen = r->base;
     /* Also after operations that do not use it: counters are compared across a wrap, so none

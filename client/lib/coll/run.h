@@ -13,14 +13,14 @@ enum run_state { RUN_WAIT, RUN_DONE, RUN_FAILED };
 /* What this member knows of the descriptions of the others: do all mean the same operation? */
 enum run_agreed {
     AGREED_UNKNOWN,
-    AGREED_HERE, /* the members that are to know it before they reduce: of this node, of a team */
+    AGREED_HERE, /* those do whose data this member reduces now: of its node, of its team */
     AGREED_NOT,  /* one of those means another operation */
     AGREED_ALL,
 };
 
 enum { RUN_UNTIMED = -2 };
 
-/* What an operation gives per rank. One allocation. */
+/* Counts and addresses that an operation gives for each rank: lists.c. One allocation. */
 struct op_lists {
     uint64_t *counts;                    /* of the blocks, where all ranks give the same; or NULL */
     uint64_t *send_counts, *recv_counts; /* of the cells of a counted operation; or NULL */
@@ -33,7 +33,7 @@ struct run {
     struct op_balance balance;
     struct plan plan;
     struct op_lists *lists;  /* owned; NULL: none needed */
-    const struct gate *gate; /* borrowed; of buffers that a GPU fills: NULL: they are filled */
+    const struct gate *gate; /* borrowed; NULL: no GPU fills the buffers */
     const uint8_t *send;
     uint8_t *recv;
     double scale;           /* of this rank's contribution: premul_sum */
@@ -44,16 +44,16 @@ struct run {
     unsigned seen;          /* members known to have announced the step looked at last */
     uint32_t seen_step;
     enum run_agreed agreed;
-    bool moved;                    /* the last poll made progress */
-    bool warned;                   /* it has said that it waits for long, or left that to others */
-    bool refused;                  /* all refuse it, and the group goes on */
-    bool untold;                   /* it changed what others may sleep for, and rang no bell */
-    bool recorded;                 /* its beginning stands in the recorder */
-    unsigned weight;               /* how many operations it stands for there */
-    uint64_t bytes;                /* of this rank's payload */
+    bool moved;      /* the last poll made progress */
+    bool warned;     /* this rank has said that it waits for long, or left that to others */
+    bool refused;    /* all refuse it, and the group goes on */
+    bool untold;     /* others may sleep for what this rank has changed, and no bell was rung */
+    bool recorded;   /* its beginning stands in the recorder */
+    unsigned weight; /* how many operations it stands for in the recorder */
+    uint64_t bytes;  /* of this rank's payload */
     uint64_t fingerprint;          /* of desc */
-    struct question *question;     /* owned: it waits for long, and we ask who is missing */
-    struct registered *registered; /* owned: in registered memory, while that is possible */
+    struct question *question;     /* owned: which ranks are missing (absent.c); NULL: not asked */
+    struct registered *registered; /* owned; NULL: not in registered memory */
     int64_t limit_ms;              /* -1 none */
     int64_t deadline_ms;           /* CLOCK_MONOTONIC, -1 none; RUN_UNTIMED before run_clock() */
     uint64_t asked_ms;             /* when the application was asked whether to stop; 0: not yet */
@@ -65,7 +65,7 @@ struct path {
     void (*begin)(struct run *r); /* or NULL */
     /* Does all that can be done without waiting, or a part of it: r->moved. RUN_FAILED: r->err. */
     enum run_state (*advance)(struct run *r);
-    /* Looks at nothing but what most likely comes next: has it come? */
+    /* Has come what most likely comes next? Looks at nothing else. */
     bool (*comes)(struct run *r);
     void (*end)(struct run *r, bool done); /* or NULL */
 };
@@ -76,7 +76,7 @@ struct coll_steps {
     /* One node: is what get() of step @c reads in place? */
     bool (*ready)(struct run *r, uint32_t c);
     void (*put)(struct run *r, uint32_t c);
-    /* What needs nobody else: done once step @c has been announced, while others do theirs. */
+    /* What needs no other member: done once step @c has been announced, while others do theirs. */
     void (*own)(struct run *r, uint32_t c);
     void (*reduce)(struct run *r, uint32_t c); /* only if plan.reduces */
     void (*get)(struct run *r, uint32_t c);
@@ -101,42 +101,42 @@ static inline int lists_make(const struct commd_group *g, const struct commd_op 
 /* Starts @op as the next operation of the group; the caller holds the group's turn and has
  * set r->lists. COMMD_E_INVALID: it cannot be; nothing was started. */
 int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op);
-/* It has begun, a barrier, in place of one that this rank cannot do, as @code says: it fails on all
- * ranks, as the different operations that they mean. Before it is polled. */
+/* @r is a barrier that has begun in place of an operation that this rank cannot do, as @code says.
+ * It fails on all ranks, as if they had called different operations. Called before @r is polled. */
 void run_decline(struct run *r, int code);
-/* How long it may take. */
+/* Sets how long the operation may take. */
 void run_limit(struct run *r, const struct commd_group *g, const struct commd_op *op);
-/* From now on, if the clock was not started before. It starts with the call; that of a brief one
- * with its first sleep, after some hundred looks at most: it hardly ever sleeps, and to read the
- * clock would cost it a tenth. */
+/* The limit begins now, unless it has begun before. It begins with the call. That of a brief
+ * operation begins with its first sleep, which comes after some hundred looks at most: such an
+ * operation hardly ever sleeps, and to read the clock would cost it a tenth of its time. */
 void run_clock(struct run *r);
 /* Does all that can be done without waiting. */
 enum run_state run_poll(struct run *r);
-/* The same; but where r->untold is set then, the caller has to run_tell() before it sleeps, or lets
- * much time pass. After RUN_DONE any full fence and bell_ring_fenced() will do. */
+/* The same. But if r->untold is set afterwards, the caller has to run_tell() before it sleeps or
+ * lets much time pass. After RUN_DONE any full fence and bell_ring_fenced() are enough. */
 enum run_state run_advance(struct run *r);
 /* Bookkeeping after DONE or FAILED: counters for the next operation. */
 void run_end(struct run *r, enum run_state st);
-/* Instead of run_end(), of an operation whose group is being left. */
+/* In place of run_end(), if the group is being left. */
 void run_abandon(struct run *r);
-/* Of an operation with a gate: tells of the pieces of the result that are there. */
+/* If the operation has a gate: tells which pieces of the result are there. */
 void run_tell_gate(const struct run *r);
-/* An answer that rings no bell is being waited for: look again soon. */
+/* The operation waits for an answer that rings no bell: the caller has to look again soon. */
 bool run_asks(const struct run *r);
 
 /* ---- finish.c -------------------------------------------------------------------------------- */
 
 /* Poll until done or failed, with the group's wait policy. */
 enum run_state run_finish(struct run *r);
-/* Who is waited for. */
+/* Which processes the operation waits for. */
 enum wait_for run_waits_for(struct run *r);
-/* Hopeless (r->err says why), unless what the operation needs came in between. */
+/* The operation is hopeless (r->err says why), unless what it waits for has come meanwhile. */
 enum run_state run_last_look(struct run *r);
 
 /* ---- give_up.c ------------------------------------------------------------------------------- */
 
-/* Is there a reason to give up waiting? true: r->err is filled. run_last_look() before believing
- * it. */
+/* Is there a reason to give up waiting? True: r->err is filled, and the caller has to take a
+ * run_last_look() before it gives up. */
 bool run_hopeless_look(struct run *r);
 static inline bool run_hopeless(struct run *r)
 {
@@ -146,7 +146,7 @@ static inline bool run_hopeless(struct run *r)
                     atomic_load_explicit(&h->ngone, memory_order_relaxed)) &&
            run_hopeless_look(r);
 }
-/* The same and what costs system calls: commd gone, the limit passed. */
+/* Looks also for what costs system calls: commd is gone, the limit has passed. */
 bool run_hopeless_slow(struct run *r);
 /* The application's wish to stop (Ctrl-C): only asked on the caller's own thread. */
 bool run_interrupted(struct run *r);
@@ -161,16 +161,17 @@ bool steps_come(struct run *r);
 /* Puts and announces the next step if its input is there and a slot is free. */
 bool run_put(struct run *r);
 void run_announce(struct run *r, unsigned kind);
-/* Do the descriptions of the first step agree, as the members of one node compare them, or as the
- * engines have? If not r->err is set. run_agrees() compares once. */
+/* Do the descriptions of the first step agree? On one node this member compares them; over several
+ * nodes the engines have. If not r->err is set. run_agrees() compares once. */
 bool run_compare(struct run *r);
 static inline bool run_agrees(struct run *r)
 {
     return likely(r->agreed == AGREED_ALL) || run_compare(r);
 }
-/* Everybody goes on with the operation as if it began @steps later. */
+/* All members begin the operation again, @steps later. */
 void run_again(struct run *r, uint32_t steps);
-/* What a rank has @told that it cannot do, as an error: its code, and in words. */
+/* The error of a rank that cannot take part: the code that it has @told, if it may tell that one,
+ * and *ret_why in words. */
 int declined_code(uint8_t told, const char **ret_why);
 /* Fills r->err: "operation 3 (all_reduce) of group "g"" and what follows. @rank, @pid, @node: who
  * is to blame, -1, 0 and "": nobody. */
@@ -196,8 +197,8 @@ static inline void run_record(struct run *r)
                    now_ns());
 }
 
-/* It is about to sleep. Since when it has slept without getting on is written down: board_seat().
- * An operation of some seconds sleeps often and is not stuck. */
+/* This member is about to sleep. Since when it has slept without getting on is written down for
+ * board_seat(): an operation of some seconds sleeps often and is not stuck. */
 static inline void run_note_sleep(struct run *r)
 {
     struct board_member *me = run_member(r);
@@ -225,8 +226,8 @@ static inline void run_tell(struct run *r)
     bell_ring(&h->bell, &h->sleepers); /* contains the fence that group_wake_engine needs too */
 }
 
-/* What the engine can go on with: a member's data, once they are reduced if they are to be. That a
- * result was read is for the members alone: they do not write before there is room. */
+/* Tells the engine as well: for changes that it may wait for, a member's data and, if members
+ * reduce, its reduced slice. That a result was read concerns the members alone. */
 static inline void run_tell_engine(struct run *r)
 {
     run_tell(r);

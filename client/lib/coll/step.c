@@ -1,10 +1,11 @@
-/* step.c - an operation in steps: the announcement, whether all mean the same operation, what a
- * member can do next, and going on with it elsewhere.
+/* step.c - an operation in steps: the announcement, whether all ranks mean the same operation, what
+ * a member can do next, and beginning again at a later step.
  *
- * One node: members compare the first announcements, each for itself, and all must come to the same
- * pair of ranks. Several nodes: the engines compare (transport/engine/engine_check.c) and publish
- * what they found. A rank that cannot do the operation says so in its place: that is never the same
- * as what another says. For the counters and the order of checks see shm/board/board.c.
+ * One node: each member compares the first announcements for itself, and all must find the same
+ * pair of ranks that differ. Several nodes: the engines compare (transport/engine/engine_check.c)
+ * and publish what they found. A rank that cannot do the operation announces that in place of its
+ * description, which then differs from every other. For the counters and the order of checks see
+ * shm/board/board.c.
  *
  * An operation in steps has up to three counters: a member puts its part of step `put`, reduces its
  * slice of step `red`, gets the result of step `got`. */

@@ -1,26 +1,29 @@
-/* teams.c - small operations among many ranks of one node, in two levels (Karonis et al. 2000: by
- * leaders of those who are near each other; here over shared lines).
+/* teams.c - small operations among many ranks of one node, in two levels (after Karonis et al.
+ * 2000: ranks that are near each other have a leader; here they share cache lines and send no
+ * messages).
  *
- * If every rank looks at every other one, each reads as many lines as there are ranks, most of them
- * from other caches and sockets, and each line is wanted by all. In two levels every line is
- * written by one and read by few:
+ * If every rank looks at every other rank, each reads as many lines as there are ranks, most of
+ * them from other caches and sockets, and all ranks want each line. In two levels every line is
+ * written by one rank and read by few:
  *
  *   OWN      each rank announces its contribution; its leader reads it
- *   PARTIAL  each leader reduces those of its team, in rank order, and announces that; leaders read
- *   TOTAL    each leader reduces the partials, in the order of teams, and announces that; its team
- *            reads
+ *   PARTIAL  each leader reduces what its team announced, in rank order, and announces the partial
+ *            result; all leaders read it
+ *   TOTAL    each leader reduces the partial results, in the order of teams, and announces the
+ * total; its team reads it
  *
  * So the order of summation differs from that without teams, but is the same for all ranks: it is
- * part of the plan, which all make of the same numbers.
+ * part of the plan, which all ranks compute from the same numbers.
  *
- * Do all mean the same? Leaders compare the fingerprints of their teams, and then each other's. Who
- * finds another one says BOARD_TEAM_BAD in what it announces from there on; and who sees that, or
- * sees that a leader means something else (for which it may never announce what is waited for),
- * waits for the first announcements of all and compares them like everybody: all come to the same
- * pair of ranks.
+ * Do all mean the same operation? Leaders compare the fingerprints of their teams, and then those
+ * of each other. A leader that finds a different one says BOARD_TEAM_BAD in what it announces from
+ * then on. A rank that sees BOARD_TEAM_BAD waits for the first announcements of all ranks, and
+ * compares them like all others do: all come to the same pair of ranks. So does a rank that sees a
+ * leader with another operation, because that leader may never announce what the rank waits for.
  *
- * Who wakes me: who announces. What if a peer dies now: commd marks it; run_hopeless() sees it. A
- * leader has announced the total before it is done with the operation itself. */
+ * Who wakes me: the bell, after each announcement. What if a peer dies now: commd marks it;
+ * run_hopeless() sees the mark. A leader announces the total before it ends the operation for
+ * itself. */
 #include "client/lib/coll/teams.h"
 
 #include "client/lib/coll/coll_steps.h"

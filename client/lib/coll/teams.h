@@ -1,4 +1,4 @@
-/* teams.h - a small operation in two levels. See teams.c. */
+/* teams.h - a small operation in two levels, PATH_TEAM. See teams.c. */
 #ifndef COMMD_CLIENT_TEAMS_H
 #define COMMD_CLIENT_TEAMS_H
 
@@ -6,7 +6,7 @@
 
 /* As run_advance(), of an operation whose plan has teams. */
 enum run_state teams_advance(struct run *r);
-/* One move of it; true if there was one. */
+/* Goes one stage further, if that is possible: then true. */
 bool teams_move(struct run *r);
 
 #endif

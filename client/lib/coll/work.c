@@ -1,9 +1,9 @@
 /* work.c - the life of a work: references, the queues it is in, and how its end is told.
  *
- * References: a work is held by its handle (the caller) and by the queue; whoever lets go last
- * frees it. It leaves the queue finished in every case, also when the group is freed. Callbacks run
- * with no lock held. What runs it is async/progress.c; for a message, whoever waits
- * (p2p/p2p_api.c). */
+ * References: one is the caller's handle, one is the queue's; dropping the last frees the work. A
+ * work that leaves the queue is finished in every case, also when the group is freed. Callbacks run
+ * with no lock held. async/progress.c runs works; messages are moved by every thread that waits for
+ * one (p2p/p2p_api.c). */
 #include "client/lib/coll/work.h"
 
 const char *op_name(const struct commd_op *op)

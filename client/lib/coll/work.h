@@ -1,5 +1,5 @@
 /* work.h - a work: an operation or a message that progresses without its caller (async/ runs it).
- * Here is its life only: who holds it, which queue it is in, how its end is told. */
+ * Here is its life only: its references, the queue that it is in, how its end is told. */
 #ifndef COMMD_CLIENT_WORK_H
 #define COMMD_CLIENT_WORK_H
 
@@ -14,17 +14,17 @@ struct commd_work {
     struct commd_work *next;
     struct commd_op op;
     struct run run;
-    /* of a batch: parts that are not done yet; somebody writes err */
+    /* of a batch: parts that are not done yet; a thread writes err */
     _Atomic unsigned left;
     _Atomic bool failing;
-    bool part;           /* of a batch, which is arg */
+    bool part;           /* a part of a batch, which is arg */
     bool behind;         /* a message that waits for one before it, see messages_go() */
-    struct gate *gate;   /* owned: a reference; its buffers are on a GPU. Or NULL */
-    struct gate **gates; /* owned, with references: of a batch's parts that are; ngates of them */
+    struct gate *gate;   /* owned: a reference; NULL: its buffers are in host memory */
+    struct gate **gates; /* owned: ngates references; of a batch, the gates of its parts */
     unsigned ngates;
     int declined;       /* COMMD_E_*: this rank cannot do it, run_decline() and p2p; else 0 */
-    bool mixed;         /* of a batch: it has parts that have no gate */
-    struct p2p_op *p2p; /* owned; a message */
+    bool mixed;         /* of a batch: some of its parts have no gate */
+    struct p2p_op *p2p; /* owned; NULL: not a message */
     commd_done_fn on_done;
     void *arg;
     struct commd_error err;
@@ -38,37 +38,37 @@ static inline bool is_p2p(const struct commd_op *op)
 const char *op_name(const struct commd_op *op); /* "all_reduce", "send", ... */
 /* Elements of this rank's single block: all_gather_v and reduce_scatter_v give all counts once. */
 size_t op_single_count(const struct commd_group *g, const struct commd_op *op);
-struct commd_work *work_free(struct commd_work *w); /* one that nobody else knows */
+struct commd_work *work_free(struct commd_work *w); /* of a work that no other thread knows */
 void work_unref(struct commd_work *w);
 /* Takes the work out of its group; the group may be freed right after. plock is held, or the
  * progress thread does not know the group. */
 void work_finish(struct commd_work *w, const struct commd_error *e);
-/* The first error of its parts is the batch's. */
+/* A part of @batch has failed: the first such error is that of @batch. */
 void batch_failed(struct commd_work *batch, const struct commd_error *e);
-/* Tells who waits for it. With no lock held. */
+/* Tells the threads that wait for @w. With no lock held. */
 void work_told(struct commd_work *w);
-/* Tells all that are finished, in this order. With plock held, which is dropped around the
- * callbacks. One thread at a time does it, and also what is finished meanwhile: another finds
- * nothing to do. */
+/* Tells all works that are finished, in their order. With plock held, which is dropped around the
+ * callbacks. One thread at a time does that, also for works that are finished meanwhile: another
+ * thread returns at once. */
 void works_tell(struct commd_context *ctx);
-bool works_told_elsewhere(const struct commd_context *ctx); /* by another thread, now */
+bool works_told_elsewhere(const struct commd_context *ctx); /* another thread tells now */
 
-/* Nothing is left for the host to do: it only has to land. plock held; its group is not asked. */
+/* The host has done its part of @w, which only has to land. plock held. */
 void work_land(struct commd_work *w);
-/* Moves what has landed on a GPU to those that are finished, plock held; true if something did. */
+/* Moves works that have landed to those that are finished. plock held. True: one had landed. */
 bool works_land(struct commd_context *ctx);
-/* The context goes: what has not landed ends as @e says. With plock held. */
+/* The context ends: works that have not landed end with @e. With plock held. */
 void works_strand(struct commd_context *ctx, const struct commd_error *e);
 
-/* The group's queue of works that wait for their turn. *ret_shut: the first one's input is not
- * there yet. */
+/* The group's queue of works that wait for their turn. *ret_shut: the input of the first work is
+ * not there yet, so it stays. */
 struct commd_work *works_next(struct commd_group *g, bool *ret_shut);
 struct commd_work *works_pop(struct commd_group *g);
 void works_remove(struct commd_group *g, struct commd_work *w);
 
-/* A message becomes the last of those that are held back; plock held. */
+/* Message @w becomes the last of those that are held back. plock held. */
 void message_hold(struct commd_work *w);
-/* A message is done, its result is in it; work_queue_message() is the same with plock held. */
+/* Message @w is done, and its result is in it. work_queue_message(): the same with plock held. */
 void work_finish_message(struct commd_work *w);
 void work_queue_message(struct commd_work *w);
 

@@ -1,11 +1,13 @@
-/* absent.c - who has not come? An operation over several nodes that waits for long asks commd,
- * which asks the other nodes (daemon/core/core_absent.c), and the error names all who are missing.
+/* absent.c - which ranks have not come? An operation over several nodes that waits for long asks
+ * commd, which asks the other nodes (daemon/core/core_absent.c). The error names all ranks that are
+ * missing.
  *
  * Nothing here waits: the thread that waits for the operation keeps polling, and the operation may
- * still complete. The answers come over the connection, to the thread that reads it (control.c),
- * and are collected in the question, which is in ctx->questions until absent_free(). One answer per
- * node of the group; when all are there, or after ABSENT_MS, the operation fails with what is
- * known. In a group on one node the board knows it all, and nobody is asked. */
+ * still complete. The answers come over the connection, to the thread that reads it (control.c).
+ * They are collected in the question, which is in ctx->questions until absent_free(). Each node of
+ * the group sends one answer. When all answers are there, or after ABSENT_MS, the operation fails
+ * and names the ranks that are known to be missing. In a group on one node the board says which
+ * ranks are missing, and no question is sent. */
 #include "client/lib/context/group.h"
 
 #include <stdio.h>

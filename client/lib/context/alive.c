@@ -1,20 +1,19 @@
 /* alive.c - does another member of a one-node group still live, when no commd is there to tell?
  *
- * The pids of members are those that commd saw. They say nothing to a process in another pid
+ * The pids of members are those that commd saw. They mean nothing to a process in another pid
  * namespace (a container), where the same number is another process or none. So every member takes
  * a lock (F_OFD_SETLK) on its own byte of the board's file, through an open file description of its
- * own: the kernel lets go of it when the process ends, however it ends, and anybody who has the
- * file can ask, from whatever namespace. No number is involved that could be used again.
+ * own. The kernel releases the lock when the process ends, however it ends. Every process that has
+ * the file can ask for the lock, in any namespace. A lock is not a number that could be used again.
  *
- * Pids are looked at besides, only where commd and this process have one pid namespace: commd's
- * socket shows its pid as not 0 here, and commd saw us as we see ourselves.
+ * Pids are looked at too, but only where commd and this process have one pid namespace: the kernel
+ * shows commd's pid as not 0 here, and commd saw the pid that this process has.
  *
- * Limits. The lock costs a descriptor per group. A process that has used up half of the allowed
- * ones, or has no /proc, does without; then its death after commd's is seen only by members that
- * know its pid.
- * A child that was made by a bare clone() may hold the lock longer: its parent's death is seen by
- * pid only. A member that closes descriptors which are not its own, this one among them, looks
- * dead; the others ask only when commd has gone. */
+ * Limits. The lock costs a descriptor per group. A process that has used up half of its
+ * descriptors, or has no /proc, takes no lock. If it dies after commd, only members that know its
+ * pid see that. A child that was made by a bare clone() may hold the lock longer: its parent's
+ * death is seen by pid only. A member that closes descriptors which are not its own, this one among
+ * them, looks dead. But the others look only when commd has gone. */
 #include "client/lib/context/group.h"
 
 #include <fcntl.h>

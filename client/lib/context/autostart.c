@@ -1,25 +1,27 @@
-/* autostart.c - which daemon to connect to when nobody named one, and life without an
- * administrator: where none runs, the first client starts one for its own user.
+/* autostart.c - which daemon to connect to when no socket was named, and use without an
+ * administrator: where no daemon runs, the first client starts one for its own user.
  *
- * The search: the system's socket, then the user's own. Only "nobody is there" leads on; any
- * other failure is reported where it happened, because it is what the user has to know. Where the
- * service is meant to run (service.c) it is missed, and nothing is started instead.
+ * The search: the system's socket, then the user's own. Only if no daemon is behind a socket the
+ * search goes on. Any other failure is reported, because the user has to know it. Where a service
+ * is meant to run (service.c) and does not, that is reported, and nothing is started instead.
  *
- * The start. Ranks come at the same time, so it is done under a lock (PLACE_START) in the user's
- * own directory: who gets it looks again, and starts commd only if still nobody is there; it
- * lets go when commd serves. If the starter dies in the middle the kernel drops its lock, the
- * next one looks again, and finds the commd that was coming up or starts one. Should a forked
- * child keep the lock of a dead starter, waiting for it ends after LOCK_MS: two starters do no
- * harm, since a commd itself holds PLACE_LOCK while it lives, and the second one gives up.
+ * The start. Ranks come at the same time, so the start is done under a lock (PLACE_START) in the
+ * user's own directory. The client that gets the lock searches again, and starts commd only if
+ * there is still none. It releases the lock when commd serves. If this client dies in the middle
+ * the kernel releases the lock; the next client searches again, and finds the commd that was coming
+ * up, or starts one. If a forked child keeps the lock of a dead client, waiting for the lock ends
+ * after LOCK_MS. Two clients that start a commd do no harm: a commd holds PLACE_LOCK while it
+ * lives, and the second commd gives up.
  *
- * commd --user --background returns when it serves: its standard output is a pipe to us and has
- * the daemon's pid then, or what went wrong. Nothing else of ours reaches it: a session of its
- * own, an empty signal mask, all handlers default; descriptors, directory, processor mask, limits
- * and priorities it drops itself; of limits that only root can lift we say so. Who waits for
- * children of ours by waitpid(-1) may take its exit status; so only the pipe is believed.
+ * commd --user --background returns when it serves. Its standard output is a pipe to this process,
+ * and brings the daemon's pid, or what went wrong. The daemon gets nothing else of this process: it
+ * has a session of its own, an empty signal mask and default handlers. It drops descriptors,
+ * directory, processor mask, limits and priorities itself; if only root can lift a limit, a line on
+ * stderr says so. A thread of the application that calls waitpid(-1) may take the exit status of
+ * commd, so only the pipe is believed.
  *
- * A commd that has been idle for long leaves. Who connects in that moment is cut off before the
- * hello was answered: a reason to search again, not to fail (control.c). */
+ * A commd that has been idle for long ends. A client that connects in that moment is cut off before
+ * its hello is answered: then it searches again, and does not fail (control.c). */
 #include "config.h"
 
 #include "client/lib/context/context.h"

@@ -1,8 +1,8 @@
-/* context.c - what every call asks first: was this process forked, and until when may it take?
+/* context.c - what every call asks first: was this process forked, and when does its limit end?
  *
- * getpid() would tell of a fork too, but is a system call: half as long as a small all_reduce. So
- * forks are counted (pthread_atfork() in api/api.c), and a context knows in which process it was
- * made. The version stands here because the lower layers name it in errors, too. */
+ * getpid() would tell of a fork too, but is a system call: it takes half as long as a small
+ * all_reduce. So forks are counted (pthread_atfork() in api/api.c), and a context knows in which
+ * process it was made. The version stands here because lower layers name it in errors, too. */
 #include "client/lib/context/context.h"
 
 #include "config.h"

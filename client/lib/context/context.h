@@ -26,42 +26,42 @@ struct question;
 
 /* Calls into upper layers, which this one does not know. */
 struct context_hooks {
-    /* The context has connected to another commd, which knows nothing of it. */
+    /* The context has connected to another commd, which knows nothing of this process. */
     void (*reconnected)(struct commd_context *ctx);
     /* With the context's lock held: an answer about ranks that have not come. */
     void (*absent)(struct commd_context *ctx, const struct msg_absent *m);
-    /* With plock held, some times a second: looks at what else can end operations. */
+    /* With plock held, some times a second: looks for reasons to end operations on GPUs. */
     void (*watch)(struct commd_context *ctx);
 };
 
 struct commd_context {
     pid_t pid;           /* of the process that connected */
-    unsigned generation; /* and how many forks led to it */
+    unsigned generation; /* how many forks led to that process */
     bool search;         /* no socket was named: socket_path is where one was found */
     char socket_path[256];
     char node[MSG_NAME_MAX];
     uint64_t incarnation;
     bool commd_seen; /* commd is in our pid namespace, or in one below */
     int64_t timeout_ms;
-    int64_t warn_ms; /* who waits for so long says so on stderr; 0: never */
-    /* what commctl shows of it before it is in a group; size 0: nothing */
+    int64_t warn_ms; /* a rank that waits for so long says so on stderr; 0: never */
+    /* what commctl shows of this process before it is in a group; size 0: nothing */
     char waits_for[MSG_GROUP_MAX];
     unsigned waits_rank, waits_size;
     commd_interrupt_fn interrupt;
     void *interrupt_arg;
 
-    const struct context_hooks *hooks; /* static; what the upper layers want to hear */
+    const struct context_hooks *hooks; /* static: calls into upper layers */
 
     pthread_mutex_t lock; /* everything below */
     pthread_cond_t cond;
     int sock;                    /* -1: commd is gone */
-    _Atomic unsigned connection; /* counts them: commd may be restarted */
+    _Atomic unsigned connection; /* number of this connection: commd may be restarted */
     _Atomic bool lost;           /* the connection ended */
-    bool reading;                /* a thread is reading for all who wait */
+    bool reading;                /* a thread reads for all threads that wait */
     uint32_t next_req;
     struct awaited *awaited;    /* borrowed, from wait_begin() to wait_end() */
     struct question *questions; /* borrowed: of operations that wait for long */
-    int doorbell;               /* current one */
+    int doorbell;               /* the current one, of the engine that runs */
     int *old_doorbells;         /* owned: of earlier engines, closed at the end */
     unsigned nold;
     struct commd_group *groups;
@@ -72,21 +72,22 @@ struct commd_context {
     struct asleep {
         bool now;
         uint64_t times;
-    } asleep[2];           /* on bells of boards: the thread, and who stands in for it */
-    _Atomic bool stood_in; /* somebody who waits does what the thread does (progress_stand_in()) */
-    unsigned steps;        /* it has taken */
+    } asleep[2]; /* on bells of boards: the progress thread, and the thread that stands in for it */
+    _Atomic bool
+        stood_in;   /* a waiting thread does what the progress thread does: progress_stand_in() */
+    unsigned steps; /* that the thread which stands in has taken */
     pthread_t thread;
     bool thread_up;
     _Atomic bool stop;
     _Atomic uint32_t kick; /* futex */
-    struct crowd crowd;    /* of the thread's yields */
+    struct crowd crowd;    /* of the progress thread's yields */
     struct commd_group *active;
-    struct commd_work *finished; /* to be completed outside the lock, oldest first */
+    struct commd_work *finished; /* to be told without the lock (works_tell()), oldest first */
     struct commd_work **finished_tail;
-    bool telling; /* a thread completes them (works_tell()) */
+    bool telling; /* a thread tells them */
     pthread_t teller;
-    struct commd_work *landing; /* whose results are on their way to a GPU */
-    bool watches_gpu;           /* something is waited for that rings no bell */
+    struct commd_work *landing; /* works whose results are on their way to a GPU */
+    bool watches_gpu;           /* an operation waits for a GPU, which rings no bell */
     unsigned gpu_naps;          /* sleeps in a row because of that */
 
     struct device *_Atomic device; /* owned by client/lib/device/; NULL: nothing was on a GPU yet */
@@ -113,9 +114,9 @@ static inline bool context_interrupted(const struct commd_context *ctx)
     return ctx->interrupt && ctx->interrupt(ctx->interrupt_arg);
 }
 
-/* Is it time to ask, in a wait of many sleeps? Not before WAIT_SLICE_MS are over, nor more often.
- * To ask may be to wait for a lock that others hold for milliseconds, as Python's; and most waits
- * are shorter. *asked_ms: when it was asked last; 0 when the wait begins. */
+/* Is it time to ask the application, in a wait of many sleeps? It is asked every WAIT_SLICE_MS, and
+ * not before: the hook may wait for a lock that other threads hold for milliseconds, as Python's,
+ * and most waits are shorter. *asked_ms: when it was asked last; 0 when the wait begins. */
 static inline bool context_interrupt_due(const struct commd_context *ctx, uint64_t *asked_ms)
 {
     uint64_t now = ctx->interrupt ? now_ms() : 0;
@@ -141,7 +142,7 @@ unsigned fork_generation(void); /* forks between this process and the first that
 void fork_counted(void);        /* in the child of a fork */
 /* 0, or COMMD_E_FORKED in a process that did not connect itself. */
 int usable(const struct commd_context *ctx, const char *op);
-/* -1: none, as of -1 and of a limit that the clock will not reach. */
+/* CLOCK_MONOTONIC, ms. -1: none, if @timeout_ms is -1 or the clock will not reach its end. */
 int64_t deadline_in(int64_t timeout_ms);
 
 /* ---- control.c ------------------------------------------------------------------------------- */
@@ -154,21 +155,21 @@ int control_join(struct commd_context *ctx, const struct msg *msg, struct awaite
 /* Sends a message about a group. -ENOTCONN if the commd that knows it is gone, also when we have
  * connected to its successor, which would take another group for a breach of protocol. */
 int control_send_of(const struct commd_group *g, const struct msg *msg);
-/* Has the commd that knows the group gone? Takes the lock. */
+/* Has the commd that knows the group ended? Takes the lock. */
 bool control_lost(const struct commd_group *g);
 
 /* Registered memory at commd, see client/lib/arena/. */
 
 /* Registers the arena and waits for the answer: 0 or COMMD_E_*. */
 int control_arena_add(struct commd_context *ctx, uint64_t arena, size_t size, int fd);
-/* The same without an answer; and the end of it. */
+/* Registers it without waiting for an answer; ends it. */
 void control_arena_again(struct commd_context *ctx, uint64_t arena, size_t size, int fd);
 void control_arena_del(struct commd_context *ctx, uint64_t arena);
-/* Asks for @arena of @rank; false if there is nobody to ask. If true, control_arena_asked() has to
- * be called until it is done. */
+/* Asks for @arena of @rank. False: there is no commd to ask. True: control_arena_asked() has to be
+ * called until it is true, or control_arena_cancel() once. */
 bool control_arena_ask(const struct commd_group *g, unsigned rank, uint64_t arena,
                        struct awaited *w);
-/* Does not wait. True: it is over; w->fd is the arena, or -1. */
+/* Does not wait. True: the question has ended; w->fd is the arena, or -1. */
 bool control_arena_asked(const struct commd_group *g, struct awaited *w);
 void control_arena_cancel(const struct commd_group *g, struct awaited *w);
 
@@ -183,21 +184,23 @@ int job_name_of(const char *name, char ret_name[MSG_GROUP_MAX]);
 
 /* ---- join_warn.c ----------------------------------------------------------------------------- */
 
-/* Says on stderr that this rank has waited for so long, and for whom; or nothing, if another rank
- * of this node does. @speaker: -1, and to be closed when the join ends. False: commd has not said
- * who is missing, so it is to be called again later; not if this is the @last call. */
+/* Says on stderr that this rank has waited for @waited_ms, and for which ranks; or nothing, if
+ * another rank of this node says it. @speaker: -1 at first; the caller closes it when the join
+ * ends. False: commd has not said which ranks are missing, so the caller calls again later; but not
+ * if this is the @last call. */
 bool join_warn(const struct commd_context *ctx, const struct msg_client_join *join,
                int64_t waited_ms, bool last, int *speaker);
 
 /* ---- service.c ------------------------------------------------------------------------------- */
 
-/* Is a service meant to run on this node? @root: "", but in tests. @why: what says so. */
+/* Is a service meant to run on this node? @root: "", except in tests. @why: the file that says so.
+ */
 bool service_expected(const char *root, char *why, size_t size);
 
 /* ---- autostart.c ----------------------------------------------------------------------------- */
 
-/* Finds a daemon, or starts one. 0 or COMMD_E_*; *ret_left: it was there, but left, which is a
- * reason to search again. */
+/* Finds a daemon, or starts one. 0 or COMMD_E_*; *ret_left: there was one, but it ended in this
+ * moment, which is a reason to search again. */
 int autostart_search(char *ret_path, size_t size, int64_t deadline_ms, int *ret_sock,
                      bool *ret_left);
 

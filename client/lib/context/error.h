@@ -9,7 +9,7 @@
 #define PUBLIC __attribute__((visibility("default")))
 
 struct commd_error *error_mine(void); /* this thread's */
-/* Fills *e and returns code. */
+/* Fills *e and returns @code. */
 int error_set(struct commd_error *e, int code, const char *op, const char *fmt, ...) _printf_(4, 5);
 /* The error for a daemon that cannot be reached at @path: @err is an errno. */
 int error_no_daemon(const char *path, int err);

@@ -1,6 +1,6 @@
 /* group.c - joining a group: asking commd, mapping the board it hands out, and the tables that
- * collectives look things up in. What commd sends is checked like anything that came over a
- * socket: a client must not crash because it was pointed at the wrong daemon. */
+ * collectives look things up in. What commd sends is checked like anything that comes over a
+ * socket: a client must not crash because its socket leads to a wrong daemon. */
 #include "client/lib/context/group.h"
 
 #include <stdio.h>

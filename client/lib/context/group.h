@@ -1,5 +1,5 @@
-/* group.h - a group as this member has it: the board and its tables (group.c), who still lives when
- * commd is gone (alive.c), and who has not come to an operation (absent.c). */
+/* group.h - a group as this member has it: the board and its tables (group.c), which members still
+ * live when commd is gone (alive.c), and which ranks have not come to an operation (absent.c). */
 #ifndef COMMD_CLIENT_GROUP_H
 #define COMMD_CLIENT_GROUP_H
 
@@ -17,7 +17,7 @@ struct alive {
 
 struct commd_group {
     struct commd_context *ctx; /* borrowed: outlives its groups */
-    unsigned connection;       /* of the context, on which it was joined */
+    unsigned connection;       /* ctx->connection when it was joined */
     struct commd_group *next;  /* in ctx->groups */
     struct board board;
     char name[MSG_GROUP_MAX];
@@ -40,14 +40,14 @@ struct commd_group {
     _Atomic unsigned splits; /* of this group into new ones */
     uint32_t next_step;
     uint32_t consumed_seen;        /* all members have consumed up to here */
-    struct copy_way way;           /* into windows: copies, */
-    struct copy_way reduced;       /* and what is reduced into one */
-    struct plan plans[COLL_COUNT]; /* of the last operation of each; steps 0: none yet */
+    struct copy_way way;           /* copies into windows */
+    struct copy_way reduced;       /* reductions into windows */
+    struct plan plans[COLL_COUNT]; /* of the last operation of each collective; steps 0: none yet */
 
     struct alive alive;
 
-    _Atomic bool failing; /* somebody writes first */
-    _Atomic bool failed;  /* first says why; later operations fail with it at once */
+    _Atomic bool failing; /* a thread writes `first` */
+    _Atomic bool failed;  /* `first` says why; later operations fail with it at once */
     struct commd_error first;
 
     pthread_mutex_t qlock;
@@ -61,7 +61,7 @@ struct commd_group {
 
     struct p2p *_Atomic p2p;      /* owned; NULL until the first message */
     _Atomic unsigned p2p_pending; /* works of messages that are not done */
-    struct commd_work *held;      /* of these, those that are not begun; under plock */
+    struct commd_work *held;      /* of these, those that have not begun; under plock */
 
     struct device_group *_Atomic device; /* owned by client/lib/device/; NULL: as in the context */
 };
@@ -80,15 +80,15 @@ struct awaited {
 
 int group_join(struct commd_context *ctx, const char *name, unsigned rank, unsigned size,
                int64_t timeout_ms, struct commd_group **ret_group);
-/* From commd's answer and the board's fd, which stay the caller's (tables are taken). */
+/* Makes the group from the answer @w, which stays the caller's, but for the tables in w->reply. */
 int group_from_joined(struct commd_context *ctx, const char *name, unsigned rank, unsigned size,
                       int64_t timeout_ms, struct awaited *w, struct commd_group **ret_group);
-/* Frees @g; what messages and registered memory keep in it has gone before: group_free(). */
+/* Frees @g. Its messages and mapped arenas have been freed before: group_free(). */
 void group_close(struct commd_group *g);
 /* The first failure that ended the group for this member; tells commd if the others cannot
  * know (a limit passed, an interrupt). */
 void group_fail(struct commd_group *g, const struct commd_error *why);
-/* The same, of a failure that the others cannot know of, whatever its code. */
+/* The same, of a failure that no other rank can know of, whatever its code is. */
 void group_give_up(struct commd_group *g, const struct commd_error *why);
 const char *group_node_of(const struct commd_group *g, unsigned rank);
 
@@ -101,9 +101,9 @@ static inline bool group_has_failed(struct commd_group *g, struct commd_error *e
     return true;
 }
 
-/* After writing something for the engine, and a fence. The engine dozes until a member of one of
- * its groups rings: any write to the eventfd that commd gave us. Which group it is the engine sees
- * by engine_asleep. */
+/* Called after a store that the engine may wait for, and a fence. The engine sleeps until a member
+ * of one of its groups writes to the eventfd that commd gave to this process. The engine sees by
+ * engine_asleep which group it is. */
 static inline void group_wake_engine(struct commd_group *g)
 {
     struct board_hdr *h = g->board.hdr;
@@ -128,12 +128,12 @@ void alive_forked(void);
 
 /* ---- absent.c -------------------------------------------------------------------------------- */
 
-/* Asks, with the first call, the other nodes of the group about operation @seq. True when there is
- * nothing more to wait for. */
+/* The first call asks the other nodes of the group about operation @seq. True: no more answers are
+ * to be waited for. */
 bool absent_ask(struct question **q, const struct commd_group *g, uint64_t seq);
-/* "rank 3 of node b did not come", from the answers (@q may be NULL) or what this node knows.
- * False: all have come, as far as is known. *ret_rank: the one that is missing, -1 if none or
- * several; @node: "" if of several nodes. */
+/* "rank 3 of node b did not come", from the answers (@q may be NULL) and what this node knows.
+ * False: all ranks have come, as far as is known. *ret_rank: the rank that is missing; -1: none, or
+ * several. @node: the node of the missing ranks; "": several nodes. */
 bool absent_text(const struct question *q, const struct commd_group *g, uint64_t seq, char *text,
                  size_t len, int *ret_rank, char node[MSG_NAME_MAX]);
 void absent_free(struct question **q); /* NULL is fine */

@@ -2,16 +2,17 @@
  * must not meet by accident: commd gets "JOB/NAME". The job is what the launcher of this process
  * says in its environment, so that all ranks say the same:
  *
- * - The launcher nearest to the process comes first: torchrun and mpirun run inside of Slurm's
- * jobs.
- * - torchrun's id is "none" where nobody has given one.
- * - Slurm's own PMIx namespace is of the step. The steps of one allocation are one job: people
- * start the parts of a job by one srun for each node. mpirun's head node has no step, and others
- * have.
- * - Kubernetes says nothing by itself, so COMMD_JOB does.
+ *   - The launcher nearest to the process comes first: torchrun and mpirun run inside of Slurm's
+ *     jobs.
+ *   - torchrun's id is "none" where the user has given none.
+ *   - Slurm's own PMIx namespace names a step, and is not used. The steps of one allocation are one
+ *     job: people start the parts of a job by one srun for each node. With mpirun the head node has
+ *     no step, and other nodes have.
+ *   - Kubernetes sets no such variable, so the user sets COMMD_JOB.
  *
- * Where nobody says anything there is no job: the two shells of a person share nothing, and have to
- * meet. A name that begins with "/" is the user's: it is taken without the "/", and with no job. */
+ * Where no variable is set there is no job: two shells of a person share no id, and their ranks
+ * have to meet. A name that begins with "/" is the user's: it is taken without the "/" and without
+ * a job. */
 #include "client/lib/context/group.h"
 
 #include <stdio.h>

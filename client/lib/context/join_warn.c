@@ -1,12 +1,13 @@
-/* join_warn.c - a rank that waits for long in a join says so, once, on stderr, as one does in an
- * operation: nobody may be looking at commctl. One rank of a node speaks for all that wait there:
- * it holds the name of an abstract socket, which the kernel frees however the rank ends.
+/* join_warn.c - a rank that waits for long in a join says so once on stderr, as a rank does that
+ * waits for long in an operation: perhaps nobody looks at commctl. One rank of a node speaks for
+ * all ranks that wait there. It holds the name of an abstract socket, which the kernel frees
+ * however the rank ends.
  *
- * The group's home, which may be another node, knows who is missing. This rank asks the commd of
- * its node as commctl why does, so that commd asks the other nodes. It has a connection of its own
- * for that: on the context's connection only the join waits for answers. Such a connection counts
- * among those that a user may have, so a user has one at a time on a node. If there is no answer in
- * time the rank asks again a few times, and leaves the list out then. */
+ * The group's home, which may be another node, knows which ranks are missing. The rank that speaks
+ * asks the commd of its node, as commctl why does, and that commd asks the other nodes. The
+ * question has a connection of its own, because on the context's connection only the join waits for
+ * answers. A user may have few connections, so a user has one such connection at a time on a node.
+ * If there is no answer in time the rank asks a few times more. Then it warns without the list. */
 #include "client/lib/context/group.h"
 
 #include <stddef.h>

@@ -1,12 +1,12 @@
 /* service.c - is a commd of the whole node meant to run here? Then a rank that does not find it
- * must not start a commd of its own: that knows no other node, and the ranks would wait for each
- * other.
+ * must not start a commd of its own: that one knows no other node, and the ranks of different nodes
+ * would wait for each other.
  *
- * A service is meant if an administrator has enabled the unit, where systemd runs, or named nodes
- * in the configuration. Installing the package does neither. Removing the package leaves the link
- * of the unit and the configuration behind: they count only while the unit's file, or the program,
- * is there. The only question to the configuration, read line by line, is whether there is an item
- * below "nodes:", or beside it. */
+ * A service is meant to run if an administrator has enabled the unit, where systemd runs, or has
+ * named nodes in the configuration. Installing the package does neither. Removing the package
+ * leaves the link of the unit and the configuration behind. So the link counts only while the
+ * unit's file is there, and the configuration only while the program is there. The configuration is
+ * read line by line, and only one thing is looked for: an item below "nodes:", or beside it. */
 #include "client/lib/context/context.h"
 
 #include <glob.h>

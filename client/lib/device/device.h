@@ -20,7 +20,8 @@ enum device_way {
 };
 int device_way(struct commd_group *g, const struct commd_op *op, enum device_way *ret_way);
 
-/* False: the layers below run the operation. True: this layer does, or, with *ret_r, none. */
+/* False: the layers below run the operation. True: this layer runs it; or, if *ret_r is not 0, it
+ * was refused. */
 static inline bool device_takes(struct commd_group *g, const struct commd_op *op, int *ret_r)
 {
     enum device_way way;
@@ -43,12 +44,12 @@ static inline int device_tells(struct commd_group *g, const struct commd_op *op,
 int device_run(struct commd_group *g, const struct commd_op *op, struct commd_status *ret_status);
 int device_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done, void *arg,
                  struct commd_work **ret_work);
-/* A batch in which one operation at least is not DEVICE_HOST. */
+/* A batch in which at least one operation is not DEVICE_HOST. */
 int device_start_batch(struct commd_group *g, const struct commd_op *ops, unsigned n,
                        commd_done_fn on_done, void *arg, struct commd_work **ret_work);
 
-/* By the progress thread, some times a second, with plock held: ends what commd-gpu does not end,
- * and waits for ranks that have stopped because of a failure. */
+/* Called by the progress thread some times a second, with plock held. Ends operations that
+ * commd-gpu does not end, and waits that wait for ranks which have stopped because of a failure. */
 void device_watch(struct commd_context *ctx);
 
 /* The group is about to be left: waits until messages from GPUs that were called without a work

@@ -1,7 +1,7 @@
 /* driver.c - see driver.h. The driver is found by RTLD_NOLOAD: at commd_connect() and when a group
  * is joined, and when a caller says that buffers are on a GPU. It stays loaded for good, so what
- * was found once needs no lock. Primary contexts are retained for good, too: the runtime does the
- * same, and to release them would take them from under it. */
+ * was found once needs no lock. Primary contexts are retained for good, too: the CUDA runtime uses
+ * the same contexts, and a release could end them while it does. */
 #include "client/lib/device/driver.h"
 
 #include <pthread.h>

@@ -1,15 +1,16 @@
-/* failure.c - who is told that an operation on a GPU has failed, if no work tells of it.
+/* failure.c - which call tells that an operation on a GPU has failed, if no work tells of it.
  *
  * The next call in the group tells, once. One on a GPU starts nothing then. One in host memory
  * takes part first: the other ranks may have called it before they knew of the failure.
  *
- * A rank whose call has started nothing may have stopped. Nobody sees that on the board, and a rank
+ * A rank whose call has started nothing may have stopped. The board does not show that, and a rank
  * that waits for it in host memory would wait until its limit. So the progress thread looks
  * (failure_watch()): if this rank has slept in an operation for STOPPED_MS since the failure was
- * noted, and ranks have not come to it, the group is broken, for all ranks. A barrier cannot be
- * taken back from a rank that may come to it in this moment. This holds for the operation that is
- * under way when the failure is noted, and for the next one: who comes to that has not stopped. An
- * operation on a GPU is left alone: a rank may have called it, and its stream has not come so far.
+ * noted, and ranks have not come to that operation, the group is broken, for all ranks. The
+ * operation alone cannot fail, because a rank may come to it in this moment. This holds for the
+ * operation that is under way when the failure is noted, and for the next one: a rank that comes to
+ * the next one has not stopped. An operation on a GPU is left alone: perhaps a rank has called it,
+ * and its stream has not come so far.
  *
  * Who wakes me: the calls, and the progress thread. What if a rank dies now: the board says so. */
 #include "client/lib/device/failure.h"

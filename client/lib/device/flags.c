@@ -1,6 +1,6 @@
 /* flags.c - words that GPUs write and wait for: pages of the process, registered with the driver
  * for all its contexts, divided into slots. The pages are MAP_SHARED: after a fork() the GPU and
- * the parent still see the same ones. They are kept for good. */
+ * the parent still see the same pages. They are never freed. */
 #include "client/lib/device/memory.h"
 
 #include <sys/mman.h>

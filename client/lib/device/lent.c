@@ -1,4 +1,4 @@
-/* lent.c - memory of commd-gpu's own, that stands in for buffers which cannot be given to another
+/* lent.c - memory of commd-gpu's own that stands in for buffers which cannot be given to another
  * process (cudaMallocAsync, MIG, containers) or lie on another GPU than the session's:
  *
  *   stream   ... input | copy it there | ready      wait for done | copy the result back | landed
@@ -14,8 +14,8 @@
  * have it waits until one of these is over, but not longer than its limit. The call holds no lock
  * but its group's meanwhile, and operations of other groups that need less go first.
  *
- * Who wakes me: nobody, see session.c. What if commd-gpu dies now: the mapping holds the memory, so
- * copies go on. */
+ * Who wakes me: no bell, see session.c. What if commd-gpu dies now: the mapping holds the memory,
+ * so copies go on. */
 #include "client/lib/device/session.h"
 
 #include <stdio.h>

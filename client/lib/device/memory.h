@@ -17,8 +17,8 @@ struct flag_words {
 struct flag_slot {
     struct flag_slot *next;
     struct flag_words *words;
-    cu_ptr at;     /* the same for streams: + offsetof(struct flag_words, ...) */
-    uint32_t mark; /* what the words have reached when all that used the slot is over */
+    cu_ptr at;     /* address of *words for streams */
+    uint32_t mark; /* what the words reach when all operations that used the slot have ended */
 };
 
 /* A slot, with a context current. 0 or COMMD_E_*. */
@@ -33,25 +33,25 @@ struct staging_chunk {
     uint8_t *p;
     size_t bytes;
     cu_context ctx; /* in which it is registered */
-    bool arena;     /* of commd_alloc() */
-    bool spoiled;   /* its pages may not be those any more that the GPU knows: arena_fence() */
+    bool arena;     /* p is memory of commd_alloc() */
+    bool spoiled;   /* arena_fence() may have replaced pages that the GPU knows */
 };
 
 struct staging {
-    struct commd_context *ctx;  /* borrowed; NULL: gone, and its arenas are ordinary memory */
-    size_t limit, used, kept;   /* bytes: in operations, and not */
+    struct commd_context *ctx;  /* borrowed; NULL: ended, and its arenas are ordinary memory */
+    size_t limit, used, kept;   /* bytes: at most, of operations, not in use */
     struct staging_chunk *free; /* owned; used last first */
 };
 
-/* Few sizes, so that what is kept fits again: @bytes, not 0, up to a multiple of a quarter of the
- * power of two below, or of @least. */
+/* Rounds @bytes, not 0, up to a multiple of @least, or of a quarter of the power of two below
+ * @bytes. There are few such sizes, so chunks that are kept fit again. */
 size_t size_class(size_t bytes, size_t least);
-/* A number of bytes in the environment, "64M"; COMMD_E_INVALID. */
+/* A number of bytes from the environment, as "64M". 0 or COMMD_E_INVALID. */
 int bytes_setting(const char *name, size_t otherwise, size_t *ret);
 int staging_init(struct staging *s, struct commd_context *ctx);
 /* Room for @bytes, not 0, with a context current. 0 or COMMD_E_*. */
 int staging_take(struct staging *s, const char *op, size_t bytes, struct staging_chunk **ret_chunk);
-/* No stream uses it any more. */
+/* Called when no stream uses @c any more. */
 void staging_give(struct staging *s, struct staging_chunk *c);
 void staging_fini(struct staging *s);
 

@@ -8,9 +8,9 @@
  *   on the stream that waits for it, behind a wait for done: of commd_run(), and of the first
  *     commd_work_wait_stream();
  *   if there is none by the time it has come, on a stream of the lander, a thread of its own.
- * Not on one stream for all, behind waits: a message may never come before another that would be
- * behind it. Nor by the progress thread: see coll/gate.h. The lander may be held up by the driver;
- * that delays nothing but other messages of which no stream waits.
+ * One stream with waits for all receives would not do: a wait for a message that never comes would
+ * hold up all later ones. Nor may the progress thread copy: see coll/gate.h. The driver may hold up
+ * the lander; that delays only messages for which no stream waits.
  *
  * A message that this rank cannot do, mostly because there is no memory for it, takes its place
  * among the messages as declined (p2p.c): the other rank is told. Here the call has told of the

@@ -1,4 +1,4 @@
-/* places.c - where the blocks of an operation's buffers lie: the caller's, and in a staging buffer.
+/* places.c - where the blocks of an operation lie in the caller's buffers, and in a staging buffer.
  */
 #include "client/lib/device/staged.h"
 

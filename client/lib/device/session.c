@@ -1,19 +1,19 @@
 /* session.c - a process's session at commd-gpu: how it comes about, how questions are answered, and
  * how operations end.
  *
- * An operation that was announced ends when done[slot] has reached its mark: stored by a stream of
- * commd-gpu, by its host, or, once that is gone, by us (session_lose()). Then its result is copied
- * (session_ended()), before the slot is used again. Who looks: the progress thread, as for whatever
- * is to land (works_land()); and who needs the slot.
+ * An operation that was announced ends when done[slot] has reached its mark. A stream of commd-gpu
+ * stores the mark, or commd-gpu's host, or, once commd-gpu is gone, this process (session_lose()).
+ * Then the result is copied (session_ended()), before the slot is used again. Two threads look at
+ * done[]: the progress thread (works_land()), and a thread that needs the slot.
  *
- * Who wakes me: nobody; the words are polled. What if commd-gpu dies now: the socket ends, which
+ * Who wakes me: no bell; the words are polled. What if commd-gpu dies now: the socket ends, which
  * session_watch() sees; all pending operations fail with COMMD_E_GPU_LOST, streams go on, and the
  * next operation of a group agrees anew (path.c). What if a rank dies now: commd-gpu sees the end
  * of that rank's session; of a rank on another node the board says so, and this process asks
  * commd-gpu to give up.
  *
- * A context has one session for each GPU that its groups work on: the first is commd's affair, the
- * others are asked for at the first (SESSION_MORE), and end with it.
+ * A context has one session for each GPU that its groups work on. commd makes the first session.
+ * The others are asked for through the first one (SESSION_MORE), and end with it.
  *
  * Locks: device_group.lock, then device.sessions_lock, then session.calls, then session.pend. The
  * progress thread takes pend alone. Sessions are kept for good: streams may wait for words in their
@@ -321,7 +321,6 @@ static const bool announced_may[6][6] = {
     [ANNOUNCED_ENDED] = {0, 0, 0, 0, 0, 0},
 };
 
-/* With pend held, once it is announced. */
 static void announced_set(struct announced *a, enum announced_state to)
 {
     assert(announced_may[a->state][to]);

@@ -1,6 +1,5 @@
-/* session.h - this process at commd-gpu: its session, the memory that it has told of, the
- * operations that it has announced. What both sides agree on is in shm/gpu/session.h, the model in
- * session.c. */
+/* session.h - this process at commd-gpu: its sessions, the memory and the operations that it has
+ * told commd-gpu of. What both sides agree on is in shm/gpu/session.h, the model in session.c. */
 #ifndef COMMD_CLIENT_SESSION_H
 #define COMMD_CLIENT_SESSION_H
 
@@ -15,31 +14,32 @@ struct lent {
     uint32_t id;
     cu_ptr at;
     size_t bytes;
-    uint64_t gpus; /* whose streams reach it: bits */
+    uint64_t gpus; /* bits: the GPUs whose streams reach it */
 };
 
 enum announced_state {
-    ANNOUNCED_CALLED,   /* our stream has not come to it */
+    ANNOUNCED_CALLED,   /* its stream has not come to it */
     ANNOUNCED_READY,    /* its input is there, and its limit runs */
-    ANNOUNCED_WARNED,   /* as READY; stderr says that it waits for long, or need not */
+    ANNOUNCED_WARNED,   /* as READY; that it waits for long was said on stderr, or another rank says
+                           it */
     ANNOUNCED_GIVEN_UP, /* commd-gpu has been asked to end it */
-    ANNOUNCED_PAST,     /* the group agrees anew, or is left: nothing more is asked for it */
+    ANNOUNCED_PAST,     /* the group agrees anew, or is left: commd-gpu is not asked to end it */
     ANNOUNCED_ENDED,    /* its result is in it */
 };
 
-/* What tells of its failure. */
-enum announced_tells { TELLS_WORK, TELLS_NEXT_CALL, TELLS_CALL /* which has: it was declined */ };
+/* What tells of its failure. CALL: its own call has, since it was declined. */
+enum announced_tells { TELLS_WORK, TELLS_NEXT_CALL, TELLS_CALL };
 
 /* An operation that has been announced. */
 struct announced {
     struct gate gate;
-    _Atomic int refs; /* its work's, and the slot's until the next operation takes it */
+    _Atomic int refs; /* its work's, and the slot's until the next operation takes the slot */
     struct session *session;
     struct device_group *group; /* borrowed; NULL: it has been left. Under session.pend */
     uint64_t n, seq;
     uint32_t aux_len;
     int coll;
-    uintptr_t lo, hi; /* what it writes lies between these */
+    uintptr_t lo, hi; /* the memory that it writes lies between these */
     cu_context ctx;
     enum announced_tells tells;
     int64_t limit_ms;
@@ -50,8 +50,8 @@ struct announced {
     struct commd_error error;      /* of ENDED; code 0: none */
 };
 
-/* Is it over when its result has been copied out of what is lent (lent.c)? Else when commd-gpu says
- * so. */
+/* Does the operation end when its result has been copied out of lent memory (lent.c)? Else it ends
+ * when commd-gpu says so. */
 static inline bool announced_lands(const struct announced *a)
 {
     return a->gate.landed != a->gate.done;
@@ -61,18 +61,18 @@ struct session {
     /* older sessions, of any GPU; streams may still wait for flags of lost ones */
     struct session *next;
     struct commd_context *ctx;
-    bool first; /* commd was asked for this one; the context's other sessions end with it */
+    bool first; /* commd made this one; the context's other sessions end with it */
     int gpu;
     struct cu_uuid uuid;
     uint32_t nccl;
     int sock, bell;         /* -1 once the session is lost and nobody uses them: session_shut() */
-    _Atomic unsigned users; /* of sock, without calls held */
+    _Atomic unsigned users; /* threads that use sock without holding calls */
     struct session_region *region;
-    cu_ptr flags; /* of the region's, as streams see them */
+    cu_ptr flags; /* address of region->flags for streams */
     _Atomic bool lost;
-    char why[SESSION_TEXT]; /* the session is lost: written before `lost` */
+    char why[SESSION_TEXT]; /* of a lost session; written before `lost` */
 
-    pthread_mutex_t calls; /* questions, announcements, and what they need: */
+    pthread_mutex_t calls; /* held for questions and announcements; guards what follows: */
     uint64_t count;        /* operations announced */
     uint32_t next_id;
     size_t aux_at;
@@ -85,10 +85,10 @@ struct session {
     size_t lent_limit;
 
     pthread_mutex_t pend;                   /* held for moments only, never around a call of CUDA */
-    struct announced *slots[SESSION_SLOTS]; /* referenced; the last that took the slot */
+    struct announced *slots[SESSION_SLOTS]; /* referenced; the last operation that took the slot */
     struct lent *lent;                      /* owned; not in use, used last first */
     size_t lent_used, lent_kept;            /* bytes: in use, and not */
-    uint64_t lent_returns;                  /* how often some was given back */
+    uint64_t lent_returns;                  /* how often lent memory was given back */
 };
 
 /* ---- session.c ------------------------------------------------------------------------------- */
@@ -103,22 +103,23 @@ int session_ask(struct session *s, const struct session_msg *m, size_t len, cons
 int session_ask_fd(struct session *s, const struct session_msg *m, size_t len, const int *fds,
                    unsigned nfds, struct session_msg *ret, int *ret_fd);
 int session_tell(struct session *s, const struct session_msg *m);
-/* Closes the descriptors, if the session is lost and nobody uses them any more. */
+/* Closes the descriptors, if the session is lost and no thread uses them any more. */
 void session_shut(struct session *s);
-/* commd-gpu is gone, or of no use any more. */
+/* commd-gpu is gone, or cannot work any more. */
 void session_lose(struct session *s, const char *why);
 /* The session is lost: ends all pending operations. */
 void session_release(struct session *s);
 /* Has @a ended? Then its result is in it. */
 bool session_ended(struct announced *a);
-/* Its limit begins. With pend held, or before it is announced. */
+/* The limit of @a begins. With pend held, or before @a is announced. */
 void announced_begin(struct announced *a, enum announced_state to, int64_t now);
-/* The group's operations that have not ended are of the past; @leave: they forget the group. */
+/* The group's operations that have not ended become PAST; @leave: they forget the group. */
 void session_past(struct session *s, struct device_group *dg, bool leave);
 /* Takes the results of the group's operations that have ended: a stream may have seen an end that
  * no thread has looked at yet. */
 void session_collect(struct device_group *dg);
-/* What the call that is about to return, or to begin, tells of: a failure's code, or 0. */
+/* Has an operation failed that no call has told of? Then the thread's last error is that: its code,
+ * or 0. */
 int session_tell_failure(struct device_group *dg);
 void session_watch(struct session *s);
 void sessions_watch(struct device *dev);
@@ -127,28 +128,28 @@ void announced_unref(struct announced *a);
 /* ---- session_memory.c ------------------------------------------------------------------------ */
 
 enum { MEMORY_ALONE = 1, MEMORY_ELSEWHERE = 2 };
-/* Where [p, p + bytes) is in memory that commd-gpu has mapped; tells it of that if
- * need be. COMMD_E_*; or MEMORY_ALONE: commd-gpu cannot map it; MEMORY_ELSEWHERE: it is on another
- * GPU. */
+/* Where [p, p + bytes) lies in memory that commd-gpu has mapped; tells commd-gpu of that memory if
+ * it has not yet. COMMD_E_*, or MEMORY_ALONE: commd-gpu cannot map it; MEMORY_ELSEWHERE: it is on
+ * another GPU. */
 int memory_place(struct session *s, const char *op, cu_ptr p, size_t bytes,
                  struct session_place *ret_place);
-/* All blocks of a buffer. */
+/* The same for all blocks of a buffer. */
 int memory_share(struct session *s, const char *op, const struct side_place *p);
 void memory_forget_all(struct session *s);
 
 /* ---- lent.c ---------------------------------------------------------------------------------- */
 
-/* What an operation needs in place of its sides: if of both, and they are not the same, that of
- * what it receives begins at *ret_recv_at. */
+/* Bytes of lent memory that an operation needs in place of its send and receive buffers. If it
+ * needs both, and they are not the same, what it receives begins at *ret_recv_at. */
 size_t lent_bytes(const struct side_places *p, bool send, bool recv, size_t *ret_recv_at);
-/* @bytes, at most COMMD_DEVICE_ARENA, that commd-gpu has mapped. COMMD_E_*, with a
- * remedy; or, with ret_returns, LENT_BUSY: older operations have it all, and it is to be tried
- * again after lent_wait(). */
+/* Takes @bytes, at most COMMD_DEVICE_ARENA, of lent memory. COMMD_E_*, with a remedy; or, with
+ * ret_returns, LENT_BUSY: older operations have all of it, and the caller tries again after
+ * lent_wait(). */
 enum { LENT_BUSY = 1 };
 int lent_take(struct session *s, const char *op, size_t bytes, uint64_t *ret_returns,
               struct lent **ret);
-/* Waits until memory has been given back since lent_returns was @returns. `calls` is free, so that
- * others go on. False: none was until @until (-1: for good). */
+/* Waits until memory has been given back since lent_returns was @returns. The caller does not hold
+ * `calls`, so that other threads go on. False: none was given back until @until (-1: for good). */
 bool lent_wait(struct session *s, uint64_t returns, int64_t until);
 /* The operation is over; lent_return() is the same without pend held. */
 static inline void lent_give(struct session *s, struct lent *l)
@@ -162,9 +163,10 @@ static inline void lent_give(struct session *s, struct lent *l)
     s->lent_returns++;
 }
 void lent_return(struct session *s, struct lent *l);
-/* Gives back what is not in use. */
+/* Gives lent memory that is not in use back to commd-gpu. */
 void lent_drop(struct session *s);
-/* The current context's streams can copy between it and a buffer on GPU @buffer, or why not. */
+/* Can streams of the current context copy between @l and a buffer on GPU @buffer? 0, or COMMD_E_*.
+ */
 int lent_reach(struct session *s, const char *op, struct lent *l, int buffer);
 
 /* ---- announce.c ------------------------------------------------------------------------------ */
@@ -174,8 +176,8 @@ int announce(struct device_group *dg, const struct commd_op *op, const struct op
 
 /* ---- words.c --------------------------------------------------------------------------------- */
 
-/* The stream says that the input is there; it waits for the result; for commd-gpu's part of it; it
- * says that the result has been copied back. */
+/* What @s does: says that the input is there; waits for the result; waits for commd-gpu's part of
+ * it; says that the result has been copied back. */
 int announced_ready(const struct announced *a, cu_stream s);
 int announced_await(const struct announced *a, cu_stream s);
 int announced_await_done(const struct announced *a, cu_stream s);

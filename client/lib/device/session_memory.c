@@ -1,28 +1,29 @@
-/* session_memory.c - memory that commd-gpu has mapped: told of once, found again by what the driver
- * says of an address.
+/* session_memory.c - memory that commd-gpu has mapped. This process tells of it once, and finds it
+ * again by what the driver says of an address.
  *
  * The driver knows memory by pieces: an allocation of cudaMalloc() is one; a segment of PyTorch's
  * expandable segments is many, mapped side by side, and any of them may be unmapped and another one
- * mapped in its place. A piece whose CU_POINTER_BUFFER_ID has changed is another one, so all pieces
- * of a buffer are looked at in each operation. What overlaps a changed piece is forgotten.
+ * mapped in its place. Then CU_POINTER_BUFFER_ID of these addresses changes, so all pieces of a
+ * buffer are looked at in each operation. An entry that overlaps a changed piece is forgotten.
  *
- * Two buffers may share a piece, and a segment grows. What is told of then is all of it together,
- * and what is a part of that is forgotten: so it comes to an end, and each buffer needs one entry.
+ * Two buffers may share a piece, and a segment grows. Then one entry is made for all of their
+ * pieces together, and the entries that are parts of it are forgotten: so each buffer needs one
+ * entry.
  *
  * commd-gpu must not be told to forget what a pending operation names: until that has ended, the
  * entry is kept among those that leave.
  *
- * The driver opens no handle of memory at addresses where it still has other memory of this process
- * open (CUDA_ERROR_ALREADY_MAPPED). So what was freed there is forgotten first. Where an operation
- * names it still, or commd-gpu has not seen its end yet, the buffer is one that cannot be exported,
- * for this once.
+ * The driver opens no handle of memory at addresses where commd-gpu still has other memory of this
+ * process open (CUDA_ERROR_ALREADY_MAPPED). So memory that was freed there is forgotten first. If
+ * an operation still names it, or commd-gpu has not seen the end of that operation yet, the new
+ * buffer counts as one that cannot be exported, in this operation.
  *
  * Memory that was freed, and whose addresses no operation names any more, stays allocated as long
- * as commd-gpu has it open: as much as the caller's allocator gives back. Nobody tells us of that,
- * so now and then an entry is looked at.
+ * as commd-gpu has it open: as much as the caller's allocator gives back. libcommd is not told of
+ * that, so now and then it looks at an entry.
  *
- * What could not be mapped is tried again, less and less often: what was in the way may go. That
- * may be memory that another session of this process has told of, which nobody takes back. */
+ * Memory that could not be mapped is tried again, less and less often: the memory that was in the
+ * way may be gone. It may also be memory of another session of this process, which never ends. */
 #include "client/lib/device/session.h"
 
 enum { CLOSE_NAPS = 20, CLOSE_NAP_US = 500 };

@@ -6,13 +6,13 @@
  *   stream "up"       waits for done | copies the result to the caller's buffer | landed
  *   caller's stream   waits for landed: in commd_run(), in commd_work_wait_stream(), or never
  *
- * Everything is enqueued by the call, before the operation is queued in the group. No thread of
- * ours calls CUDA afterwards, and no host waits. A small operation that its stream waits for has
- * all of it on that stream. A long vector between nodes is cut into pieces: its first steps travel
- * while the rest is copied.
+ * The call enqueues everything before the operation is queued in the group. No thread of libcommd
+ * calls CUDA afterwards, and no host waits. If the caller's stream waits for a small operation, all
+ * of its words and copies are on that stream. A long vector between nodes is cut into pieces: its
+ * first steps travel while the rest is copied.
  *
- * To the other ranks it is an operation of the group as any other. In the staging buffer it is in
- * place, wherever that is allowed, which halves the room.
+ * To the other ranks it is an operation of the group like any other. In the staging buffer it is in
+ * place, wherever that is allowed, which halves the memory.
  *
  * Operations of a group are executed in the order of the calls. So an operation whose input is the
  * result of an earlier one waits until that has landed: staged_follow().
@@ -21,14 +21,15 @@
  * declined (run_decline()): it fails in its place on all ranks, and the group goes on. Here the
  * call has told of the failure.
  *
- * Why waits on streams cannot block each other (streams may share a hardware queue, in which what
- * was enqueued first goes first): what a wait needs, of this process, was enqueued before it. Where
- * ranks use groups in different order that is not enough: so "down" and "up" share none with each
- * other, nor with most of the caller's (driver_stream()). "Down" streams of two groups may share
- * one, always with CUDA_DEVICE_MAX_CONNECTIONS=1: what a group is given on a stream that waits for
- * other ranks then holds up the input of the other group, and ranks must use both in one order.
+ * Why waits on streams cannot block each other. Streams may share a hardware queue, in which what
+ * was enqueued first goes first. All that a wait needs of this process was enqueued before the
+ * wait. That is not enough where ranks use groups in different order. So "down" and "up" share no
+ * queue with each other, nor with most of the caller's streams (driver_stream()). "Down" streams of
+ * two groups may share a queue, and do with CUDA_DEVICE_MAX_CONNECTIONS=1. Then an operation of one
+ * group on a stream that waits for other ranks holds up the input of the other group, and all ranks
+ * must use both groups in one order.
  *
- * Who wakes me: nobody; the progress thread polls. What if a rank dies now: the operation fails,
+ * Who wakes me: no bell; the progress thread polls. What if a rank dies now: the operation fails,
  * done is stored all the same. What if the group is left: the same. If the caller's stream never
  * comes to the operation: it does not begin here, and the other ranks name this one. An operation
  * is in flight, and keeps its staging buffer, until its streams have stored ready and landed.

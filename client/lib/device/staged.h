@@ -11,8 +11,8 @@
 /* What a context has. */
 struct device {
     struct commd_context *ctx; /* borrowed */
-    struct device *next;       /* of those whose context is gone */
-    pthread_mutex_t lock;      /* staging, and what is in flight */
+    struct device *next;       /* in the list of those whose context has ended */
+    pthread_mutex_t lock;      /* of staging, first and last */
     struct staging staging;
     size_t lent_limit;            /* COMMD_DEVICE_ARENA */
     struct staged *first, **last; /* in flight: referenced, in the order of the calls */
@@ -24,13 +24,13 @@ struct device {
     bool lander_up, lander_stop;
     struct staged *landings, **last_landing; /* referenced */
 
-    pthread_mutex_t sessions_lock;   /* held while one is made */
+    pthread_mutex_t sessions_lock;   /* held while a session is made */
     struct session *_Atomic session; /* the newest; read anywhere. NULL: none yet */
     struct device_group *groups;     /* under device.c's lock */
 };
 
-/* Streams of our own for operations of one group in one CUDA context: what goes down to the host,
- * and what comes up from it. */
+/* libcommd's streams for operations of one group in one CUDA context: copies down to the host, and
+ * up from it. */
 struct stream_lane {
     struct stream_lane *next;
     cu_context ctx;
@@ -42,7 +42,7 @@ enum group_path {
     GROUP_PATH_UNKNOWN, /* not agreed upon */
     GROUP_PATH_HOST,
     GROUP_PATH_DEVICE,
-    GROUP_PATH_LOST, /* as DEVICE, but commd-gpu was lost, here or elsewhere */
+    GROUP_PATH_LOST, /* as DEVICE, but a commd-gpu of the group was lost */
 };
 
 struct device_group {
@@ -53,18 +53,19 @@ struct device_group {
                              the order of the calls */
     struct stream_lane *lanes; /* owned; under lock */
     _Atomic unsigned sends; /* messages from GPUs that are not done: later ones must not overtake */
-    _Atomic unsigned quiet_sends; /* of these, without a work: a rank that leaves waits for them */
+    _Atomic unsigned
+        quiet_sends; /* of these, those without a work: a rank that leaves waits for them */
     /* the device path: path.c; under lock */
     _Atomic int path;                /* enum group_path; DEVICE becomes LOST without the lock */
     struct session *_Atomic session; /* borrowed */
-    uint32_t attached;               /* our number for the group there; 0: not attached */
+    uint32_t attached;               /* the group's number at commd-gpu; 0: not attached */
     uint32_t nunits;
     uint64_t next_seq;        /* of operations on the device path, from 1 */
     _Atomic unsigned pending; /* announced, and not known to have ended */
     struct failure failure;
 };
 
-/* commd-gpu was lost, here or elsewhere: the next operation agrees anew. With any lock. */
+/* A commd-gpu of the group was lost: the next operation agrees anew. Needs no lock. */
 static inline void path_lost(struct device_group *dg)
 {
     int device = GROUP_PATH_DEVICE;
@@ -81,12 +82,12 @@ struct staged {
     struct flag_slot *slot;      /* owned, as is chunk, until it is not in flight any more */
     struct staging_chunk *chunk; /* NULL: it moves nothing */
     cu_context ctx;
-    uintptr_t lo, hi; /* what it writes to on the GPU lies between these */
+    uintptr_t lo, hi; /* the GPU memory that it writes lies between these */
     const char *name;
     bool touched; /* something of it was enqueued */
-    bool quiet;   /* there is no work that could tell of a failure */
+    bool quiet;   /* no work tells of a failure */
     /* of a message */
-    bool claimed; /* somebody has enqueued, or is about to, what puts it into its buffer */
+    bool claimed; /* a thread has enqueued, or is about to enqueue, the copy into its buffer */
     cu_ptr to;
     size_t bytes;
 };
@@ -96,7 +97,7 @@ static inline struct staged *staged_of(struct gate *gate)
     return container_of(gate, struct staged, gate);
 }
 
-/* How a call wants to hear of its end. */
+/* How the end of an operation is told. */
 struct telling {
     bool wait; /* what is enqueued on the stream later comes after it */
     commd_done_fn on_done;
@@ -109,10 +110,10 @@ struct telling {
 struct side_place {
     uint8_t *base;             /* the caller's; NULL with blocks */
     const void *const *blocks; /* the caller's, if they do not lie evenly */
-    const size_t *counts;      /* of many, each its own; else NULL */
-    size_t count;              /* elements: of the single block, or of each */
+    const size_t *counts;      /* of n blocks, if they differ; else NULL */
+    size_t count;              /* elements of each block */
     unsigned n;                /* blocks; 0: not used here */
-    size_t esize, bytes, own;  /* own: where this rank's block begins, of many */
+    size_t esize, bytes, own;  /* own: where this rank's block begins, if n > 1 */
     size_t at;                 /* in the staging buffer */
 };
 
@@ -125,7 +126,7 @@ struct side_places {
 
 size_t side_block_bytes(const struct side_place *p, unsigned k);
 struct side_places side_places_of(const struct commd_group *g, const struct commd_op *op);
-/* All bytes of the side lie between these. */
+/* All bytes of the buffer lie between these. */
 void side_span(const struct side_place *p, uintptr_t *ret_lo, uintptr_t *ret_hi);
 
 /* ---- staged.c -------------------------------------------------------------------------------- */
@@ -139,18 +140,18 @@ int begin_in_turn(device_begin_fn begin, struct device_group *dg, const struct c
 /* Begins a collective on the host path; a device_begin_fn. */
 int staged_begin(struct device_group *dg, const struct commd_op *op, const struct telling *how);
 
-/* A new one in flight, in the context that is current: with a slot, and @bytes of staging. */
+/* A new operation in flight, in the current context: with a slot, and @bytes of staging. */
 int staged_new(struct device_group *dg, const char *name, size_t bytes, struct staged **ret_staged);
 void staged_unref(struct staged *st);
-void gate_unref(struct gate *gate); /* the same, of its gate */
+void gate_unref(struct gate *gate); /* the same, by its gate */
 /* The operation was not queued after all: lets all streams go on. */
 void staged_drop(struct staged *st);
 /* Operations that are not in flight any more give back what they hold. */
 void staged_reap(struct device *dev);
-/* In @ctx, two streams of ours: the first goes on from where @stream is now. */
+/* The two streams for @ctx; `down` goes on from where @stream is now. */
 int stream_lane_from(struct device_group *dg, const char *name, cu_context ctx, cu_stream stream,
                      struct stream_lane **ret_lane);
-/* The operation is queued: hands the work out, or lets go of it. */
+/* The operation is queued: gives the work to the caller, or drops the reference. */
 void staged_queued(struct staged *st, struct commd_work *w, const struct telling *how);
 /* The host's part has ended, with @e if not NULL; a failure is told as one of @kind. */
 void staged_over(struct staged *st, const struct commd_error *e, enum failure_state kind);
@@ -162,7 +163,7 @@ int staged_copy(struct staged *st, cu_ptr to, cu_ptr from, size_t bytes, cu_stre
 enum staged_word { WORD_READY, WORD_DONE, WORD_LANDED };
 int staged_write(struct staged *st, enum staged_word word, uint32_t pieces, cu_stream s);
 int staged_await(struct staged *st, enum staged_word word, uint32_t pieces, cu_stream s);
-/* All of @word, in the context of the operation; staged.c. */
+/* @stream waits for all pieces of @word, in the context of the operation; staged.c. */
 int staged_wait_stream(struct staged *st, enum staged_word word, cu_stream stream);
 /* @s waits for earlier operations of the group that write to @in, until they have landed. */
 int staged_follow(struct device_group *dg, const struct side_place *in, cu_stream s);

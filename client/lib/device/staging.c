@@ -1,11 +1,11 @@
-/* staging.c - host memory that operations on GPU buffers go through: from the arenas of
- * commd_alloc(), so that ranks of one node work in each other's, and registered with the driver,
- * because only such memory is copied without the host. Both take long (about 0.3 ms per MiB), so
- * chunks are kept, up to COMMD_DEVICE_STAGING bytes. An operation takes what it needs beyond that,
- * too: to wait for room would be to wait for other ranks, which may wait for this one. It is given
- * back afterwards.
+/* staging.c - host memory that operations on GPU buffers go through. It is from the arenas of
+ * commd_alloc(), so that ranks of one node work in each other's memory. It is registered with the
+ * driver, because only registered memory is copied without the host. Both take long (about 0.3 ms
+ * per MiB), so chunks are kept, up to COMMD_DEVICE_STAGING bytes. An operation that needs more than
+ * that takes it, and gives it back afterwards: to wait for room would be to wait for other ranks,
+ * which may wait for this one.
  *
- * The pool has no lock of its own: its owner's. */
+ * The pool has no lock of its own: the lock of its owner is held. */
 #include "client/lib/device/memory.h"
 
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
 /* words.c - what is enqueued on streams for an operation: copies, words that are written, waits for
- * words; and waits for what an earlier operation of the group writes. */
+ * words, and waits for earlier operations of the group that write its input. */
 #include "client/lib/device/session.h"
 
 /* ---- through host memory --------------------------------------------------------------------- */
