@@ -114,6 +114,7 @@ void peer_opened(struct conn *c)
     c->state = CONN_OPEN;
     c->since_ms = now_ms();
     c->got_at = c->got;
+    c->opened = c->attempt;
     c->t->nopen++;
     c->t->nexpress += c->express;
     peer->retries = 0;
@@ -178,6 +179,19 @@ static void adopt(struct conn *c, struct tcp_peer *peer)
     conn_settle(c);
 }
 
+/* Attempts are counted by both sides together, as by a Lamport clock: so a hello that was sent before
+ * the stream was open last is known for one, whichever side sent it. */
+static bool earlier(uint16_t attempt, uint16_t than)
+{
+    return (int16_t)(attempt - than) < 0;
+}
+
+static void attempt_learn(struct conn *c, uint16_t attempt)
+{
+    if (earlier(c->attempt, attempt))
+        c->attempt = attempt;
+}
+
 /* A connection from the lobby goes on with a stream of ours, which may still believe that its
  * socket is well. */
 static void adopt_stream(struct conn *from, struct tcp_peer *peer)
@@ -190,11 +204,13 @@ static void adopt_stream(struct conn *from, struct tcp_peer *peer)
         return;
     }
     if ((peer->connects && (c->state == CONN_CONNECTING || c->state == CONN_GREETING)) ||
-        (int16_t)(hello.attempt - c->attempt_seen) < 0) {
+        earlier(hello.attempt, c->attempt_seen) || earlier(hello.attempt, c->opened)) {
         conn_close(from); /* it takes ours, or has given this one up */
         return;
     }
     c->attempt_seen = hello.attempt;
+    attempt_learn(c, hello.attempt);
+    hello.attempt = ++c->attempt;
     conn_empty(c);
     conn_cut(c);
     if (!conn_rewind(c, hello.got))
@@ -270,6 +286,8 @@ void peer_greeted(struct conn *c)
         stranger(c);
         return;
     }
+    if (c->cut_ms)
+        attempt_learn(c, c->hello.attempt);
     if (c->cut_ms && !conn_rewind(c, c->hello.got))
         peer_fail(peer, -EPROTO, "the other side lost what its kernel had acknowledged");
     if (!wants_to_meet(peer))

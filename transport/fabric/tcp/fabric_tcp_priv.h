@@ -131,7 +131,8 @@ struct conn {
     enum conn_state state;
     unsigned channel;
     uint64_t since_ms;              /* it has been in this state, or had this socket */
-    uint16_t attempt, attempt_seen; /* to go on with the stream: the last of ours, of the peer */
+    /* To go on with the stream: the last attempt, the last of the peer, that which opened it. */
+    uint16_t attempt, attempt_seen, opened;
     struct hello hello;             /* the other side's */
     size_t hello_got;
     /* The stream, counted in bytes behind the greeting: read, written, and of these @kept from
