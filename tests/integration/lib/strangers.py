@@ -72,7 +72,7 @@ def engine_hello(rng, sock):
 
 
 def hello_of_engine(channel, channels, express, of, token):
-    head = struct.pack("<IHHHHI", 0x636D6448, 3, channel, channels, express, of)
+    head = struct.pack("<IHHHHHH", 0x636D6448, 4, channel, channels, express, of, 0)
     return head + token + struct.pack("<Q", 0)
 
 
