@@ -179,8 +179,8 @@ static void adopt(struct conn *c, struct tcp_peer *peer)
     conn_settle(c);
 }
 
-/* Attempts are counted by both sides together, as by a Lamport clock: so a hello that was sent before
- * the stream was open last is known for one, whichever side sent it. */
+/* Attempts are counted by both sides together, as by a Lamport clock: so a hello that was sent
+ * before the stream was open last is known for one, whichever side sent it. */
 static bool earlier(uint16_t attempt, uint16_t than)
 {
     return (int16_t)(attempt - than) < 0;

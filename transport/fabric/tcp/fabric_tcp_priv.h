@@ -130,10 +130,10 @@ struct conn {
     int fd;
     enum conn_state state;
     unsigned channel;
-    uint64_t since_ms;              /* it has been in this state, or had this socket */
+    uint64_t since_ms; /* it has been in this state, or had this socket */
     /* To go on with the stream: the last attempt, the last of the peer, that which opened it. */
     uint16_t attempt, attempt_seen, opened;
-    struct hello hello;             /* the other side's */
+    struct hello hello; /* the other side's */
     size_t hello_got;
     /* The stream, counted in bytes behind the greeting: read, written, and of these @kept from
      * @kept_at on; @socket_at, @got_at: where the present socket began. See fabric_tcp_mend.c. */
