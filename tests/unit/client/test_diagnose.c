@@ -1039,6 +1039,8 @@ static void joins_that_failed(void **state)
     assert_evidence(f, "timeout: 3 of 4 ranks did not come within 10 s: missing 0,2-3");
     assert_null(strstr(f->findings[0].evidence, "no node tells"));
     row(f, 2, "state=joining group= joining_ms=300 missing=0-1,3");
+    free(f->findings);
+    f->findings = NULL;
     assert_int_equal(diagnose(&f->table, &f->findings, &f->n, &(const char *){NULL}), 0);
     assert_int_equal(f->n, 2);
     assert_true(diagnose_missing(&f->table, "g", "0", "joining", list, sizeof(list)));
