@@ -16,8 +16,8 @@ from cluster import Skip, now
 
 def is_well(row):
     """What `commctl why` says of a group: nobody is accused. On a busy machine a rank may get no
-    core while another does; that is told, and is true."""
-    return row["well"] or "wanted a core" in row["evidence"]
+    core while another does, and a commd may not answer for a while; that is told, and is true."""
+    return row["well"] or "wanted a core" in row["evidence"] or row["verdict"] == "NODE_SILENT"
 
 
 class Staged:
