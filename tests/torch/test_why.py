@@ -64,7 +64,7 @@ def test_a_monitored_barrier():
 
 
 def test_who_waits_is_one_client():
-    """A job has no more connections than ranks, also while they come: its share may be no larger."""
+    """A job has no more connections than ranks, also while they come."""
     size = 4
     program = "import torch.distributed as dist; dist.init_process_group('commd'); dist.barrier()"
     with Cluster(1, {"limits": {"max_clients_per_user": size}}) as cluster, socket.socket() as at:

@@ -68,7 +68,8 @@ def certificate_tls(rng, sock):
 
 def engine_hello(rng, sock):
     """fabric_tcp_priv.h: struct hello with a token that nobody gave."""
-    return hello_of_engine(rng.randrange(4), rng.randrange(5), 0, rng.randrange(4), rng.randbytes(32))
+    numbers = rng.randrange(4), rng.randrange(5), 0, rng.randrange(4)
+    return hello_of_engine(*numbers, rng.randbytes(32))
 
 
 def hello_of_engine(channel, channels, express, of, token):
