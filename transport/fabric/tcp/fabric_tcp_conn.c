@@ -59,24 +59,30 @@ void conn_settle(struct conn *c)
         set_int(c->fd, SOL_SOCKET, SO_PRIORITY, TC_PRIO_INTERACTIVE);
 }
 
+static int conn_take_socket(struct conn *c, int *fd, enum conn_state state)
+{
+    struct epoll_event ev = {.events = state == CONN_CONNECTING ? EPOLLOUT : EPOLLIN,
+                             .data.ptr = c};
+
+    if (epoll_ctl(c->t->epoll, EPOLL_CTL_ADD, *fd, &ev))
+        return -errno;
+    c->fd = steal_fd(fd);
+    c->state = state;
+    c->since_ms = now_ms();
+    return 0;
+}
+
 static struct conn *conn_new(struct tcp *t, int *fd, enum conn_state state)
 {
-    struct epoll_event ev = {.events = EPOLLIN};
     struct conn *c = calloc(1, sizeof(*c));
 
     if (!c)
         return NULL;
-    if (state == CONN_CONNECTING)
-        ev.events = EPOLLOUT;
-    ev.data.ptr = c;
-    if (epoll_ctl(t->epoll, EPOLL_CTL_ADD, *fd, &ev)) {
+    c->t = t;
+    if (conn_take_socket(c, fd, state)) {
         free(c);
         return NULL;
     }
-    c->t = t;
-    c->fd = steal_fd(fd);
-    c->state = state;
-    c->since_ms = now_ms();
     TAILQ_INIT(&c->out);
     TAILQ_INIT(&c->kept);
     TAILQ_INSERT_TAIL(&t->conns, c, link);
@@ -119,17 +125,26 @@ void conn_plug(struct conn *c, struct conn *from)
     conn_watch(c);
 }
 
+void conn_uncount_open(struct conn *c)
+{
+    struct tcp *t = c->t;
+
+    if (!conn_is_open(c))
+        return;
+    t->nbroken -= c->state == CONN_BROKEN;
+    t->nopen--;
+    t->nexpress -= c->express;
+    c->peer->nopen--;
+}
+
 void conn_close(struct conn *c)
 {
     struct tcp *t = c->t;
-    bool open = c->state == CONN_OPEN || c->state == CONN_BROKEN;
 
     if (c->state == CONN_CLOSED)
         return;
     t->nlobby -= c->state == CONN_LOBBY;
-    t->nbroken -= c->state == CONN_BROKEN;
-    t->nopen -= open;
-    t->nexpress -= open && c->express;
+    conn_uncount_open(c);
     t->held -= c->held;
     if (c->keeping)
         TAILQ_REMOVE(&t->keepers, c, keep_link);
@@ -137,7 +152,6 @@ void conn_close(struct conn *c)
     t->nparked -= c->parked;
     c->parked = false;
     if (c->peer) {
-        c->peer->nopen -= open;
         c->peer->conn[c->channel] = NULL;
         c->peer = NULL;
     }
@@ -235,9 +249,9 @@ int tcp_connect(struct tcp_peer *peer, unsigned channel)
     struct tcp *t = peer->t;
     _cleanup_(close_fdp) int fd =
         socket(peer->addr.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    struct epoll_event ev = {.events = EPOLLOUT};
     struct sockaddr_storage from = t->addr;
     struct conn *c = peer->conn[channel];
+    int r;
 
     if (fd < 0)
         return -errno;
@@ -252,14 +266,10 @@ int tcp_connect(struct tcp_peer *peer, unsigned channel)
         return -errno;
     if (c) {
         assert(c->state == CONN_CUT);
-        ev.data.ptr = c;
-        if (epoll_ctl(t->epoll, EPOLL_CTL_ADD, fd, &ev))
-            return -errno;
-        c->fd = steal_fd(&fd);
-        c->state = CONN_CONNECTING;
-        c->since_ms = now_ms();
-        conn_settle(c);
-        return 0;
+        r = conn_take_socket(c, &fd, CONN_CONNECTING);
+        if (r == 0)
+            conn_settle(c);
+        return r;
     }
     c = conn_new(t, &fd, CONN_CONNECTING);
     if (!c)
@@ -352,7 +362,7 @@ void conn_empty(struct conn *c)
 {
     if (c->state == CONN_ACCEPTED)
         read_accept(c);
-    if (c->state == CONN_OPEN || c->state == CONN_BROKEN)
+    if (conn_is_open(c))
         conn_drain(c);
 }
 

@@ -242,11 +242,8 @@ void conn_cut(struct conn *c)
 
     if (c->state == CONN_CUT)
         return;
-    if (c->state == CONN_OPEN || c->state == CONN_BROKEN) {
-        t->nbroken -= c->state == CONN_BROKEN;
-        t->nopen--;
-        t->nexpress -= c->express;
-        c->peer->nopen--;
+    if (conn_is_open(c)) {
+        conn_uncount_open(c);
         c->cut_ms = now_ms();
         conn_add_traffic(c, &c->past);
     }
@@ -282,14 +279,16 @@ bool conns_mend(struct tcp *t)
     return any;
 }
 
-bool conn_rewind(struct conn *c, uint64_t got)
+void conn_rewind(struct conn *c, uint64_t got)
 {
     struct fabric_req *req;
 
     assert(c->state != CONN_OPEN && !c->writing);
     c->sent_most = MAX(c->sent_most, c->sent);
-    if (got < c->kept_at || got > c->sent_most)
-        return false;
+    if (got < c->kept_at || got > c->sent_most) {
+        peer_fail(c->peer, -EPROTO, "the other side lost what its kernel had acknowledged");
+        return;
+    }
     if (got > c->sent) /* it came over a socket before the last one */
         conn_wrote(c, got - c->sent);
     kept_release(c, got);
@@ -309,7 +308,6 @@ bool conn_rewind(struct conn *c, uint64_t got)
     if (req)
         req->sent = got - c->kept_at;
     c->sent = c->socket_at = got;
-    return true;
 }
 
 void conn_mended(struct conn *c)

@@ -199,7 +199,7 @@ static void adopt_stream(struct conn *from, struct tcp_peer *peer)
     struct hello hello = from->hello;
     struct conn *c = hello_fits(&hello, peer) ? peer->conn[hello.channel] : NULL;
 
-    if (!c || (c->state != CONN_OPEN && c->state != CONN_BROKEN && !c->cut_ms)) {
+    if (!c || (!conn_is_open(c) && !c->cut_ms)) {
         stranger(from);
         return;
     }
@@ -213,8 +213,7 @@ static void adopt_stream(struct conn *from, struct tcp_peer *peer)
     hello.attempt = ++c->attempt;
     conn_empty(c);
     conn_cut(c);
-    if (!conn_rewind(c, hello.got))
-        peer_fail(peer, -EPROTO, "the other side lost what its kernel had acknowledged");
+    conn_rewind(c, hello.got);
     if (!wants_to_meet(peer)) { /* or a handler has just dropped it */
         conn_close(from);
         return;
@@ -286,10 +285,10 @@ void peer_greeted(struct conn *c)
         stranger(c);
         return;
     }
-    if (c->cut_ms)
+    if (c->cut_ms) {
         attempt_learn(c, c->hello.attempt);
-    if (c->cut_ms && !conn_rewind(c, c->hello.got))
-        peer_fail(peer, -EPROTO, "the other side lost what its kernel had acknowledged");
+        conn_rewind(c, c->hello.got);
+    }
     if (!wants_to_meet(peer))
         return; /* dropped by who has just heard that its message has arrived, too */
     if (send(c->fd, &accept, sizeof(accept), MSG_NOSIGNAL) != sizeof(accept))

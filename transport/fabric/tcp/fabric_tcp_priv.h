@@ -162,6 +162,12 @@ struct conn {
 
 TAILQ_HEAD(conn_list, conn);
 
+/* Counted as open: its stream has a socket, which may have broken. */
+static inline bool conn_is_open(const struct conn *c)
+{
+    return c->state == CONN_OPEN || c->state == CONN_BROKEN;
+}
+
 enum peer_state {
     PEER_GREETING, /* sends wait in the queue */
     PEER_UP,
@@ -233,8 +239,9 @@ int tcp_open(struct tcp *t, const struct fabric_conf *conf, char why[256]);
 void tcp_close(struct tcp *t);
 /* On channel @channel, for a stream that begins, or one that is cut. */
 int tcp_connect(struct tcp_peer *peer, unsigned channel);
-void conn_close(struct conn *c);  /* drops what it had to write; freed by conns_sweep() */
-void conn_unplug(struct conn *c); /* closes the socket alone */
+void conn_close(struct conn *c);        /* drops what it had to write; freed by conns_sweep() */
+void conn_unplug(struct conn *c);       /* closes the socket alone */
+void conn_uncount_open(struct conn *c); /* it is about to leave that state, if it is open */
 /* The stream of @c goes on over the socket of @from, which is closed. */
 void conn_plug(struct conn *c, struct conn *from);
 /* Reads all that has come over the socket of a stream. What our kernel has acknowledged the other
@@ -275,8 +282,9 @@ bool conns_settle(struct tcp *t); /* bodies that are not needed any more; true i
 bool conn_break(struct conn *c, int err);
 bool conns_mend(struct tcp *t); /* reads what broken ones have, and cuts them */
 void conn_cut(struct conn *c);
-/* The other side has @got bytes of the stream: what follows is written again. False: it cannot. */
-bool conn_rewind(struct conn *c, uint64_t got);
+/* The other side has @got bytes of the stream: what follows is written again. If that cannot be the
+ * peer fails. */
+void conn_rewind(struct conn *c, uint64_t got);
 void conn_mended(struct conn *c); /* is open again */
 
 /* fabric_tcp_traffic.c */

@@ -365,8 +365,8 @@ static void sink_got(struct conn *c, size_t n)
 /* What has come may be handed out, whether or not there is a socket now. */
 static bool reading(const struct conn *c)
 {
-    return (c->state == CONN_OPEN || c->state == CONN_BROKEN || c->cut_ms) && !c->parked &&
-           !c->peer->failed && (c->peer->state == PEER_UP || c->peer->state == PEER_GREETING);
+    return (conn_is_open(c) || c->cut_ms) && !c->parked && !c->peer->failed &&
+           (c->peer->state == PEER_UP || c->peer->state == PEER_GREETING);
 }
 
 static bool frame_ok(const struct conn *c, const struct frame *f)
@@ -646,11 +646,20 @@ bool conn_read(struct conn *c)
     return any;
 }
 
+static void parse_rest(struct conn *c)
+{
+    uint8_t *rest = steal_ptr(c->rest);
+    size_t len = c->rest_len;
+
+    c->rest_len = 0;
+    conn_parse(c, rest, len);
+    free(rest);
+}
+
 /* Behind what is here already. */
 static bool feed(struct conn *c, const uint8_t *p, size_t n)
 {
     uint8_t *rest;
-    size_t len;
 
     if (!c->parked && !c->rest_len) {
         conn_parse(c, p, n);
@@ -662,13 +671,8 @@ static bool feed(struct conn *c, const uint8_t *p, size_t n)
     memcpy(rest + c->rest_len, p, n);
     c->rest = rest;
     c->rest_len += n;
-    if (c->parked)
-        return true;
-    rest = steal_ptr(c->rest);
-    len = c->rest_len;
-    c->rest_len = 0;
-    conn_parse(c, rest, len);
-    free(rest);
+    if (!c->parked)
+        parse_rest(c);
     return true;
 }
 
@@ -703,19 +707,12 @@ bool conns_resume(struct tcp *t)
     do {
         moved = false;
         TAILQ_FOREACH(c, &t->conns, link) {
-            uint8_t *rest;
-            size_t len;
-
             if (!c->parked || c->peer->failed || !its_turn(c))
                 continue;
             c->parked = false;
             t->nparked--;
             conn_watch(c);
-            rest = steal_ptr(c->rest);
-            len = c->rest_len;
-            c->rest_len = 0;
-            conn_parse(c, rest, len);
-            free(rest);
+            parse_rest(c);
             moved = any = true;
             break; /* a handler may have changed the list */
         }
