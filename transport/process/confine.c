@@ -45,19 +45,36 @@ struct path_beneath {
 
 static uint64_t handled; /* rights that this kernel knows */
 
-static void allow(int rules, const char *path, uint64_t access)
+static void allow_opened(int rules, int fd, uint64_t access)
 {
-    struct path_beneath rule = {access, -1};
-    _cleanup_(close_fdp) int fd = open(path, O_PATH | O_CLOEXEC);
+    struct path_beneath rule = {access, fd};
     struct stat st;
 
-    if (fd < 0 || fstat(fd, &st))
+    if (fstat(fd, &st))
         return;
     if (!S_ISDIR(st.st_mode))
         rule.allowed &= WRITE_FILE | READ_FILE | TRUNCATE;
     rule.allowed &= handled;
-    rule.parent = fd;
     syscall(ADD_RULE, rules, RULE_PATH_BENEATH, &rule, 0);
+}
+
+static void allow(int rules, const char *path, uint64_t access)
+{
+    _cleanup_(close_fdp) int fd = open(path, O_PATH | O_CLOEXEC);
+
+    if (fd >= 0)
+        allow_opened(rules, fd, access);
+}
+
+/* The driver gives its threads names (/proc/self/task/TID/comm), and cuInit() fails where it cannot
+ * (CUDA_ERROR_OPERATING_SYSTEM; H100, driver 580). The directory stays open for good: the kernel
+ * may forget it otherwise, and the rule with it. */
+static void allow_names_of_threads(int rules)
+{
+    int fd = open("/proc/self/task", O_PATH | O_CLOEXEC);
+
+    if (fd >= 0)
+        allow_opened(rules, fd, READ_FILE | READ_DIR | WRITE_FILE | TRUNCATE);
 }
 
 /* UCX keeps its modules beside its libraries, wherever those are. */
@@ -87,6 +104,7 @@ static void allow_driver(int rules)
     allow(rules, "/etc/nccl.conf", READ_FILE);
     allow(rules, "/run/nvidia-topologyd", READ_FILE | READ_DIR);
     allow(rules, "/opt", READ_FILE | READ_DIR);
+    allow_names_of_threads(rules);
 }
 
 static void allow_loading(int rules)
