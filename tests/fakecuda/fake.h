@@ -129,6 +129,11 @@ cu_device fake_memfd_device(int fd); /* -1: no device memory */
 void fake_memory_expose(bool on);    /* FAKECUDA_PROTECT: while a kernel's twin runs */
 void fake_memory_release_device(cu_device dev);
 void fake_vmm_unref(struct fake_vmm *vmm);
+struct fake_range {
+    uintptr_t p;
+    size_t bytes;
+};
+struct fake_range fake_vmm_reserved(cu_ptr p); /* with memory_lock held: where it lies */
 unsigned fake_vmm_handle_types(const struct fake_vmm *vmm);
 
 uintptr_t fake_range_take(size_t bytes, size_t align); /* addresses; 0: none left */

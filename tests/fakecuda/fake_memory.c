@@ -381,6 +381,20 @@ cu_result cuMemGetAddressRange_v2(cu_ptr *base, size_t *bytes, cu_ptr p)
 
 /* ---- what a pointer is ----------------------------------------------------------------------- */
 
+enum {
+    WIDE = 1 << CU_POINTER_BUFFER_ID | 1 << CU_POINTER_RANGE_START | 1 << CU_POINTER_RANGE_SIZE |
+           1 << CU_POINTER_ALLOWED_HANDLES | 1 << CU_POINTER_MAPPING_SIZE |
+           1 << CU_POINTER_MAPPING_BASE | 1 << CU_POINTER_BLOCK_ID,
+    KNOWN = WIDE | 1 << CU_POINTER_MEMORY_TYPE | 1 << CU_POINTER_IS_MANAGED |
+            1 << CU_POINTER_DEVICE_ORDINAL | 1 << CU_POINTER_IS_LEGACY_IPC,
+};
+
+/* Of what is mapped it is all that was reserved (H100, driver 580). */
+static struct fake_range range_of(const struct fake_memory *m)
+{
+    return m->kind == FAKE_MAPPED ? fake_vmm_reserved(m->p) : (struct fake_range){m->p, m->bytes};
+}
+
 static void attribute(int which, void *data, const struct fake_memory *m)
 {
     bool device = m && m->fd >= 0;
@@ -398,12 +412,19 @@ static void attribute(int which, void *data, const struct fake_memory *m)
         word = m && m->kind == FAKE_PLAIN && !fake_knob("FAKECUDA_NO_IPC", 0);
         break;
     case CU_POINTER_BUFFER_ID:
+    case CU_POINTER_BLOCK_ID:
         wide = m ? m->id : 0;
         break;
     case CU_POINTER_RANGE_START:
-        wide = m ? m->p : 0;
+        wide = m ? range_of(m).p : 0;
         break;
     case CU_POINTER_RANGE_SIZE:
+        wide = m ? range_of(m).bytes : 0;
+        break;
+    case CU_POINTER_MAPPING_BASE:
+        wide = m ? m->p : 0;
+        break;
+    case CU_POINTER_MAPPING_SIZE:
         wide = m ? m->bytes : 0;
         break;
     case CU_POINTER_ALLOWED_HANDLES: /* 64 bits: who passes less finds out here */
@@ -412,8 +433,7 @@ static void attribute(int which, void *data, const struct fake_memory *m)
     default: /* CU_POINTER_IS_MANAGED: never */
         break;
     }
-    if (which == CU_POINTER_BUFFER_ID || which == CU_POINTER_RANGE_START ||
-        which == CU_POINTER_RANGE_SIZE || which == CU_POINTER_ALLOWED_HANDLES)
+    if (WIDE >> which & 1)
         memcpy(data, &wide, sizeof wide);
     else
         memcpy(data, &word, sizeof word);
@@ -421,16 +441,11 @@ static void attribute(int which, void *data, const struct fake_memory *m)
 
 cu_result cuPointerGetAttributes(unsigned n, int *attributes, void **data, cu_ptr p)
 {
-    static const uint32_t known = 1u << CU_POINTER_MEMORY_TYPE | 1u << CU_POINTER_BUFFER_ID |
-                                  1u << CU_POINTER_IS_MANAGED | 1u << CU_POINTER_DEVICE_ORDINAL |
-                                  1u << CU_POINTER_IS_LEGACY_IPC | 1u << CU_POINTER_RANGE_START |
-                                  1u << CU_POINTER_RANGE_SIZE | 1u << CU_POINTER_ALLOWED_HANDLES;
-
     FAKE_ENTER(FAKE_INIT);
     if (!n || !attributes || !data)
         return CU_E_INVALID_VALUE;
     for (unsigned i = 0; i < n; i++)
-        if (attributes[i] < 0 || attributes[i] > 31 || !(known >> attributes[i] & 1) || !data[i])
+        if (attributes[i] < 0 || attributes[i] > 31 || !(KNOWN >> attributes[i] & 1) || !data[i])
             return CU_E_INVALID_VALUE;
     pthread_rwlock_rdlock(&memory_lock);
     for (unsigned i = 0; i < n; i++)

@@ -217,6 +217,14 @@ cu_result cuMemAddressReserve(cu_ptr *p, size_t bytes, size_t align, cu_ptr hint
     return CU_SUCCESS;
 }
 
+struct fake_range fake_vmm_reserved(cu_ptr p)
+{
+    for (const struct reserved *r = reserved; r; r = r->next)
+        if (p >= r->p && p - r->p < r->bytes)
+            return (struct fake_range){r->p, r->bytes};
+    return (struct fake_range){0};
+}
+
 /* Whether the range is mapped in whole pieces; @some: whether any of it is. memory_lock is held. */
 static bool mapped(cu_ptr p, size_t bytes, bool *some)
 {

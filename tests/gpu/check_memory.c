@@ -1,5 +1,6 @@
 /* check_memory.c - memory of another process: by handles of legacy IPC and by descriptors; when its
  * owner is killed, has freed it, or lives among other process numbers. */
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -458,44 +459,112 @@ int check_descriptor_apart(void)
 
 /* Pieces side by side, as PyTorch's expandable segments: what the driver says of an address in one
  * of them is how libcommd finds the pieces. */
+/* What the driver says of an address. */
+struct told {
+    cu_ptr range, mapping;
+    size_t range_bytes, mapping_bytes;
+    uint64_t buffer, block, handles;
+    int ipc; /* the driver may write one byte */
+};
+
+static struct told told_of(cu_ptr p)
+{
+    int ask[] = {CU_POINTER_RANGE_START,   CU_POINTER_RANGE_SIZE,     CU_POINTER_BUFFER_ID,
+                 CU_POINTER_MAPPING_BASE,  CU_POINTER_MAPPING_SIZE,   CU_POINTER_BLOCK_ID,
+                 CU_POINTER_IS_LEGACY_IPC, CU_POINTER_ALLOWED_HANDLES};
+    struct told t = {0};
+    void *answers[] = {&t.range,         &t.range_bytes, &t.buffer, &t.mapping,
+                       &t.mapping_bytes, &t.block,       &t.ipc,    &t.handles};
+
+    MUST(cu.pointer_attributes(ARRAY_LEN(ask), ask, answers, p));
+    return t;
+}
+
+static void say(const char *what, cu_ptr at, struct told t)
+{
+    printf("%s: range %+lld, %zu; mapping %+lld, %zu; buffer %llu, block %llu; ipc %d, handles "
+           "%#llx\n",
+           what, (long long)(t.range - at), t.range_bytes, (long long)(t.mapping - at),
+           t.mapping_bytes, (unsigned long long)t.buffer, (unsigned long long)t.block, t.ipc,
+           (unsigned long long)t.handles);
+}
+
+static bool is_piece(struct told t, cu_ptr at, size_t bytes)
+{
+    return t.mapping == at && t.mapping_bytes == bytes && !t.ipc &&
+           (t.handles & CU_HANDLE_POSIX_FD);
+}
+
+static bool can_export(cu_ptr p)
+{
+    cu_mem mem;
+    int fd = -1;
+    bool ok = !cu.vmm_retain(&mem, (void *)(uintptr_t)p);
+
+    ok = ok && !cu.vmm_export(&fd, mem, CU_HANDLE_POSIX_FD, 0);
+    if (fd >= 0)
+        close(fd);
+    return ok && !cu.vmm_release(mem);
+}
+
+static void map_new(cu_ptr at, size_t bytes, const struct cu_mem_prop *prop, cu_device dev)
+{
+    cu_mem mem;
+
+    MUST(cu.vmm_create(&mem, bytes, prop, 0));
+    MUST(map_at(at, bytes, mem, dev));
+    MUST(cu.vmm_release(mem));
+}
+
+/* Memory that is mapped piece by piece, side by side: is a piece known by its mapping, and other
+ * memory in its place by another block? */
 int check_range(void)
 {
     enum { PIECES = 3 };
-    int ask[] = {CU_POINTER_RANGE_START, CU_POINTER_RANGE_SIZE, CU_POINTER_BUFFER_ID,
-                 CU_POINTER_IS_LEGACY_IPC, CU_POINTER_ALLOWED_HANDLES};
-    cu_ptr base, start = 0, whole_base = 0;
-    size_t bytes, size = 0, whole = 0;
-    uint64_t id[PIECES], handles = 0;
+    struct told t[PIECES], other, plain, small;
     struct cu_mem_prop prop;
+    cu_ptr base, p, q;
     cu_device dev;
+    size_t bytes;
 
     MUST(cu.ctx_device(&dev));
     prop = prop_of(dev);
     bytes = granularity(&prop);
-    MUST(cu.vmm_reserve(&base, PIECES * bytes, 0, 0, 0));
+    MUST(cu.vmm_reserve(&base, 2 * PIECES * bytes, 0, 0, 0));
+    for (unsigned i = 0; i < PIECES; i++)
+        map_new(base + i * bytes, bytes, &prop, dev);
     for (unsigned i = 0; i < PIECES; i++) {
-        int ipc = 0, fd = -1; /* of the answer the driver may write one byte */
-        void *answers[] = {&start, &size, &id[i], &ipc, &handles};
         cu_ptr here = base + i * bytes;
-        cu_mem mem, again;
 
-        MUST(cu.vmm_create(&mem, bytes, &prop, 0));
-        MUST(map_at(here, bytes, mem, dev));
-        MUST(cu.vmm_release(mem));
-        MUST(cu.pointer_attributes(ARRAY_LEN(ask), ask, answers, here + 100));
-        if (start != here || size != bytes || ipc || !(handles & CU_HANDLE_POSIX_FD))
-            return fail("piece %u: begins %lld bytes off, is %zu of %zu long, legacy IPC %d, "
-                        "handles %#llx",
-                        i, (long long)(start - here), size, bytes, ipc,
-                        (unsigned long long)handles);
-        MUST(cu.vmm_retain(&again, (void *)(uintptr_t)start));
-        MUST(cu.vmm_export(&fd, again, CU_HANDLE_POSIX_FD, 0));
-        MUST(cu.vmm_release(again));
-        close(fd);
+        t[i] = told_of(here + 100);
+        say("piece", here, t[i]);
+        if (!is_piece(t[i], here, bytes))
+            return fail("piece %u: its mapping begins %lld bytes off, is %zu of %zu long, legacy "
+                        "IPC %d, handles %#llx",
+                        i, (long long)(t[i].mapping - here), t[i].mapping_bytes, bytes, t[i].ipc,
+                        (unsigned long long)t[i].handles);
+        if (!can_export(here))
+            return fail("piece %u cannot be exported", i);
     }
-    MUST(cu.mem_range(&whole_base, &whole, base + bytes + 100));
-    if (id[0] == id[1] || id[1] == id[2])
-        return fail("pieces share a BUFFER_ID");
-    return pass("a piece is a range of its own; cuMemGetAddressRange: %s",
-                whole == bytes ? "the piece" : "more than the piece");
+    MUST(cu.vmm_unmap(base + bytes, bytes));
+    map_new(base + bytes, bytes, &prop, dev);
+    other = told_of(base + bytes + 100);
+    say("another in the place of the second", base + bytes, other);
+    MUST(cu.mem_alloc(&p, 4 * MIB));
+    plain = told_of(p + 100);
+    say("cuMemAlloc", p, plain);
+    MUST(cu.mem_alloc(&q, 1000));
+    small = told_of(q + 100);
+    say("cuMemAlloc of 1000", q, small);
+    if (t[0].block == t[1].block || t[1].block == t[2].block)
+        return fail("pieces share a block's id");
+    if (other.block == t[1].block)
+        return fail("other memory in the same place has the same block's id");
+    if (plain.range != p || plain.range_bytes != 4 * MIB || !plain.ipc || !plain.buffer)
+        return fail("memory of cuMemAlloc is no range of its own");
+    return pass(
+        "a piece is known by its mapping, which its range %s; other memory in its place has "
+        "another block's id, and %s BUFFER_ID",
+        t[1].range_bytes == bytes ? "is, too" : "is longer than",
+        other.buffer == t[1].buffer ? "the same" : "another");
 }

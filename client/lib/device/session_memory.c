@@ -2,9 +2,10 @@
  * again by what the driver says of an address.
  *
  * The driver knows memory by pieces: an allocation of cudaMalloc() is one; a segment of PyTorch's
- * expandable segments is many, mapped side by side, and any of them may be unmapped and another one
- * mapped in its place. Then CU_POINTER_BUFFER_ID of these addresses changes, so all pieces of a
- * buffer are looked at in each operation. An entry that overlaps a changed piece is forgotten.
+ * expandable segments is many, mapped side by side in one range of addresses, and any of them may
+ * be unmapped and another one mapped in its place. Then CU_POINTER_BLOCK_ID of these addresses
+ * changes, so all pieces of a buffer are looked at in each operation. An entry that overlaps a
+ * changed piece is forgotten.
  *
  * Two buffers may share a piece, and a segment grows. Then one entry is made for all of their
  * pieces together, and the entries that are parts of it are forgotten: so each buffer needs one
@@ -35,7 +36,7 @@ enum { AGAIN_SOON = 2, AGAIN_LATE = 64, AGAIN_MOST = 1 << 20 };
 struct piece {
     cu_ptr base;
     size_t bytes;
-    uint64_t buffer; /* CU_POINTER_BUFFER_ID */
+    uint64_t id; /* of this memory, among all that were ever at these addresses */
 };
 
 /* Pieces that lie side by side, as commd-gpu was told of them. */
@@ -71,8 +72,11 @@ struct range {
 static int ask_range(const char *op, cu_ptr p, struct range *ret)
 {
     int ask[] = {CU_POINTER_RANGE_START,   CU_POINTER_RANGE_SIZE,      CU_POINTER_BUFFER_ID,
+                 CU_POINTER_MAPPING_BASE,  CU_POINTER_MAPPING_SIZE,    CU_POINTER_BLOCK_ID,
                  CU_POINTER_IS_LEGACY_IPC, CU_POINTER_ALLOWED_HANDLES, CU_POINTER_DEVICE_ORDINAL};
-    void *answers[] = {&ret->piece.base, &ret->piece.bytes, &ret->piece.buffer,
+    struct piece mapping = {0};
+    void *answers[] = {&ret->piece.base, &ret->piece.bytes, &ret->piece.id,
+                       &mapping.base,    &mapping.bytes,    &mapping.id,
                        &ret->ipc,        &ret->handles,     &ret->gpu};
     cu_result r;
 
@@ -83,6 +87,8 @@ static int ask_range(const char *op, cu_ptr p, struct range *ret)
     if (!ret->piece.bytes)
         return error_set(error_mine(), COMMD_E_INVALID, op, "%s: %#llx is no memory of a GPU", op,
                          (unsigned long long)p);
+    if (!ret->ipc && mapping.bytes) /* the range is all that was reserved */
+        ret->piece = mapping;
     return 0;
 }
 

@@ -51,6 +51,9 @@ extern const struct cuda_abi_symbol cuda_abi_symbols[]; /* both end with no name
     V(CU_POINTER_RANGE_START, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR)                               \
     V(CU_POINTER_RANGE_SIZE, CU_POINTER_ATTRIBUTE_RANGE_SIZE)                                      \
     V(CU_POINTER_ALLOWED_HANDLES, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES)                       \
+    V(CU_POINTER_MAPPING_SIZE, CU_POINTER_ATTRIBUTE_MAPPING_SIZE)                                  \
+    V(CU_POINTER_MAPPING_BASE, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR)                             \
+    V(CU_POINTER_BLOCK_ID, CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID)                                   \
     V(CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_HOST)                                                      \
     V(CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_DEVICE)                                                  \
     V(CU_STREAM_DEFAULT, CU_STREAM_DEFAULT)                                                        \
