@@ -131,6 +131,14 @@ def load(name, torch_version, have, releases):
     return module
 
 
+def _cxx_runtime():
+    """The C++ library that torch works with. A compiler that finds no shared one takes its archive,
+    and two of them in one process crash, in the first number that is made text."""
+    with open("/proc/self/maps") as maps:
+        paths = {line.split(maxsplit=5)[-1].strip() for line in maps}
+    return sorted(path for path in paths if "/libstdc++.so" in path)[:1]
+
+
 def _main(folder):
     from setuptools import Distribution
     import torch
@@ -142,7 +150,7 @@ def _main(folder):
         [f"{HERE}/csrc/all.cpp"],
         include_dirs=[f"{HERE}/include"],
         extra_compile_args=["-O2", "-g0", "-fvisibility=hidden"],
-        extra_link_args=[LIBRARY],
+        extra_link_args=[LIBRARY, *_cxx_runtime()],
     )
     command = BuildExtension(Distribution({"ext_modules": [extension]}), use_ninja=False)
     command.build_lib = folder
