@@ -154,7 +154,8 @@ class Bench:
                     "commd": lambda: self.commd(cluster.nodes, 1, alone),
                     "NCCL": lambda: self.nccl(2, alone),
                 }, cluster)  # fmt: skip
-            if not mps:  # nccl refuses ranks that share a GPU: its line says so
+            # nccl refuses ranks that share a GPU: its line says so
+            if not mps and not self.args.no_torch:
                 self.place(f"{4 * gpus} ranks on {gpus} GPU, by torch", 0, False, {
                     f"torch {name}": lambda name=name: self.torch(name, 4 * gpus, one[0], alone)
                     for name in ("commd", "gloo", "nccl")
@@ -215,6 +216,7 @@ def arguments():
     p.add_argument("--build", default=os.environ.get("COMMD_BUILD") or os.path.join(TOP, "build"))
     p.add_argument("--python", default=sys.executable, help="one that has torch")
     p.add_argument("--budget", type=int, default=1800, metavar="S", help="for all of it")
+    p.add_argument("--no-torch", action="store_true", help="torch takes a minute to start")
     p.add_argument("--json", metavar="FILE")
     p.add_argument("--fake", action="store_true", help="over tests/fakecuda: tests this program")
     args = p.parse_args()

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -253,6 +254,12 @@ static _Noreturn void peer_exec(const char *name, const char *host, int socket)
     _exit(127);
 }
 
+static void own_proc(void)
+{
+    must_sys(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL), "mount /");
+    must_sys(mount("proc", "/proc", "proc", 0, NULL), "mount /proc");
+}
+
 bool peer_new(const char *name, const char *host, bool apart, struct peer *ret_peer)
 {
     int pair[2];
@@ -260,9 +267,12 @@ bool peer_new(const char *name, const char *host, bool apart, struct peer *ret_p
 
     must_sys(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), "socketpair");
     must_sys(fcntl(pair[0], F_SETFD, FD_CLOEXEC), "fcntl");
-    pid = apart ? (pid_t)syscall(SYS_clone, CLONE_NEWPID | SIGCHLD, 0, 0, 0, 0) : fork();
+    pid = apart ? (pid_t)syscall(SYS_clone, CLONE_NEWPID | CLONE_NEWNS | SIGCHLD, 0, 0, 0, 0)
+                : fork();
     if (!pid) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (apart) /* a driver needs its /proc/self */
+            own_proc();
         peer_exec(name, host, pair[1]);
     }
     close(pair[1]);

@@ -37,6 +37,8 @@ def section():
         gpu["cuda_library"] = CUDA
     if NCCL:
         gpu["nccl_library"] = NCCL
+    if os.environ.get("COMMD_TEST_LANDLOCK") == "no":  # to find out what it keeps a driver from
+        gpu["landlock"] = "false"
     return gpu
 
 

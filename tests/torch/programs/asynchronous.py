@@ -8,7 +8,7 @@ so whatever the order was, it has to converge to the known answer.
 import torch
 import torch.distributed as dist
 
-from checks import BACKEND, check, close, same
+from checks import BACKEND, check, close, drawn, same
 
 SIZE, ROWS, STEPS = 6, 32, 150
 GRADIENT, PARAMETERS = 1, 2
@@ -39,7 +39,7 @@ def work(rank):
     parameters = torch.zeros(SIZE, dtype=torch.float64)
     pending = dist.irecv(fresh := torch.empty_like(parameters), 0, tag=PARAMETERS)
     for step in range(STEPS):
-        x = torch.randn(ROWS, SIZE, generator=generator, dtype=torch.float64)
+        x = drawn(torch.randn, ROWS, SIZE, generator=generator, dtype=torch.float64)
         gradient = x.t() @ (x @ parameters - x @ truth()) / ROWS
         sent = dist.isend(gradient, 0, tag=GRADIENT)
         pending.wait()

@@ -29,6 +29,12 @@ EAGER = {} if DEVICE == "cpu" else {
 }  # fmt: skip
 
 
+def drawn(draw, *args, **more):
+    """What draw (torch.randn, torch.randint) gives on the CPU, on this rank's device: the same
+    numbers everywhere. A generator of the CPU draws there only."""
+    return draw(*args, device="cpu", **more).to(DEVICE)
+
+
 @contextlib.contextmanager
 def own_stream():
     """Of a thread: on this rank's GPU, and on a stream of its own; on the CPU there is none."""

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from checks import BACKEND, close, flat, same_everywhere
+from checks import BACKEND, close, drawn, flat, same_everywhere
 
 WIDTH, ROWS, STEPS, STAGES = 10, 8, 6, 2
 
@@ -16,7 +16,7 @@ def stages():
 
 def data(step):
     generator = torch.Generator().manual_seed(step)
-    return torch.randn(2, ROWS, WIDTH, generator=generator, dtype=torch.float64)
+    return drawn(torch.randn, 2, ROWS, WIDTH, generator=generator, dtype=torch.float64)
 
 
 def alone():

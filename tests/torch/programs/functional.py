@@ -5,7 +5,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 import torch.distributed.nn.functional as autograd
 
-from checks import BACKEND, close, same
+from checks import BACKEND, close, drawn, same
 
 
 def by_hand(rank, size):
@@ -61,7 +61,8 @@ def step(x, w):
 
 def compiled(rank, size):
     generator = torch.Generator().manual_seed(3)
-    x, w = torch.randn(4, 6, generator=generator), torch.randn(6, 2 * size, generator=generator)
+    x = drawn(torch.randn, 4, 6, generator=generator)
+    w = drawn(torch.randn, 6, 2 * size, generator=generator)
     mine = w[:, 2 * rank : 2 * rank + 2]
     want = torch.tanh(x @ w).square().sum()
     for backend in ("eager", "aot_eager"):

@@ -5,7 +5,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.nn.functional import all_to_all_single
 
-from checks import BACKEND, close, same
+from checks import BACKEND, close, drawn, same
 
 WIDTH, TOKENS, PER_RANK = 6, 24, 2
 
@@ -18,8 +18,8 @@ def experts(count):
 def tokens(rank):
     """The tokens of a rank and the expert of each; some experts get none from some ranks."""
     generator = torch.Generator().manual_seed(50 + rank)
-    x = torch.randn(TOKENS + rank, WIDTH, generator=generator, dtype=torch.float64)
-    choice = torch.randint(0, 3 + rank, (TOKENS + rank,), generator=generator)
+    x = drawn(torch.randn, TOKENS + rank, WIDTH, generator=generator, dtype=torch.float64)
+    choice = drawn(torch.randint, 0, 3 + rank, (TOKENS + rank,), generator=generator)
     return x, choice
 
 

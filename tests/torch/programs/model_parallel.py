@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from checks import BACKEND, close
+from checks import BACKEND, close, drawn
 
 WIDTH, ROWS, STEPS = 12, 8, 5
 
@@ -16,7 +16,7 @@ def layers(size):
 
 def data(step):
     generator = torch.Generator().manual_seed(step)
-    return torch.randn(2, ROWS, WIDTH, generator=generator, dtype=torch.float64)
+    return drawn(torch.randn, 2, ROWS, WIDTH, generator=generator, dtype=torch.float64)
 
 
 def alone(size):

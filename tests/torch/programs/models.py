@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+from checks import drawn
+
 
 class Net(nn.Module):
     def __init__(self, width=16):
@@ -23,8 +25,8 @@ def net(seed=1, **kwargs):
 def batch(step, rows=16):
     """The rows of a step for all ranks together."""
     generator = torch.Generator().manual_seed(1000 + step)
-    x = torch.randn(rows, 8, generator=generator, dtype=torch.float64)
-    y = torch.randn(rows, 4, generator=generator, dtype=torch.float64)
+    x = drawn(torch.randn, rows, 8, generator=generator, dtype=torch.float64)
+    y = drawn(torch.randn, rows, 4, generator=generator, dtype=torch.float64)
     return x, y
 
 

@@ -10,7 +10,7 @@ from torch.distributed.pipelining.schedules import (
     ScheduleInterleaved1F1B,
 )
 
-from checks import BACKEND, DEVICE, close
+from checks import BACKEND, DEVICE, close, drawn
 
 WIDTH, ROWS, MICRO = 8, 16, 8
 
@@ -22,7 +22,7 @@ def stages(count):
 
 def data():
     generator = torch.Generator().manual_seed(9)
-    return torch.randn(2, ROWS, WIDTH, generator=generator, dtype=torch.float64)
+    return drawn(torch.randn, 2, ROWS, WIDTH, generator=generator, dtype=torch.float64)
 
 
 def gradients_of_whole(count):

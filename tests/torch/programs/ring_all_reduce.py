@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from checks import BACKEND, close, same_everywhere
+from checks import BACKEND, close, drawn, same_everywhere
 
 
 def ring_all_reduce(tensor):
@@ -28,7 +28,7 @@ def main():
     rank, size = dist.get_rank(), dist.get_world_size()
     for elements in (size, 1000 * size, 100_000 * size):
         generator = torch.Generator().manual_seed(rank)
-        mine = torch.randn(elements, generator=generator)
+        mine = drawn(torch.randn, elements, generator=generator)
         other = mine.clone()
         ring_all_reduce(mine)
         dist.all_reduce(other)

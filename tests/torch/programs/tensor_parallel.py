@@ -12,7 +12,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 import models
-from checks import BACKEND, DEVICE, close, same
+from checks import BACKEND, DEVICE, close, drawn, same
 
 STEPS = 4
 
@@ -31,7 +31,7 @@ def redistribute(mesh):
         for after in kinds:
             got = partial.redistribute(mesh, [after]).full_tensor()
             same(f"partial to {after}", got, whole * size)
-    x, y = torch.randn(2, 8, 8, generator=torch.Generator().manual_seed(1))
+    x, y = drawn(torch.randn, 2, 8, 8, generator=torch.Generator().manual_seed(1))
     a, b = distribute_tensor(x, mesh, [Shard(1)]), distribute_tensor(y, mesh, [Shard(0)])
     close("matmul", (a @ b).full_tensor(), x @ y)
 
