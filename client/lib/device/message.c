@@ -139,7 +139,7 @@ static int stream_for(struct lander_stream **all, const struct staged *st, cu_st
         l = calloc(1, sizeof *l);
         if (!l)
             return error_set(error_mine(), COMMD_E_NOMEM, st->name, "no memory for a stream");
-        r = driver_stream(LANE_LANDING, &l->stream);
+        r = driver(NULL)->stream_new(&l->stream, CU_STREAM_NON_BLOCKING);
         if (r) {
             free(l);
             return driver_error(st->name, "cuStreamCreate", r);
@@ -150,6 +150,33 @@ static int stream_for(struct lander_stream **all, const struct staged *st, cu_st
     }
     *ret_stream = l->stream;
     return 0;
+}
+
+/* Is it the caller who enqueues the copy? Else it has been enqueued. */
+static bool landing_claim(struct staged *st)
+{
+    struct device *dev = st->dev;
+    bool mine;
+
+    pthread_mutex_lock(&dev->lander_lock);
+    mine = st->landing == LANDING_OPEN;
+    if (mine)
+        st->landing = LANDING_CLAIMED;
+    while (!mine && st->landing == LANDING_CLAIMED)
+        pthread_cond_wait(&dev->lander_cond, &dev->lander_lock);
+    pthread_mutex_unlock(&dev->lander_lock);
+    return mine;
+}
+
+static void landing_is_set(struct staged *st)
+{
+    struct device *dev = st->dev;
+
+    pthread_mutex_lock(&dev->lander_lock);
+    assert(st->landing == LANDING_CLAIMED);
+    st->landing = LANDING_SET;
+    pthread_cond_broadcast(&dev->lander_cond);
+    pthread_mutex_unlock(&dev->lander_lock);
 }
 
 static void land(struct lander_stream **all, struct staged *st)
@@ -188,8 +215,6 @@ static void *lander_main(void *arg)
 
     pthread_mutex_lock(&dev->lander_lock);
     for (;;) {
-        bool mine;
-
         st = next_landing(dev);
         if (!st && dev->lander_stop)
             break;
@@ -197,11 +222,11 @@ static void *lander_main(void *arg)
             pthread_cond_wait(&dev->lander_cond, &dev->lander_lock);
             continue;
         }
-        mine = !st->claimed;
-        st->claimed = true;
         pthread_mutex_unlock(&dev->lander_lock);
-        if (mine)
+        if (landing_claim(st)) {
             land(&streams, st);
+            landing_is_set(st);
+        }
         staged_unref(st);
         pthread_mutex_lock(&dev->lander_lock);
     }
@@ -244,7 +269,7 @@ void lander_stop(struct device *dev)
         return;
     pthread_mutex_lock(&dev->lander_lock);
     dev->lander_stop = true;
-    pthread_cond_signal(&dev->lander_cond);
+    pthread_cond_broadcast(&dev->lander_cond);
     pthread_mutex_unlock(&dev->lander_lock);
     pthread_join(dev->lander, NULL);
     dev->lander_up = false;
@@ -258,29 +283,17 @@ static void recv_over(struct gate *gate, const struct commd_error *e)
     struct device *dev = st->dev;
 
     pthread_mutex_lock(&dev->lander_lock);
-    if (!st->claimed && e) {
-        st->claimed = true;
+    if (st->landing == LANDING_OPEN && e) {
+        st->landing = LANDING_SET;
         store_landed(st);
-    } else if (!st->claimed) {
+    } else if (st->landing == LANDING_OPEN) {
         atomic_fetch_add(&st->refs, 1);
         *dev->last_landing = st;
         dev->last_landing = &st->next_landing;
-        pthread_cond_signal(&dev->lander_cond);
+        pthread_cond_broadcast(&dev->lander_cond);
     }
     pthread_mutex_unlock(&dev->lander_lock);
     staged_over(st, e, FAILURE_OWN);
-}
-
-static bool claim(struct staged *st)
-{
-    struct device *dev = st->dev;
-    bool mine;
-
-    pthread_mutex_lock(&dev->lander_lock);
-    mine = !st->claimed;
-    st->claimed = true;
-    pthread_mutex_unlock(&dev->lander_lock);
-    return mine;
 }
 
 static int recv_wait_stream(struct gate *gate, void *stream)
@@ -291,7 +304,7 @@ static int recv_wait_stream(struct gate *gate, void *stream)
 
     if (r)
         return r;
-    if (!claim(st)) {
+    if (!landing_claim(st)) {
         r = staged_await(st, WORD_LANDED, 1, stream);
     } else {
         r = staged_await(st, WORD_DONE, 1, stream);
@@ -299,6 +312,7 @@ static int recv_wait_stream(struct gate *gate, void *stream)
             r = enqueue_landing(st, stream);
         if (r)
             atomic_store(&gate->lost, r);
+        landing_is_set(st);
     }
     scope_leave(&scope);
     return r;
@@ -316,7 +330,7 @@ static int enqueue_recv(struct staged *st, const struct commd_op *op, bool wait)
 
     if (r || !wait)
         return r ? r : lander_start(st->dev, st->name);
-    st->claimed = true;
+    st->landing = LANDING_SET;
     r = staged_await(st, WORD_DONE, 1, op->stream);
     return r ? r : enqueue_landing(st, op->stream);
 }

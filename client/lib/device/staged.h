@@ -18,7 +18,7 @@ struct device {
     struct staged *first, **last; /* in flight: referenced, in the order of the calls */
 
     /* the lander: see message.c */
-    pthread_mutex_t lander_lock; /* also of each staged.claimed; held for moments only */
+    pthread_mutex_t lander_lock; /* also of each staged.landing; held for moments only */
     pthread_cond_t lander_cond;
     pthread_t lander;
     bool lander_up, lander_stop;
@@ -73,6 +73,14 @@ static inline void path_lost(struct device_group *dg)
     atomic_compare_exchange_strong(&dg->path, &device, GROUP_PATH_LOST);
 }
 
+/* A stream may wait for what has landed only behind the copy that lands: they may share a hardware
+ * queue. */
+enum staged_landing {
+    LANDING_OPEN,    /* nobody has enqueued it */
+    LANDING_CLAIMED, /* a thread is about to */
+    LANDING_SET,     /* it is enqueued, or there is none to come */
+};
+
 struct staged {
     struct gate gate;
     _Atomic int refs;
@@ -87,7 +95,7 @@ struct staged {
     bool touched; /* something of it was enqueued */
     bool quiet;   /* no work tells of a failure */
     /* of a message */
-    bool claimed; /* a thread has enqueued, or is about to enqueue, the copy into its buffer */
+    enum staged_landing landing; /* of a receive: the copy into its buffer */
     cu_ptr to;
     size_t bytes;
 };
