@@ -173,8 +173,6 @@ struct cu_access { /* CUmemAccessDesc */
     F(vmm_import, cuMemImportFromShareableHandle, (cu_mem * mem, void *handle, int type))          \
     F(vmm_retain, cuMemRetainAllocationHandle, (cu_mem * mem, void *p))                            \
     F(stream_new, cuStreamCreate, (cu_stream * s, unsigned flags))                                 \
-    F(stream_new_at, cuStreamCreateWithPriority, (cu_stream * s, unsigned flags, int priority))    \
-    F(stream_priorities, cuCtxGetStreamPriorityRange, (int *least, int *greatest))                 \
     F(stream_free, cuStreamDestroy_v2, (cu_stream s))                                              \
     F(stream_query, cuStreamQuery, (cu_stream s))                                                  \
     F(stream_synchronize, cuStreamSynchronize, (cu_stream s))                                      \

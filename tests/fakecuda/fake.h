@@ -29,7 +29,7 @@ enum { /* errors of the driver that commd has no name for */
        FAKE_E_LAUNCH_FAILED = 719,
        FAKE_E_CAPTURE_UNSUPPORTED = 900,
 };
-enum { FAKE_DEVICES = 16, FAKE_GRANULARITY = 2 << 20, FAKE_CC = 90, FAKE_PRIORITIES = 6 };
+enum { FAKE_DEVICES = 16, FAKE_GRANULARITY = 2 << 20, FAKE_CC = 90, FAKE_QUEUES = 64 };
 
 extern pthread_mutex_t fake_lock;
 extern pthread_cond_t fake_changed;
@@ -66,10 +66,9 @@ struct CUctx_st {
     _Atomic cu_result sticky; /* a fault: all that comes later fails with it */
     _Atomic uint32_t peers;   /* a bit for each device whose memory it may reach */
     cu_stream null_stream;
-    cu_stream streams;                              /* all, the default one too */
-    struct fake_queue *queues[FAKE_PRIORITIES][64]; /* with FAKECUDA_QUEUES */
-    unsigned next_queue;
-    _Atomic uint64_t used; /* bytes of device memory */
+    cu_stream streams;                      /* all, the default one too */
+    struct fake_queue *queues[FAKE_QUEUES]; /* owned; NULL: has had no stream yet */
+    _Atomic uint64_t used;                  /* bytes of device memory */
 };
 struct fake_device {
     struct cu_uuid uuid;
@@ -165,7 +164,6 @@ struct fake_op {
 struct CUstream_st {
     cu_context ctx;
     unsigned flags;
-    int priority; /* 0, or below: before others */
     bool capturing, destroyed;
     uint64_t issued, done;
     int refs; /* operations and waiters; under fake_lock */

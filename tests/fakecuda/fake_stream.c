@@ -1,12 +1,14 @@
 /* fake_stream.c - streams: operations that run later, in order, on workers.
  *
- * A queue is a thread and a list of operations. Each stream has a queue of its own; with
- * FAKECUDA_QUEUES=n all streams of a context and a priority share n, as hardware's do, and then an
- * operation that waits holds up what stands behind it in its queue, whatever its stream. What must
- * come before is noted at the call: the default stream waits for all that the context's blocking
- * streams were given, and these for it. A worker runs an operation once this is done, sleeps before
- * (FAKECUDA_DELAY_US), and counts it as done behind. When the device breaks, what is left is
- * dropped, and waits end with the error. */
+ * A queue is a thread and a list of operations. The streams of a context share the context's
+ * queues, whatever their priority: 8, or CUDA_DEVICE_MAX_CONNECTIONS, or FAKECUDA_QUEUES. A new
+ * stream goes to the queue that has the fewest. So did an H100 in the check "queues" (driver 580):
+ * eight streams waited, each in a queue of its own, and behind them one more stood, and one of the
+ * highest priority, too. An operation that waits holds up what stands behind it in its queue. What
+ * must come before is noted at the call: the default stream waits for all that the context's
+ * blocking streams were given, and these for it. A worker runs an operation once this is done,
+ * sleeps before (FAKECUDA_DELAY_US), and counts it as done behind. When the device breaks, what is
+ * left is dropped, and waits end with the error. */
 #include "tests/fakecuda/fake.h"
 
 #include <signal.h>
@@ -18,8 +20,7 @@
 struct fake_queue {
     pthread_cond_t more;
     struct fake_op *first, **end;
-    cu_stream only; /* its one stream; NULL: shared */
-    bool stop;
+    unsigned streams; /* that share it */
     uint64_t random;
 };
 static uint64_t queues;
@@ -42,10 +43,7 @@ static void stream_unref(cu_stream s) /* under lock */
     while (*at != s)
         at = &(*at)->next;
     *at = s->next;
-    if (s->queue->only == s) {
-        s->queue->stop = true;
-        pthread_cond_signal(&s->queue->more);
-    }
+    s->queue->streams--;
     free(s);
 }
 
@@ -94,7 +92,7 @@ static void *work(void *arg)
     prctl(PR_SET_NAME, "fakecuda");
     prctl(PR_SET_TIMERSLACK, 1);
     pthread_mutex_lock(&fake_lock);
-    while (q->first || !q->stop) {
+    for (;;) {
         struct fake_op *op = q->first;
 
         if (!op) {
@@ -106,13 +104,10 @@ static void *work(void *arg)
             q->end = &q->first;
         run(q, op);
     }
-    pthread_mutex_unlock(&fake_lock);
-    pthread_cond_destroy(&q->more);
-    free(q);
     return NULL;
 }
 
-static struct fake_queue *queue_new(cu_stream only) /* under lock */
+static struct fake_queue *queue_new(void) /* under lock */
 {
     struct fake_queue *q = calloc(1, sizeof *q);
     sigset_t all, old;
@@ -124,7 +119,6 @@ static struct fake_queue *queue_new(cu_stream only) /* under lock */
         return NULL;
     pthread_cond_init(&q->more, NULL);
     q->end = &q->first;
-    q->only = only;
     q->random = (fake_knob("FAKECUDA_SEED", 1) + queues++) * 0x9e3779b97f4a7c15u;
     sigfillset(&all);
     sigdelset(&all, SIGSEGV);
@@ -142,18 +136,26 @@ static struct fake_queue *queue_new(cu_stream only) /* under lock */
     return q;
 }
 
-static struct fake_queue *queue_for(cu_stream s) /* under lock */
+static size_t queues_wanted(void)
 {
-    size_t n = fake_knob("FAKECUDA_QUEUES", 0);
-    struct fake_queue **q;
+    const char *connections = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    size_t n = fake_knob("FAKECUDA_QUEUES", connections ? strtoul(connections, NULL, 10) : 8);
 
-    if (!n)
-        return queue_new(s);
-    n = n < 64 ? n : 64;
-    q = &s->ctx->queues[-s->priority][s->ctx->next_queue++ % n];
-    if (!*q)
-        *q = queue_new(NULL);
-    return *q;
+    return n < 1 ? 1 : n > FAKE_QUEUES ? FAKE_QUEUES : n;
+}
+
+static struct fake_queue *queue_for(cu_context ctx) /* under lock */
+{
+    struct fake_queue **least = &ctx->queues[0];
+
+    for (size_t i = 0; i < queues_wanted() && *least && (*least)->streams; i++)
+        if (!ctx->queues[i] || ctx->queues[i]->streams < (*least)->streams)
+            least = &ctx->queues[i];
+    if (!*least)
+        *least = queue_new();
+    if (*least)
+        (*least)->streams++;
+    return *least;
 }
 
 /* ---- devices that reach each other -------------------------------------------------------------
@@ -191,7 +193,7 @@ cu_result fake_context_settle(cu_context ctx)
 
 /* ---- giving them work ------------------------------------------------------------------------ */
 
-static cu_stream stream_new(cu_context ctx, unsigned flags, int priority) /* under lock */
+static cu_stream stream_new(cu_context ctx, unsigned flags) /* under lock */
 {
     cu_stream s = calloc(1, sizeof *s);
 
@@ -199,9 +201,8 @@ static cu_stream stream_new(cu_context ctx, unsigned flags, int priority) /* und
         return NULL;
     s->ctx = ctx;
     s->flags = flags;
-    s->priority = priority;
     s->refs = 1;
-    s->queue = queue_for(s);
+    s->queue = queue_for(ctx);
     if (!s->queue) {
         free(s);
         return NULL;
@@ -217,7 +218,7 @@ cu_result fake_stream_default(cu_context ctx)
 
     pthread_mutex_lock(&fake_lock);
     if (!ctx->null_stream)
-        ctx->null_stream = stream_new(ctx, CU_STREAM_DEFAULT, 0);
+        ctx->null_stream = stream_new(ctx, CU_STREAM_DEFAULT);
     there = ctx->null_stream;
     pthread_mutex_unlock(&fake_lock);
     return there ? CU_SUCCESS : CU_E_OUT_OF_MEMORY;
@@ -350,42 +351,19 @@ cu_result fake_context_drain(cu_context ctx)
 
 /* ---- the driver's functions ------------------------------------------------------------------ */
 
-static cu_result stream_make(cu_stream *s, unsigned flags, int priority)
+cu_result cuStreamCreate(cu_stream *s, unsigned flags)
 {
     cu_stream made;
 
+    FAKE_ENTER(FAKE_CONTEXT);
     if (!s || flags & ~CU_STREAM_NON_BLOCKING)
         return CU_E_INVALID_VALUE;
-    priority = priority > 0 ? 0 : priority <= -FAKE_PRIORITIES ? 1 - FAKE_PRIORITIES : priority;
     pthread_mutex_lock(&fake_lock);
-    made = stream_new(fake_current(), flags, priority);
+    made = stream_new(fake_current(), flags);
     pthread_mutex_unlock(&fake_lock);
     if (!made)
         return CU_E_OUT_OF_MEMORY;
     *s = made;
-    return CU_SUCCESS;
-}
-
-cu_result cuStreamCreate(cu_stream *s, unsigned flags)
-{
-    FAKE_ENTER(FAKE_CONTEXT);
-    return stream_make(s, flags, 0);
-}
-
-/* One that is out of range is taken for the nearest. */
-cu_result cuStreamCreateWithPriority(cu_stream *s, unsigned flags, int priority)
-{
-    FAKE_ENTER(FAKE_CONTEXT);
-    return stream_make(s, flags, priority);
-}
-
-cu_result cuCtxGetStreamPriorityRange(int *least, int *greatest)
-{
-    FAKE_ENTER(FAKE_CONTEXT);
-    if (least)
-        *least = 0;
-    if (greatest)
-        *greatest = 1 - FAKE_PRIORITIES;
     return CU_SUCCESS;
 }
 

@@ -36,15 +36,6 @@ const struct cuda *driver(const char **ret_why)
     return __atomic_load_n(&driver_seen, __ATOMIC_ACQUIRE) ? &table : NULL;
 }
 
-cu_result driver_stream(enum driver_lane lane, cu_stream *ret)
-{
-    int least = 0, greatest = 0; /* numbers fall as priorities rise */
-    cu_result r = table.stream_priorities(&least, &greatest);
-
-    return r ? r
-             : table.stream_new_at(ret, CU_STREAM_NON_BLOCKING, MIN(greatest + (int)lane, least));
-}
-
 static int code_of(cu_result r)
 {
     switch (r) {

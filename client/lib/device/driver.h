@@ -17,15 +17,6 @@ const struct cuda *driver(const char **ret_why);
 /* COMMD_E_INVALID, NOMEM or GPU_LOST, with "all_reduce: cuMemcpyAsync: ..." */
 int driver_error(const char *op, const char *call, cu_result r);
 
-/* A stream of libcommd's, in the current context. A wait in a stream stands in a hardware queue,
- * and holds up the other streams of that queue. Streams of one priority share queues. Most of the
- * caller's streams have the least priority, so libcommd's have higher ones; each kind of them waits
- * for something else, and has a priority of its own. Streams still share a queue: of one kind,
- * where groups have more streams than there are queues; with a stream of the caller's of so high a
- * priority; and all of them where a GPU has too few priorities. */
-enum driver_lane { LANE_DOWN, LANE_UP, LANE_LANDING };
-cu_result driver_stream(enum driver_lane lane, cu_stream *ret);
-
 /* Is @p memory of a GPU (managed memory counts as such)? *ret_gpu: which GPU. */
 bool driver_owns(const void *p, int *ret_gpu);
 

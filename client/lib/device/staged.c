@@ -21,13 +21,12 @@
  * declined (run_decline()): it fails in its place on all ranks, and the group goes on. Here the
  * call has told of the failure.
  *
- * Why waits on streams cannot block each other. Streams may share a hardware queue, in which what
- * was enqueued first goes first. All that a wait needs of this process was enqueued before the
- * wait. That is not enough where ranks use groups in different order. So "down" and "up" share no
- * queue with each other, nor with most of the caller's streams (driver_stream()). "Down" streams of
- * two groups may share a queue, and do with CUDA_DEVICE_MAX_CONNECTIONS=1. Then an operation of one
- * group on a stream that waits for other ranks holds up the input of the other group, and all ranks
- * must use both groups in one order.
+ * Why waits on streams do not block each other. All streams of a context share its hardware queues,
+ * whatever their priority: 8, or CUDA_DEVICE_MAX_CONNECTIONS (doc/gpu.md). In a queue what was
+ * enqueued first goes first, and all that a wait needs of this process was enqueued before the
+ * wait. That is enough where all ranks use their groups in one order. A driver gives a new stream
+ * the queue with the fewest streams: where a context has no more streams than queues, none shares
+ * one, and any order will do.
  *
  * Who wakes me: no bell; the progress thread polls. What if a rank dies now: the operation fails,
  * done is stored all the same. What if the group is left: the same. If the caller's stream never
@@ -192,9 +191,9 @@ static int stream_lane_get(struct device_group *dg, const char *name, cu_context
     if (!l)
         return error_set(error_mine(), COMMD_E_NOMEM, name, "%s: no memory for streams", name);
     l->ctx = ctx;
-    r = driver_stream(LANE_DOWN, &l->down);
+    r = cu->stream_new(&l->down, CU_STREAM_NON_BLOCKING);
     if (!r)
-        r = driver_stream(LANE_UP, &l->up);
+        r = cu->stream_new(&l->up, CU_STREAM_NON_BLOCKING);
     if (!r)
         r = cu->event_new(&l->called, CU_EVENT_DISABLE_TIMING);
     if (r) {

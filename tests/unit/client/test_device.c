@@ -188,15 +188,13 @@ static void calls_return_before_their_input_is_there(void **state)
         gpu_free(x[k]);
 }
 
-/* All streams of a priority share a hardware queue. */
+/* There are as many hardware queues as streams. */
 static void what_waits_for_other_ranks_holds_up_no_other_stream(void **state)
 {
     struct commd_work *w[2];
     int32_t *x[2];
-    cu_stream s;
+    cu_stream s = gpu_stream();
 
-    setenv("FAKECUDA_QUEUES", "1", 1);
-    s = gpu_stream();
     for (unsigned k = 0; k < 2; k++) {
         struct commd_op op;
 
@@ -211,9 +209,9 @@ static void what_waits_for_other_ranks_holds_up_no_other_stream(void **state)
         assert_all(x[k], N, 2);
         gpu_free(x[k]);
     }
-    unsetenv("FAKECUDA_QUEUES");
 }
 
+/* Two ranks are one process here: two groups of a rank have four streams. */
 static void groups_may_be_used_in_different_order(void **state)
 {
     struct gpu_ranks *beside = gpu_ranks_beside(ranks);
@@ -221,7 +219,7 @@ static void groups_may_be_used_in_different_order(void **state)
     int32_t *x[4];
     cu_stream s;
 
-    setenv("FAKECUDA_QUEUES", "1", 1);
+    setenv("FAKECUDA_QUEUES", "16", 1);
     s = gpu_stream();
     for (unsigned i = 0; i < 4; i++) { /* rank 0: this group, the other one; rank 1: vice versa */
         struct gpu_ranks *in = i == 0 || i == 3 ? ranks : beside;

@@ -19,24 +19,23 @@ const struct cuda_abi_symbol cuda_abi_symbols[] = {
         cuDeviceGet) N(cuDeviceGetName) N(cuDeviceGetUuid_v2) N(cuDeviceGetPCIBusId)
         N(cuDeviceGetAttribute) N(cuDeviceTotalMem) N(cuDevicePrimaryCtxRetain) N(
             cuDevicePrimaryCtxRelease) N(cuCtxGetCurrent) N(cuCtxSetCurrent) N(cuCtxPushCurrent)
-            N(cuCtxPopCurrent) N(cuCtxGetDevice) N(cuCtxSynchronize) N(cuDeviceCanAccessPeer)
-                N(cuMemGetInfo) N(cuMemAlloc) N(cuMemFree) N(cuMemGetAddressRange) N(cuMemHostAlloc)
-                    N(cuMemFreeHost) N(cuMemHostRegister) N(cuMemHostUnregister) N(
-                        cuMemHostGetDevicePointer) N(cuPointerGetAttributes) N(cuMemcpyAsync)
-                        N(cuMemsetD8Async) N(cuIpcGetMemHandle) N(cuIpcOpenMemHandle) N(
-                            cuIpcCloseMemHandle) N(cuMemGetAllocationGranularity) N(cuMemCreate)
-                            N(cuMemRelease) N(cuMemAddressReserve) N(cuMemAddressFree) N(cuMemMap)
-                                N(cuMemUnmap) N(cuMemSetAccess) N(cuMemExportToShareableHandle) N(
-                                    cuMemImportFromShareableHandle) N(cuMemRetainAllocationHandle)
-                                    N(cuStreamCreate) N(cuStreamCreateWithPriority)
-                                        N(cuCtxGetStreamPriorityRange) N(cuStreamDestroy) N(
-                                            cuStreamQuery) N(cuStreamSynchronize) N(cuStreamGetCtx)
-                                            N(cuStreamIsCapturing) N(cuStreamWriteValue32)
-                                                N(cuStreamWaitValue32) N(cuStreamBatchMemOp)
-                                                    N(cuStreamWaitEvent) N(cuEventCreate)
-                                                        N(cuEventDestroy) N(cuEventRecord) N(
-                                                            cuEventQuery) N(cuEventSynchronize)
-                                                            N(cuLaunchHostFunc) N(cuModuleLoadData)
+            N(cuCtxPopCurrent) N(cuCtxGetDevice) N(cuCtxSynchronize) N(cuDeviceCanAccessPeer) N(
+                cuMemGetInfo) N(cuMemAlloc) N(cuMemFree) N(cuMemGetAddressRange) N(cuMemHostAlloc)
+                N(cuMemFreeHost) N(cuMemHostRegister) N(cuMemHostUnregister) N(
+                    cuMemHostGetDevicePointer) N(cuPointerGetAttributes) N(cuMemcpyAsync)
+                    N(cuMemsetD8Async) N(cuIpcGetMemHandle) N(cuIpcOpenMemHandle) N(
+                        cuIpcCloseMemHandle) N(cuMemGetAllocationGranularity) N(cuMemCreate)
+                        N(cuMemRelease) N(cuMemAddressReserve) N(cuMemAddressFree) N(cuMemMap) N(
+                            cuMemUnmap) N(cuMemSetAccess) N(cuMemExportToShareableHandle)
+                            N(cuMemImportFromShareableHandle) N(cuMemRetainAllocationHandle)
+                                N(cuStreamCreate) N(cuStreamDestroy) N(cuStreamQuery)
+                                    N(cuStreamSynchronize) N(cuStreamGetCtx) N(cuStreamIsCapturing)
+                                        N(cuStreamWriteValue32) N(cuStreamWaitValue32)
+                                            N(cuStreamBatchMemOp) N(cuStreamWaitEvent)
+                                                N(cuEventCreate) N(cuEventDestroy) N(cuEventRecord)
+                                                    N(cuEventQuery)
+                                                        N(cuEventSynchronize) N(cuLaunchHostFunc)
+                                                            N(cuModuleLoadData)
                                                                 N(cuModuleGetFunction)
                                                                     N(cuLaunchKernel){NULL, NULL}};
 #else
