@@ -6,6 +6,7 @@ package that stands for torch, so that any release can be there.
 import glob
 import importlib.machinery
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,21 @@ PYTHON = ".".join(str(part) for part in sys.version_info[:2])
 LOAD = "import commd.torch as t\ntry: t.load()\nexcept ImportError as error: print(error)"
 
 
-def said(torch, built, origin, other=()):
+# Of a stand-in for torch and for what it compiles with.
+TELLS_HOW_IT_LINKS = {
+    "torch/utils/__init__.py": "",
+    "torch/utils/cpp_extension.py": (
+        "class BuildExtension:\n"
+        "    def __init__(self, *_, **__):\n        pass\n"
+        "    def ensure_finalized(self):\n        pass\n"
+        "    run = ensure_finalized\n"
+        "def CppExtension(*_, extra_link_args, **__):\n    print(*extra_link_args)\n"
+    ),
+    "setuptools.py": "def Distribution(_):\n    pass\n",
+}
+
+
+def said(torch, built, origin, other=(), program=("-c", LOAD), more=None):
     """By commd.torch.load() with torch @torch, where backends are named as in @built. They are no
     libraries, so that one that is chosen cannot be loaded."""
     with tempfile.TemporaryDirectory(prefix="commd-choice.") as place:
@@ -37,14 +52,16 @@ def said(torch, built, origin, other=()):
             "commd/_origin.py": f"ORIGIN = {origin!r}\n",
             **{f"commd/_torch_{version}{SUFFIX}": "" for version in built},
             **{f"commd/{name}": "" for name in other},
+            **(more or {}),
         }
         for name, text in files.items():
+            os.makedirs(os.path.dirname(f"{place}/{name}"), exist_ok=True)
             with open(f"{place}/{name}", "w") as file:
                 file.write(text)
         environment = dict(os.environ, PYTHONPATH=place, PYTHONDONTWRITEBYTECODE="1",
                            XDG_CACHE_HOME=f"{place}/cache", CXX="/nonexistent/c++")  # fmt: skip
         done = subprocess.run(
-            [sys.executable, "-c", LOAD], env=environment, stdout=subprocess.PIPE,
+            [sys.executable, *program], env=environment, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         equal(done.returncode, 0, done.stdout)
@@ -81,6 +98,17 @@ def test_another_torch_than_it_was_built_for():
     equal(text, "commd: no torch backend for torch 2.15.0+cu132: this commd was built for torch "
           f"2.13. Run:\n  COMMD_PREFIX=/usr {sys.executable} -m pip install "
           "--no-build-isolation --no-deps --force-reinstall commd\n")  # fmt: skip
+
+
+def test_it_is_linked_with_the_library_of_torch():
+    """Where the compiler finds no shared libstdc++ the backend would have one of its own."""
+    loads = 'import ctypes\n__version__ = "2.14.0"\nctypes.CDLL("libstdc++.so.6")\n'
+    more = {**TELLS_HOW_IT_LINKS, "torch/__init__.py": loads}
+    words = said("2.14.0", [], {}, program=("-m", "commd._build", "."), more=more).split()
+    equal(words[0], "PLACE/commd/lib/libcommd.so.0")
+    equal(len(words), 2, words)
+    check(re.fullmatch(r"/.*/libstdc\+\+\.so[.0-9]*", words[1]), words)
+    check(os.path.exists(words[1]), words)
 
 
 def test_none_at_all():

@@ -29,7 +29,7 @@ SAID = 2000  # of what a compiler says
 
 
 def _sources():
-    return sorted(glob.glob(f"{HERE}/csrc/*")) + [f"{HERE}/include/commd/commd.h"]
+    return sorted(glob.glob(f"{HERE}/csrc/*")) + [f"{HERE}/include/commd/commd.h", __file__]
 
 
 def _key(torch_version):
