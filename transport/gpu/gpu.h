@@ -584,6 +584,7 @@ void wire_free(struct ggroup *gr);           /* and nothing is pending */
 bool wire_promised(const struct ggroup *gr); /* other nodes may launch its operation */
 void wire_turn(struct gpu *g);
 void wires_sweep(struct gpu *g);
+bool wires_told(const struct gpu *g); /* a thread has something to say to the loop */
 bool wires_wait(
     const struct gpu *g); /* a group is to be broken, at a time for which nobody rings */
 

@@ -276,7 +276,7 @@ static void serve(struct gpu *g)
     while (g->running) {
         bool moved = gpu_turn(g), quiet;
 
-        if (++turns % LOOK_EVERY == 0)
+        if (++turns % LOOK_EVERY == 0 || wires_told(g))
             look_around(g, 0);
         if (moved) {
             idle = 0;

@@ -48,6 +48,7 @@ struct gwires {
     STAILQ_HEAD(, wire_event) events;
     struct commd_context *ctx;
     int fd;
+    atomic_bool told; /* events may be there; the loop sees it in its next turn, if it is awake */
     unsigned threads;
     LIST_HEAD(, gwire) wires;
     uint64_t swept_ms;
@@ -63,6 +64,7 @@ static void wire_post(struct wire_event *ev)
     pthread_mutex_lock(&ws->lock);
     STAILQ_INSERT_TAIL(&ws->events, ev, next);
     pthread_mutex_unlock(&ws->lock);
+    atomic_store_explicit(&ws->told, true, memory_order_release); /* pairs with wires_told() */
     if (write(ws->fd, &(uint64_t){1}, sizeof(uint64_t)) < 0)
         return; /* it is readable already */
 }
@@ -413,6 +415,7 @@ void wire_turn(struct gpu *g)
     struct wire_event *ev;
     uint64_t n;
 
+    atomic_store_explicit(&g->wires->told, false, memory_order_relaxed);
     if (read(g->wires->fd, &n, sizeof n) < 0)
         return;
     pthread_mutex_lock(&g->wires->lock);
@@ -467,6 +470,11 @@ void wires_sweep(struct gpu *g)
             g->wires->wait = true;
         }
     }
+}
+
+bool wires_told(const struct gpu *g)
+{
+    return g->wires && atomic_load_explicit(&g->wires->told, memory_order_acquire);
 }
 
 bool wires_wait(const struct gpu *g)
