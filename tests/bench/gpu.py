@@ -3,9 +3,11 @@
 can run: 2, 4 and 8 ranks that share a GPU, one rank for each GPU, and two nodes that share one.
 With and without MPS.
 
-Two times of an operation: alone ("one"), and of 20 that are enqueued before the host waits
-("each"). GB/s are the bytes that a GPU's memory must read and write for it: twice the vector for
-each rank that shares the GPU; beside them what part that is of what a copy kernel moves here.
+Three times of an operation: alone, behind copies of its input to the GPU ("one"); alone and behind
+nothing, up to 256 KB ("bare"); and of 20 that are enqueued before the host waits ("each"). Without
+MPS a GPU may change its context for an operation behind a copy. GB/s are the bytes that a GPU's
+memory must read and write for it: twice the vector for each rank that shares the GPU; beside them
+what part that is of what a copy kernel moves here.
 commd has to take the device path; where commd-gpu copies buffers in each operation, a line says so.
 
 --fake takes tests/fakecuda, to test this program: what was measured there is not printed.
@@ -28,7 +30,9 @@ sys.path[:0] = [HERE, os.path.join(TOP, "tests/gpu"), os.path.join(TOP, "tests/i
 import bounded  # noqa: E402
 from mps import Mps, NoMps, run_bounded  # noqa: E402
 
-ONE, QUEUED = 16 << 20, 128 << 20  # the largest sizes; from 8 B on, each 8 times the last
+# the largest sizes; from 8 B on, each 8 times the last
+ONE, BARE, QUEUED = 16 << 20, 256 << 10, 128 << 20
+TIMES = ("one", "bare", "each")
 QUEUE, LIMIT_MS, RUN_SECONDS = 20, 250, 60
 
 
@@ -57,12 +61,14 @@ class Bench:
             raise Missing((told or lines or ["it failed"])[-1][:160])
         return text
 
-    # ---- contestants: {bytes: {"one": us, "each": us}} ------------------------------------------
+    # ---- contestants: {bytes: {"one": us, "bare": us, "each": us}} -------------------------------
 
     def perf(self, program, words, environment):
         """commd-perf or nccl_perf."""
         got = {}
-        for which, most, more in (("one", ONE, []), ("each", QUEUED, ["-c", 0, "--queue", QUEUE])):
+        bare = ["-c", 0]
+        queued = [*bare, "--queue", QUEUE]
+        for which, most, more in zip(TIMES, (ONE, BARE, QUEUED), ([], bare, queued), strict=True):
             out = os.path.join(self.folder, f"{self.count}.json")
             self.count += 1
             self.run(
@@ -189,14 +195,14 @@ def text_of(place, copy_gbs, fake):
     how = "under MPS" if place["mps"] else "without MPS"
     lines = [f"\n{place['name']}, {how}: us"]
     who = list(place["times"])
-    head = f"{'':>8}" + "".join(f"{name + ' one':>18}{'each':>10}" for name in who)
+    head = f"{'':>8}" + "".join(f"{name + ' one':>18}{'bare':>10}{'each':>10}" for name in who)
     if place["share"] and "commd" in who and not fake:
         head += f"{'GB/s':>10}{'of a copy':>11}"
     lines.append(head)
     for size in sorted({size for times in place["times"].values() for size in times}):
         line = f"{human(size):>8}"
         for name in who:
-            for which, width in (("one", 18), ("each", 10)):
+            for which, width in zip(TIMES, (18, 10, 10), strict=True):
                 us = place["times"][name].get(size, {}).get(which)
                 line += f"{'-' if us is None else 'ok' if fake else f'{us:.1f}':>{width}}"
         each = place["times"].get("commd", {}).get(size, {}).get("each")

@@ -1,8 +1,10 @@
 /* check_load.c - times on a GPU that others use, too: how long a word takes beside processes that
- * wait and one that computes, and a launch while a thread opens much memory. */
+ * wait and one that computes, a kernel behind what another process did last, and a launch while a
+ * thread opens much memory. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "tests/gpu/gpu_check.h"
@@ -85,6 +87,71 @@ int check_slices(void)
                 "one_p50_us=%.1f p99_us=%.1f seven_p50_us=%.1f p99_us=%.1f, beside one that "
                 "computes: computing_p50_us=%.1f computing_p99_us=%.1f",
                 p50[0], p99[0], p50[1], p99[1], p50[2], p99[2], p50[3], p99[3]);
+}
+
+/* ---- changes of context ------------------------------------------------------------------ */
+
+/* What another process does on the GPU, and has ended, before this one launches a kernel. Without
+ * MPS the GPU changes from one context to the other where both have used what computes. Copies of
+ * up to 64 KB from plain host memory may use it, too: commd-perf fills its buffers by such. */
+static const struct {
+    char kind;
+    size_t bytes;
+} last_deeds[] = {{'n', 0}, {'w', 0}, {'c', 32 << 10}, {'c', 256 << 10}, {'k', 0}};
+enum { PLAIN = 256 << 10, CHANGES = 50 };
+
+int child_deeds(int socket)
+{
+    void *plain = calloc(1, PLAIN);
+    cu_stream s = stream_new();
+    cu_ptr words, p = device_new(PLAIN);
+    unsigned char i;
+
+    host_new(PAGE, -1, &words);
+    if (!plain || !copies_begin(PAGE))
+        return CHECK_SKIP;
+    while (peer_receive(socket, &i, 1, NULL)) {
+        if (last_deeds[i].kind == 'w')
+            MUST(cu.stream_write32(s, words, 1, CU_WRITE_DEFAULT));
+        if (last_deeds[i].kind == 'c')
+            MUST(cu.copy(p, (cu_ptr)(uintptr_t)plain, last_deeds[i].bytes, s));
+        if (last_deeds[i].kind == 'k')
+            copies_enqueue(s, 1);
+        MUST(cu.stream_synchronize(s));
+        peer_send(socket, "", 1, -1);
+    }
+    free(plain);
+    return CHECK_PASS;
+}
+
+int check_changes(void)
+{
+    double us[CHANGES], p50[ARRAY_LEN(last_deeds)];
+    cu_stream s = stream_new();
+    struct peer peer;
+    char answer;
+
+    if (!copies_begin(PAGE))
+        return skip("built without a CUDA compiler");
+    peer_new("deeds", NULL, false, &peer);
+    for (unsigned char i = 0; i < ARRAY_LEN(last_deeds); i++) {
+        for (unsigned k = 0; k < CHANGES; k++) {
+            double begin;
+
+            peer_send(peer.socket, &i, 1, -1);
+            if (!peer_receive(peer.socket, &answer, 1, NULL))
+                return fail("the other process ends");
+            begin = now_us();
+            copies_enqueue(s, 1);
+            MUST(cu.stream_synchronize(s));
+            us[k] = now_us() - begin;
+        }
+        p50[i] = percentile(us, CHANGES, 500);
+    }
+    peer_kill(&peer);
+    return pass("a kernel and a look, p50, when another process had done: nothing_us=%.1f "
+                "word_us=%.1f copy_of_32kb_us=%.1f copy_of_256kb_us=%.1f kernel_us=%.1f",
+                p50[0], p50[1], p50[2], p50[3], p50[4]);
 }
 
 /* ---- beside a thread that opens memory --------------------------------------------------- */

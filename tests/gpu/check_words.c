@@ -198,9 +198,8 @@ int check_batch(void)
 
 /* ---- hardware queues --------------------------------------------------------------------- */
 
-/* Does one of the highest priority run beside streams that wait? The driver may have queues for
- * those of their own. */
-static const char *urgent_runs(cu_ptr word)
+/* One of the highest priority; NULL: it cannot be made. */
+static cu_stream urgent_new(void)
 {
     cu_result (*range)(int *, int *) = dlsym(cu.library, "cuCtxGetStreamPriorityRange");
     cu_result (*make)(cu_stream *, unsigned, int) = dlsym(cu.library, "cuStreamCreateWithPriority");
@@ -208,9 +207,17 @@ static const char *urgent_runs(cu_ptr word)
     cu_stream s;
 
     if (!range || !make)
-        return "cannot be made";
+        return NULL;
     MUST(range(&least, &greatest));
     MUST(make(&s, CU_STREAM_NON_BLOCKING, greatest));
+    return s;
+}
+
+/* Does it run beside streams that wait? */
+static const char *urgent_runs(cu_stream s, cu_ptr word)
+{
+    if (!s)
+        return "cannot be made";
     MUST(cu.stream_write32(s, word, 1, CU_WRITE_DEFAULT));
     return drains(s, 300) ? "runs" : "stands, too";
 }
@@ -224,7 +231,8 @@ int check_queues(void)
     cu_stream waiting[STREAMS];
     unsigned n = 0;
     bool runs = true, all = true;
-    const char *urgent;
+    cu_stream early = urgent_new();
+    const char *first, *last;
 
     while (n < STREAMS && runs) {
         cu_stream next = stream_new();
@@ -237,15 +245,18 @@ int check_queues(void)
         if (runs)
             MUST(cu.stream_free(next));
     }
-    urgent = urgent_runs(words + 8 * (cu_ptr)LINE);
+    first = urgent_runs(early, words + 8 * (cu_ptr)LINE);
+    last = urgent_runs(urgent_new(), words + 8 * (cu_ptr)LINE);
     atomic_store(&w[0], 1); /* a store of the host frees all of them */
     for (unsigned i = 0; i < n; i++)
         all &= drains(waiting[i], 5000);
     if (!all)
         return fail("%u streams waited; not all went on after the store", n);
-    return pass("%s=%u, one of high priority %s, all went on after a store of the host",
-                runs ? "waiting_streams_and_another_runs" : "a_stream_stands_behind_waiting_ones",
-                n, urgent);
+    return pass(
+        "%s=%u; of high priority: one made before them %s, one made behind them %s; all went "
+        "on after a store of the host",
+        runs ? "waiting_streams_and_another_runs" : "a_stream_stands_behind_waiting_ones", n, first,
+        last);
 }
 
 /* How many calls may stand behind a wait before the host waits in the next one? Then it waits for

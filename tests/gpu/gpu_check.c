@@ -65,6 +65,7 @@ static const struct {
     {"nccl_killed", check_nccl_killed},
     {"nccl_many", check_nccl_many},
     {"slices", check_slices},
+    {"changes", check_changes},
     {"open_large", check_open_large},
     {"bandwidth", check_bandwidth},
 };
@@ -72,10 +73,14 @@ static const struct {
 static const struct {
     const char *name;
     child_fn run;
-} children[] = {
-    {"words", child_words}, {"exporter", child_exporter},           {"small", child_small},
-    {"nccl", child_nccl},   {"communicators", child_communicators}, {"opener", child_opener},
-    {"busy", child_busy}};
+} children[] = {{"words", child_words},
+                {"exporter", child_exporter},
+                {"small", child_small},
+                {"nccl", child_nccl},
+                {"communicators", child_communicators},
+                {"opener", child_opener},
+                {"busy", child_busy},
+                {"deeds", child_deeds}};
 
 /* ---- how it went ------------------------------------------------------------------------- */
 

@@ -101,6 +101,7 @@ int check_nccl_abort(void);
 int check_nccl_killed(void);
 int check_nccl_many(void);
 int check_slices(void);
+int check_changes(void);
 int check_open_large(void);
 int check_bandwidth(void);
 
@@ -111,6 +112,7 @@ int child_nccl(int socket);
 int child_communicators(int socket);
 int child_opener(int socket);
 int child_busy(int socket);
+int child_deeds(int socket);
 
 /* ---- what checks share ------------------------------------------------------------------------
  */

@@ -139,9 +139,8 @@ def main():
     args = p.parse_args()
     failed, end = 0, time.monotonic() + args.seconds
     bounded.become_parent_of_all()
-    for word in args.names:
-        # one that hangs leaves time for others
-        share = 1 if word == args.names[-1] else 0.5
+    for at, word in enumerate(args.names):
+        share = 1 / (len(args.names) - at)  # one that hangs leaves time for others
         name, _, count = word.partition("@")
         begin, told = time.monotonic(), ""
         with tempfile.TemporaryDirectory(prefix="commd-torch-ranks.") as folder:
