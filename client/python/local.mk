@@ -9,6 +9,7 @@ EXTRA_DIST += \
 	client/python/commd/_build.py \
 	client/python/commd/_core.c \
 	client/python/commd/_core.h \
+	client/python/commd/_core_buffer.c \
 	client/python/commd/_core_error.c \
 	client/python/commd/_core_foreign.c \
 	client/python/commd/_core_memory.c \

@@ -3,7 +3,8 @@
  *   _core.Context   one connection         _core.Group   a group of it
  *   _core.Work      operations under way (_core_work.c)
  *   _core.Memory    registered memory, a buffer (_core_memory.c)
- *   arguments to struct commd_op (_core_op.c), errors to exceptions (_core_error.c)
+ *   arguments to struct commd_op (_core_op.c) and buffers (_core_buffer.c), errors to exceptions
+ *   (_core_error.c)
  *
  * The state of all objects is guarded by the GIL, and every call that may wait releases it. So
  * another thread can close() what a call is using. Each call is therefore counted in its group and
@@ -48,10 +49,8 @@ static void free_object(PyObject *self)
 
 int context_enter(struct context *c, const char *op)
 {
-    if (!c->handle || c->closing) {
-        raise_invalid(op, "%s: the context was closed", op);
-        return -1;
-    }
+    if (!c->handle || c->closing)
+        return refuse(op, "%s: the context was closed", op);
     c->calls++;
     return 0;
 }
@@ -187,10 +186,8 @@ static void group_close_(struct group *g)
 
 int group_enter(struct group *g, const char *op)
 {
-    if (!g->handle || g->closing) {
-        raise_invalid(op, "%s: the group was closed", op);
-        return -1;
-    }
+    if (!g->handle || g->closing)
+        return refuse(op, "%s: the group was closed", op);
     g->calls++;
     g->context->calls++;
     return 0;

@@ -27,6 +27,7 @@ int error_constants(PyObject *module);
 void *raise_last(int code);
 /* Raises commd.InvalidArgument; PyUnicode_FromFormat's format. */
 void *raise_invalid(const char *op, const char *format, ...);
+#define refuse(...) (raise_invalid(__VA_ARGS__), -1)
 /* Seconds (None: 0, the default; infinity: -1) to milliseconds. @zero: may it be 0? */
 int parse_timeout(PyObject *seconds, bool zero, const char *op, int64_t *ret_ms);
 
@@ -86,6 +87,13 @@ PyObject *request_result(const struct request *r, const struct commd_status *sta
 
 /* The buffer is in host memory, or on a GPU: as the others. 0, or -1 and an exception. */
 int request_place(struct request *r, const char *op, int place);
+
+/* ---- arrays (_core_buffer.c) --------------------------------------------------------------- */
+
+/* The buffer of @object, which is C-contiguous; *ret_dtype -1: it can be moved only, as bytes. 0,
+ * or -1 and an exception. */
+int buffer_get(struct request *r, const char *op, PyObject *object, bool writable, Py_buffer *ret,
+               int *ret_dtype);
 
 /* ---- arrays without the buffer protocol (_core_foreign.c) ---------------------------------------
  */

@@ -259,7 +259,10 @@ int foreign_get(struct request *r, const char *op, PyObject *array, bool writabl
     ret->readonly = a.readonly;
     ret->format = (char *)(a.dtype < 0 ? "V" : "B"); /* for messages */
     *ret_dtype = a.dtype;
-    return request_place(r, op, place);
+    if (request_place(r, op, place) == 0)
+        return 0;
+    PyBuffer_Release(ret);
+    return -1;
 }
 
 int request_place(struct request *r, const char *op, int place)
@@ -268,8 +271,7 @@ int request_place(struct request *r, const char *op, int place)
         r->op.memory = place;
     if (r->op.memory == place)
         return 0;
-    raise_invalid(op, "%s: one array is in host memory, another one on a GPU", op);
-    return -1;
+    return refuse(op, "%s: one array is in host memory, another one on a GPU", op);
 }
 
 int parse_stream(PyObject *stream, const char *op, void **ret)

@@ -88,107 +88,6 @@ struct side {
 
 /* ---- buffers ------------------------------------------------------------------------------- */
 
-static int signed_of(Py_ssize_t item)
-{
-    return item == 1 ? COMMD_I8 : item == 2 ? COMMD_I16 : item == 4 ? COMMD_I32 : COMMD_I64;
-}
-
-/* The dtype that a format of the struct module stands for, -1 if there is none. */
-static int dtype_of(const char *format, Py_ssize_t item)
-{
-    if (!format)
-        return COMMD_U8;
-    if (*format == '@' || *format == '=' || *format == (PY_BIG_ENDIAN ? '>' : '<') ||
-        (item == 1 && strchr("<>!", *format)))
-        format++;
-    if (!*format || format[1])
-        return -1;
-    if (strchr("bhilqn", *format))
-        return signed_of(item);
-    if (strchr("BHILQNc", *format))
-        return signed_of(item) + (COMMD_U8 - COMMD_I8);
-    switch (*format) {
-    case '?':
-        return COMMD_BOOL;
-    case 'e':
-        return COMMD_F16;
-    case 'f':
-        return COMMD_F32;
-    case 'd':
-        return COMMD_F64;
-    default:
-        return -1;
-    }
-}
-
-/* Are there Python objects in elements of this format? Other processes have other ones. */
-static bool has_objects(const char *format)
-{
-    bool in_name = false; /* of a record's field: "T{l:a:O:b:}" */
-
-    for (; format && *format; format++) {
-        if (*format == ':')
-            in_name = !in_name;
-        else if (*format == 'O' && !in_name)
-            return true;
-    }
-    return false;
-}
-
-/* The same memory as something that NumPy can export, if it cannot export @array: bfloat16 of
- * ml_dtypes as uint16, and what can be moved only, such as dates, as void. NULL: it is neither. */
-static PyObject *exportable(PyObject *array, int *ret_dtype)
-{
-    PyObject *dtype = PyObject_GetAttrString(array, "dtype"), *view = NULL, *name = NULL;
-    PyObject *size = NULL, *objects = NULL;
-    char type[32];
-
-    if (dtype) {
-        name = PyObject_GetAttrString(dtype, "name");
-        size = PyObject_GetAttrString(dtype, "itemsize");
-        objects = PyObject_GetAttrString(dtype, "hasobject");
-    }
-    if (name && size && PyUnicode_Check(name) && PyLong_Check(size) && objects == Py_False) {
-        bool bf16 = PyUnicode_CompareWithASCIIString(name, "bfloat16") == 0;
-
-        PyOS_snprintf(type, sizeof type, bf16 ? "u2" : "V%ld", PyLong_AsLong(size));
-        view = PyObject_CallMethod(array, "view", "s", type);
-        *ret_dtype = bf16 ? COMMD_BF16 : -1;
-    }
-    Py_XDECREF(dtype);
-    Py_XDECREF(name);
-    Py_XDECREF(size);
-    Py_XDECREF(objects);
-    PyErr_Clear();
-    return view;
-}
-
-/* Says why @object cannot be used. */
-static int refuse_buffer(const struct fill *f, PyObject *object, bool writable)
-{
-    Py_buffer v;
-
-    PyErr_Clear();
-    if (PyObject_GetBuffer(object, &v, PyBUF_FULL_RO) == 0) {
-        if (writable && v.readonly)
-            raise_invalid(f->name, "%s: the %s that receives the result is read-only", f->name,
-                          Py_TYPE(object) == &PyBytes_Type ? "bytes object" : "array");
-        else
-            raise_invalid(f->name,
-                          "%s: the array is not C-contiguous; pass numpy.ascontiguousarray(array), "
-                          "and for results a contiguous array",
-                          f->name);
-        PyBuffer_Release(&v);
-    } else {
-        PyErr_Clear();
-        PyErr_Format(PyExc_TypeError,
-                     "%s: a NumPy array or another buffer is needed, not %R (of a torch.Tensor "
-                     "pass tensor.numpy())",
-                     f->name, (PyObject *)Py_TYPE(object));
-    }
-    return -1;
-}
-
 /* The first buffer decides the type unless it was told; the others must be of the same. */
 static int check_type(struct fill *f, const Py_buffer *v, int dtype)
 {
@@ -198,81 +97,39 @@ static int check_type(struct fill *f, const Py_buffer *v, int dtype)
     if (told) {
         f->item = (Py_ssize_t)told;
         f->r->op.dtype = f->dtype;
-        if ((v->itemsize != f->item && v->itemsize != 1) || v->len % f->item) {
-            raise_invalid(f->name,
+        if ((v->itemsize != f->item && v->itemsize != 1) || v->len % f->item)
+            return refuse(f->name,
                           "%s: elements of %zd bytes (format \"%s\", %zd bytes in all) cannot be "
                           "taken as the given dtype, which has %zd bytes",
                           f->name, v->itemsize, format, v->len, f->item);
-            return -1;
-        }
         return 0;
     }
     if (!f->item) {
-        if (dtype < 0 && f->row->reduces) {
-            raise_invalid(f->name,
+        if (dtype < 0 && f->row->reduces)
+            return refuse(f->name,
                           "%s: no operator is defined for elements of format \"%s\"; allowed: "
                           "integers of 8 to 64 bits, float16, bfloat16, float32, float64 and bool, "
                           "in native byte order",
                           f->name, format);
-            return -1;
-        }
         f->item = v->itemsize;
         f->unit = dtype < 0 ? (size_t)v->itemsize : 1;
         f->r->op.dtype = dtype < 0 ? COMMD_U8 : dtype;
     } else if (f->item != v->itemsize || f->r->op.dtype != (dtype < 0 ? COMMD_U8 : dtype)) {
-        raise_invalid(f->name,
+        return refuse(f->name,
                       "%s: the arrays are of different types (format \"%s\" is not that of "
                       "the first)",
                       f->name, format);
-        return -1;
     }
     return 0;
 }
 
-/* Does it export buffers, though not this one? */
-static bool has_buffers(PyObject *object)
-{
-    PyObject *view = PyMemoryView_FromObject(object);
-
-    PyErr_Clear();
-    Py_XDECREF(view);
-    return view || PyObject_HasAttrString(object, "__array_interface__");
-}
-
-static int check_foreign(struct fill *f, Py_buffer *v, int dtype)
-{
-    if (check_type(f, v, dtype) == 0)
-        return 0;
-    PyBuffer_Release(v);
-    return -1;
-}
-
 static int get_buffer(struct fill *f, PyObject *object, bool writable, Py_buffer *ret)
 {
-    int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0), dtype, r;
-    PyObject *view;
+    int dtype;
 
-    if (PyObject_GetBuffer(object, ret, flags) == 0) {
-        dtype = dtype_of(ret->format, ret->itemsize);
-    } else {
-        PyErr_Clear();
-        r = has_buffers(object) ? 1 : foreign_get(f->r, f->name, object, writable, ret, &dtype);
-        if (r <= 0)
-            return r || check_foreign(f, ret, dtype) ? -1 : 0;
-        view = exportable(object, &dtype);
-        if (!view)
-            return refuse_buffer(f, object, writable);
-        r = PyObject_GetBuffer(view, ret, flags);
-        if (r)
-            refuse_buffer(f, view, writable);
-        Py_DECREF(view); /* the buffer holds it */
-        if (r)
-            return -1;
-    }
-    if (dtype < 0 && (ret->itemsize <= 0 || has_objects(ret->format)))
-        raise_invalid(f->name, "%s: elements of format \"%s\" cannot leave this process", f->name,
-                      ret->format);
-    else if (check_type(f, ret, dtype) == 0 && request_place(f->r, f->name, COMMD_MEMORY_HOST) == 0)
+    if (buffer_get(f->r, f->name, object, writable, ret, &dtype))
+        return -1;
+    if (check_type(f, ret, dtype) == 0)
         return 0;
     PyBuffer_Release(ret);
     return -1;
@@ -287,11 +144,9 @@ static int fill_list(struct fill *f, struct side *s, PyObject *list, bool writab
     size_t first = r->nblocks;
     Py_ssize_t n = PySequence_Size(list);
 
-    if (n != f->size) {
-        raise_invalid(f->name, "%s: a list of %zd arrays, but the group has %zd ranks", f->name, n,
+    if (n != f->size)
+        return refuse(f->name, "%s: a list of %zd arrays, but the group has %zd ranks", f->name, n,
                       f->size);
-        return -1;
-    }
     if (!r->blocks) { /* room for both sides */
         r->blocks = PyMem_Calloc(2 * (size_t)n, sizeof *r->blocks);
         r->addresses = PyMem_Calloc(2 * (size_t)n, sizeof *r->addresses);
@@ -327,9 +182,8 @@ static int fill_counts(struct fill *f, struct side *s, PyObject *counts)
         return 0;
     if (counts == Py_None || !PySequence_Check(counts) || PySequence_Size(counts) != f->size) {
         PyErr_Clear();
-        raise_invalid(f->name, "%s: counts must be a sequence of %zd integers, one for each rank",
+        return refuse(f->name, "%s: counts must be a sequence of %zd integers, one for each rank",
                       f->name, f->size);
-        return -1;
     }
     for (Py_ssize_t i = 0; i < f->size; i++) {
         PyObject *item = PySequence_GetItem(counts, i);
@@ -344,18 +198,14 @@ static int fill_counts(struct fill *f, struct side *s, PyObject *counts)
                           f->name, i);
             return -1;
         }
-        if ((s->is_list && s->counts[i] != n) || sum + n < sum || sum + n > s->n) {
-            raise_invalid(f->name, "%s: counts do not fit the array at rank %zd", f->name, i);
-            return -1;
-        }
+        if ((s->is_list && s->counts[i] != n) || sum + n < sum || sum + n > s->n)
+            return refuse(f->name, "%s: counts do not fit the array at rank %zd", f->name, i);
         s->counts[i] = n;
         sum += n;
     }
-    if (sum != s->n) {
-        raise_invalid(f->name, "%s: counts add up to %zu elements, but the array has %zu", f->name,
+    if (sum != s->n)
+        return refuse(f->name, "%s: counts add up to %zu elements, but the array has %zu", f->name,
                       sum, s->n);
-        return -1;
-    }
     return 0;
 }
 
@@ -364,11 +214,9 @@ static int fill_side(struct fill *f, struct side *s, PyObject *arg, PyObject *co
 {
     if (!s->kind)
         return 0;
-    if (arg == Py_None) {
-        raise_invalid(f->name, "%s: rank %d needs an array to %s", f->name, f->rank,
+    if (arg == Py_None)
+        return refuse(f->name, "%s: rank %d needs an array to %s", f->name, f->rank,
                       writable ? "receive into (out=)" : "send");
-        return -1;
-    }
     if ((s->kind & ALL) && (PyList_Check(arg) || PyTuple_Check(arg))) {
         if (fill_list(f, s, arg, writable))
             return -1;
@@ -398,9 +246,8 @@ static int block_of(const struct fill *f, const struct side *s, size_t *ret)
         }
     if (s->n % size == 0)
         return 0;
-    raise_invalid(f->name, "%s: an array of %zu elements cannot be divided by %zu ranks", f->name,
+    return refuse(f->name, "%s: an array of %zu elements cannot be divided by %zu ranks", f->name,
                   s->n, size);
-    return -1;
 }
 
 /* Do both sides mean the same amount? */
@@ -416,18 +263,15 @@ static int fit_sides(struct fill *f, struct side *send, struct side *recv)
         /* only the root of gather_v and scatter_v has counts; libcommd compares them there */
         if (counted->kind & AT_ROOT || other->n == counted->counts[f->rank])
             return 0;
-        raise_invalid(f->name, "%s: the array of this rank has %zu elements, but counts[%d] is %zu",
+        return refuse(f->name, "%s: the array of this rank has %zu elements, but counts[%d] is %zu",
                       f->name, other->n, f->rank, counted->counts[f->rank]);
-        return -1;
     }
     if ((send->kind && block_of(f, send, &a)) || (recv->kind && block_of(f, recv, &b)))
         return -1;
-    if (send->kind && recv->kind && a != b) {
-        raise_invalid(f->name, "%s: sent are %zu elements %s, received %zu %s", f->name, send->n,
+    if (send->kind && recv->kind && a != b)
+        return refuse(f->name, "%s: sent are %zu elements %s, received %zu %s", f->name, send->n,
                       send->kind & ALL ? "in all" : "each", recv->n,
                       recv->kind & ALL ? "in all" : "each");
-        return -1;
-    }
     f->r->op.count = (send->kind ? a : b) * f->unit;
     return 0;
 }
@@ -495,10 +339,8 @@ static int parse_int(PyObject *arg, const char *op, const char *what, int *ret)
         PyErr_Clear();
         v = (long)INT32_MAX + 1;
     }
-    if (v < INT32_MIN || v > INT32_MAX) {
-        raise_invalid(op, "%s: %s is out of range", op, what);
-        return -1;
-    }
+    if (v < INT32_MIN || v > INT32_MAX)
+        return refuse(op, "%s: %s is out of range", op, what);
     *ret = (int)v;
     return 0;
 }
@@ -530,8 +372,7 @@ static int parse_redop(struct fill *f, PyObject *arg, PyObject *scale)
     }
     if (scale == Py_None)
         return 0;
-    raise_invalid(f->name, "%s: scale= goes with op=\"premul_sum\"", f->name);
-    return -1;
+    return refuse(f->name, "%s: scale= goes with op=\"premul_sum\"", f->name);
 }
 
 /* Names and dtype objects are known in Python. */
@@ -614,10 +455,8 @@ int request_fill(struct request *r, const struct group *g, PyObject *const *args
     }
     f.row = &rows[coll];
     f.name = f.row->name;
-    if (!g->size) {
-        raise_invalid(f.name, "%s: this group was never joined", f.name);
-        return -1;
-    }
+    if (!g->size)
+        return refuse(f.name, "%s: this group was never joined", f.name);
     r->op.size = sizeof r->op;
     r->op.coll = (int)coll;
     r->result = Py_NewRef(args[A_RESULT]);
