@@ -334,7 +334,8 @@ void gpu_plan_slice(struct gpu_plan *p, uint64_t bytes, uint64_t cell)
     p->rounds = (uint32_t)((most - 1) / chunk) + 1;
 }
 
-uint8_t plan_nccl_type(unsigned dtype)
+/* ncclDataType_t of those that gpu_able() lets through. */
+static uint8_t call_type(unsigned dtype)
 {
     static const uint8_t types[DTYPE_COUNT] = {
         [DTYPE_I8] = NCCL_I8,   [DTYPE_U8] = NCCL_U8,     [DTYPE_I32] = NCCL_I32,
@@ -346,12 +347,30 @@ uint8_t plan_nccl_type(unsigned dtype)
     return types[dtype];
 }
 
-uint8_t plan_nccl_op(unsigned redop)
+/* ncclRedOp_t: avg and premul_sum are sums here. */
+static uint8_t call_op(unsigned redop)
 {
     return redop == REDOP_PROD  ? NCCL_PROD
            : redop == REDOP_MIN ? NCCL_MIN
            : redop == REDOP_MAX ? NCCL_MAX
                                 : NCCL_SUM;
+}
+
+void plan_call(const struct gpu_plan *p, const struct gpu_sink *sink, enum gpu_call_kind kind,
+               uint32_t unit, uint64_t count, cu_ptr send, cu_ptr recv)
+{
+    bool reduces = coll_table[p->desc.coll].reduces;
+    struct gpu_call c = {.kind = kind,
+                         .type = reduces ? call_type(p->desc.dtype) : NCCL_U8,
+                         .op = reduces ? call_op(p->desc.redop) : NCCL_SUM,
+                         .unit = unit,
+                         .count = reduces ? count : count * plan_esize(p),
+                         .send = send,
+                         .recv = recv};
+
+    assert(unit < p->nunits);
+    if (count)
+        sink->call(sink->arg, &c);
 }
 
 /* --- vectors ------------------------------------------------------------------------------- */
@@ -371,17 +390,26 @@ struct gpu_move plan_move(const struct gpu_plan *p, uint64_t count, bool sums)
     return m;
 }
 
+void plan_copy(const struct gpu_plan *p, const struct gpu_sink *sink, uint64_t count, cu_ptr from,
+               cu_ptr to)
+{
+    struct gpu_move m = plan_move(p, count, false);
+
+    m.nsrc = m.ndst = 1;
+    m.src[0] = from;
+    m.dst[0] = to;
+    if (count)
+        sink->move(sink->arg, &m);
+}
+
 void plan_divide(const struct gpu_plan *p, const struct gpu_sink *sink, uint64_t count, cu_ptr at)
 {
-    struct gpu_move m = {.count = count,
-                         .dtype = p->desc.dtype,
-                         .redop = REDOP_AVG,
-                         .nsrc = 1,
-                         .ndst = 1,
-                         .divide = p->world,
-                         .src = {at},
-                         .dst = {at}};
+    struct gpu_move m = plan_move(p, count, false);
 
+    m.redop = REDOP_AVG;
+    m.divide = p->world;
+    m.nsrc = m.ndst = 1;
+    m.src[0] = m.dst[0] = at;
     if (p->desc.redop == REDOP_AVG)
         sink->move(sink->arg, &m);
 }
@@ -425,17 +453,12 @@ static void plan_all_reduce(const struct gpu_plan *p, uint32_t round, enum gpu_p
     uint64_t lo = round * p->chunk, n = MIN(p->chunk, p->desc.count - lo);
     uint64_t off = lo * plan_esize(p);
     cu_ptr recv = p->ranks->recv + off;
-    struct gpu_call c = {.kind = GPU_ALL_REDUCE,
-                         .type = plan_nccl_type(p->desc.dtype),
-                         .op = plan_nccl_op(p->desc.redop),
-                         .count = n,
-                         .send = plan_partial(p) ? recv : p->ranks->send + off,
-                         .recv = recv};
 
     if (phase == GPU_BEFORE && plan_partial(p))
         reduce_here(p, sink, lo, n, recv);
     else if (phase == GPU_CALLS)
-        sink->call(sink->arg, &c);
+        plan_call(p, sink, GPU_ALL_REDUCE, 0, n, plan_partial(p) ? recv : p->ranks->send + off,
+                  recv);
     else if (phase == GPU_AFTER)
         spread_here(p, sink, lo, n, recv);
 }
@@ -447,18 +470,12 @@ static void plan_reduce(const struct gpu_plan *p, uint32_t round, enum gpu_phase
     uint64_t off = lo * plan_esize(p);
     const struct gpu_rank *root = plan_rank(p, p->desc.root);
     cu_ptr to = root ? root->recv + off : p->at;
-    struct gpu_call c = {.kind = GPU_REDUCE,
-                         .type = plan_nccl_type(p->desc.dtype),
-                         .op = plan_nccl_op(p->desc.redop),
-                         .count = n,
-                         .unit = p->unit_of_rank[p->desc.root],
-                         .send = plan_partial(p) ? to : p->ranks->send + off,
-                         .recv = root ? to : 0};
 
     if (phase == GPU_BEFORE && plan_partial(p))
         reduce_here(p, sink, lo, n, to);
     else if (phase == GPU_CALLS)
-        sink->call(sink->arg, &c);
+        plan_call(p, sink, GPU_REDUCE, p->unit_of_rank[p->desc.root], n,
+                  plan_partial(p) ? to : p->ranks->send + off, root ? to : 0);
     else if (phase == GPU_AFTER && root)
         plan_divide(p, sink, n, to);
 }
@@ -469,15 +486,9 @@ static void plan_broadcast(const struct gpu_plan *p, uint32_t round, enum gpu_ph
     uint64_t lo = round * p->chunk, n = MIN(p->chunk, p->desc.count - lo);
     const struct gpu_rank *root = plan_rank(p, p->desc.root);
     cu_ptr at = (root ? root->recv : p->ranks->recv) + lo * plan_esize(p);
-    struct gpu_call c = {.kind = GPU_BROADCAST,
-                         .type = NCCL_U8,
-                         .count = n * plan_esize(p),
-                         .unit = p->unit_of_rank[p->desc.root],
-                         .send = at,
-                         .recv = at};
 
     if (phase == GPU_CALLS && p->nunits > 1)
-        sink->call(sink->arg, &c);
+        plan_call(p, sink, GPU_BROADCAST, p->unit_of_rank[p->desc.root], n, at, at);
     else if (phase == (root ? GPU_BEFORE : GPU_AFTER))
         spread_here(p, sink, lo, n, at);
 }

@@ -55,7 +55,8 @@ static uint64_t cell_part(const struct gpu_plan *p, uint64_t n, uint64_t lo)
     return p->rounds > 1 ? MIN(left, p->chunk) : left;
 }
 
-bool cells_in_place(const struct gpu_plan *p, unsigned k)
+/* An all_to_all whose send and recv are one buffer, which is copied to scratch first. */
+static bool cells_in_place(const struct gpu_plan *p, unsigned k)
 {
     const struct coll_info *info = &coll_table[p->desc.coll];
     const struct gpu_rank *r = &p->ranks[k];
@@ -108,6 +109,22 @@ static cu_ptr sent_base(const struct gpu_plan *p, unsigned k)
     return cells_in_place(p, k) ? p->at + packed_before(p, k) : p->ranks[k].send;
 }
 
+/* Blocks of a buffer, one after the other: asked for in the order of ranks. */
+struct gpu_blocks {
+    const cu_ptr *list;
+    const uint64_t *counts;
+    uint64_t count, esize;
+    cu_ptr next;
+};
+
+static cu_ptr blocks_next(struct gpu_blocks *b, uint32_t rank)
+{
+    cu_ptr at = b->next;
+
+    b->next += (b->counts ? b->counts[rank] : b->count) * b->esize;
+    return b->list ? b->list[rank] : at;
+}
+
 /* Buffers of one block are asked for that block. */
 static struct gpu_blocks blocks_of(const struct gpu_plan *p, bool many, const cu_ptr *list,
                                    cu_ptr base, const uint64_t *counts)
@@ -121,7 +138,7 @@ static struct gpu_blocks blocks_of(const struct gpu_plan *p, bool many, const cu
     };
 }
 
-struct gpu_blocks blocks_sent(const struct gpu_plan *p, unsigned k)
+static struct gpu_blocks blocks_sent(const struct gpu_plan *p, unsigned k)
 {
     const struct gpu_rank *r = &p->ranks[k];
     bool cells = coll_table[p->desc.coll].window == WINDOW_CELLS;
@@ -130,7 +147,7 @@ struct gpu_blocks blocks_sent(const struct gpu_plan *p, unsigned k)
                      cells ? sent_base(p, k) : r->send, r->send_counts);
 }
 
-struct gpu_blocks blocks_got(const struct gpu_plan *p, unsigned k)
+static struct gpu_blocks blocks_got(const struct gpu_plan *p, unsigned k)
 {
     const struct gpu_rank *r = &p->ranks[k];
 
@@ -173,30 +190,18 @@ static void cells_pack(const struct gpu_plan *p, uint64_t lo, const struct gpu_s
     }
 }
 
-/* From @k to a rank of this unit. */
-static void cells_move(const struct gpu_plan *p, uint64_t lo, const struct gpu_sink *sink,
-                       unsigned k, uint32_t to, cu_ptr from_at, cu_ptr to_at)
-{
-    struct gpu_move m = plan_move(p, cell_part(p, cell_sent(p, k, to), lo), false);
-
-    m.nsrc = m.ndst = 1;
-    m.src[0] = from_at + lo * plan_esize(p);
-    m.dst[0] = to_at + lo * plan_esize(p);
-    if (m.count)
-        sink->move(sink->arg, &m);
-}
-
 /* For each rank of this unit where the blocks from the ranks of this unit go. */
 static void cells_local(const struct gpu_plan *p, uint64_t lo, const struct gpu_sink *sink)
 {
     cu_ptr to_at[BATCH_SOURCES][BATCH_SOURCES]; /* receiver, sender */
+    uint64_t off = lo * plan_esize(p);
 
     for (unsigned j = 0; j < p->nranks; j++) {
         struct gpu_blocks b = blocks_got(p, j);
         unsigned i = 0;
 
         for (uint32_t r = 0; r < p->world; r++) {
-            cu_ptr at = blocks_next(&b, r);
+            cu_ptr at = blocks_next(&b, r) + off;
 
             if (plan_here(p, r))
                 to_at[j][i++] = at;
@@ -207,12 +212,10 @@ static void cells_local(const struct gpu_plan *p, uint64_t lo, const struct gpu_
         unsigned j = 0;
 
         for (uint32_t r = 0; r < p->world; r++) {
-            cu_ptr at = blocks_next(&b, r);
+            cu_ptr at = blocks_next(&b, r) + off;
 
-            if (plan_here(p, r)) {
-                cells_move(p, lo, sink, i, r, at, to_at[j][i]);
-                j++;
-            }
+            if (plan_here(p, r))
+                plan_copy(p, sink, cell_part(p, cell_sent(p, i, r), lo), at, to_at[j++][i]);
         }
     }
 }
@@ -220,33 +223,27 @@ static void cells_local(const struct gpu_plan *p, uint64_t lo, const struct gpu_
 static void cells_calls(const struct gpu_plan *p, uint64_t lo, const struct gpu_sink *sink)
 {
     struct gpu_blocks b[BATCH_SOURCES];
-    size_t esize = plan_esize(p);
+    uint64_t off = lo * plan_esize(p);
 
     for (unsigned i = 0; i < p->nranks; i++)
         b[i] = blocks_sent(p, i);
     for (uint32_t to = 0; to < p->world; to++) {
         for (unsigned i = 0; i < p->nranks; i++) {
-            struct gpu_call c = {.kind = GPU_SEND,
-                                 .type = NCCL_U8,
-                                 .unit = p->unit_of_rank[to],
-                                 .count = cell_part(p, cell_sent(p, i, to), lo) * esize,
-                                 .send = blocks_next(&b[i], to) + lo * esize};
+            cu_ptr at = blocks_next(&b[i], to) + off;
 
-            if (!plan_here(p, to) && c.count)
-                sink->call(sink->arg, &c);
+            if (!plan_here(p, to))
+                plan_call(p, sink, GPU_SEND, p->unit_of_rank[to],
+                          cell_part(p, cell_sent(p, i, to), lo), at, 0);
         }
     }
     for (unsigned j = 0; j < p->nranks; j++) {
         b[j] = blocks_got(p, j);
         for (uint32_t from = 0; from < p->world; from++) {
-            struct gpu_call c = {.kind = GPU_RECV,
-                                 .type = NCCL_U8,
-                                 .unit = p->unit_of_rank[from],
-                                 .count = cell_part(p, cell_got(p, j, from), lo) * esize,
-                                 .recv = blocks_next(&b[j], from) + lo * esize};
+            cu_ptr at = blocks_next(&b[j], from) + off;
 
-            if (!plan_here(p, from) && c.count)
-                sink->call(sink->arg, &c);
+            if (!plan_here(p, from))
+                plan_call(p, sink, GPU_RECV, p->unit_of_rank[from],
+                          cell_part(p, cell_got(p, j, from), lo), 0, at);
         }
     }
 }
@@ -271,22 +268,12 @@ static void gather_native(const struct gpu_plan *p, enum gpu_phase phase,
 {
     uint64_t bytes = p->desc.count * plan_esize(p);
     const cu_ptr *list = p->ranks->recv_blocks;
-    struct gpu_call c = {.kind = GPU_ALL_GATHER,
-                         .type = NCCL_U8,
-                         .count = bytes,
-                         .send = p->ranks->send,
-                         .recv = list ? p->at : p->ranks->recv};
 
     if (phase == GPU_CALLS)
-        sink->call(sink->arg, &c);
-    for (uint32_t r = 0; list && phase == GPU_AFTER && r < p->world; r++) {
-        struct gpu_move m = plan_move(p, p->desc.count, false);
-
-        m.nsrc = m.ndst = 1;
-        m.src[0] = p->at + r * bytes;
-        m.dst[0] = list[r];
-        sink->move(sink->arg, &m);
-    }
+        plan_call(p, sink, GPU_ALL_GATHER, 0, p->desc.count, p->ranks->send,
+                  list ? p->at : p->ranks->recv);
+    for (uint32_t r = 0; list && phase == GPU_AFTER && r < p->world; r++)
+        plan_copy(p, sink, p->desc.count, p->at + r * bytes, list[r]);
 }
 
 /* Elements of rank @r's block in a round that begins at @lo; where there are rounds. */
@@ -325,14 +312,9 @@ static void gather_calls(const struct gpu_plan *p, uint64_t lo, const struct gpu
 
     for (uint32_t r = 0; r < p->world; r++) {
         cu_ptr at = blocks_next(&b, r) + off;
-        struct gpu_call c = {.kind = GPU_BROADCAST,
-                             .type = NCCL_U8,
-                             .unit = p->unit_of_rank[r],
-                             .count = round_part(p, r, lo) * plan_esize(p)};
 
-        c.send = c.recv = plan_here(p, r) ? plan_rank(p, r)->send + off : at;
-        if (c.count)
-            sink->call(sink->arg, &c);
+        at = plan_here(p, r) ? plan_rank(p, r)->send + off : at;
+        plan_call(p, sink, GPU_BROADCAST, p->unit_of_rank[r], round_part(p, r, lo), at, at);
     }
 }
 
@@ -354,24 +336,14 @@ void plan_gather(const struct gpu_plan *p, uint32_t round, enum gpu_phase phase,
 static void scatter_native(const struct gpu_plan *p, enum gpu_phase phase,
                            const struct gpu_sink *sink)
 {
+    uint64_t bytes = p->desc.count * plan_esize(p);
     const cu_ptr *list = p->ranks->send_blocks;
-    struct gpu_call c = {.kind = GPU_REDUCE_SCATTER,
-                         .type = plan_nccl_type(p->desc.dtype),
-                         .op = plan_nccl_op(p->desc.redop),
-                         .count = p->desc.count,
-                         .send = list ? p->at : p->ranks->send,
-                         .recv = p->ranks->recv};
 
-    for (uint32_t r = 0; list && phase == GPU_BEFORE && r < p->world; r++) {
-        struct gpu_move m = plan_move(p, p->desc.count, false);
-
-        m.nsrc = m.ndst = 1;
-        m.src[0] = list[r];
-        m.dst[0] = p->at + r * p->desc.count * plan_esize(p);
-        sink->move(sink->arg, &m);
-    }
+    for (uint32_t r = 0; list && phase == GPU_BEFORE && r < p->world; r++)
+        plan_copy(p, sink, p->desc.count, list[r], p->at + r * bytes);
     if (phase == GPU_CALLS)
-        sink->call(sink->arg, &c);
+        plan_call(p, sink, GPU_REDUCE_SCATTER, 0, p->desc.count, list ? p->at : p->ranks->send,
+                  p->ranks->recv);
     else if (phase == GPU_AFTER)
         plan_divide(p, sink, p->desc.count, p->ranks->recv);
 }
@@ -389,19 +361,13 @@ static void scatter_block(const struct gpu_plan *p, enum gpu_phase phase,
                           const struct gpu_sink *sink, uint32_t r, uint64_t lo, struct gpu_move *m)
 {
     cu_ptr at = scatter_at(p, r, lo);
-    struct gpu_call c = {.kind = GPU_REDUCE,
-                         .type = plan_nccl_type(p->desc.dtype),
-                         .op = plan_nccl_op(p->desc.redop),
-                         .unit = p->unit_of_rank[r],
-                         .count = m->count,
-                         .send = plan_partial(p) ? at : m->src[0],
-                         .recv = plan_here(p, r) ? at : 0};
 
     m->dst[m->ndst++] = at;
     if (phase == GPU_BEFORE && (plan_partial(p) || p->nunits == 1))
         sink->move(sink->arg, m);
     else if (phase == GPU_CALLS && p->nunits > 1)
-        sink->call(sink->arg, &c);
+        plan_call(p, sink, GPU_REDUCE, p->unit_of_rank[r], m->count,
+                  plan_partial(p) ? at : m->src[0], plan_here(p, r) ? at : 0);
     else if (phase == GPU_AFTER && p->nunits > 1 && plan_here(p, r))
         plan_divide(p, sink, m->count, at);
 }

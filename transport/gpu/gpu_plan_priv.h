@@ -35,41 +35,23 @@ static inline bool plan_partial(const struct gpu_plan *p)
     return p->nranks > 1 || p->desc.redop == REDOP_PREMUL_SUM;
 }
 
-/* ncclDataType_t of those that gpu_able() lets through; and ncclRedOp_t: avg and premul_sum are
- * sums here. */
-uint8_t plan_nccl_type(unsigned dtype);
-uint8_t plan_nccl_op(unsigned redop);
-
 /* A rank of this unit; there is one of this number. */
 const struct gpu_rank *plan_rank(const struct gpu_plan *p, uint32_t rank);
 /* Elements of @rank's block, of those that all ranks know. */
 uint64_t plan_count(const struct gpu_plan *p, uint32_t rank);
 /* A move of this operation without sources and destinations. */
 struct gpu_move plan_move(const struct gpu_plan *p, uint64_t count, bool sums);
+/* These give nothing where @count elements are none. */
+void plan_copy(const struct gpu_plan *p, const struct gpu_sink *sink, uint64_t count, cu_ptr from,
+               cu_ptr to);
+/* Of bytes where the operation reduces nothing, else by its operator. */
+void plan_call(const struct gpu_plan *p, const struct gpu_sink *sink, enum gpu_call_kind kind,
+               uint32_t unit, uint64_t count, cu_ptr send, cu_ptr recv);
 void plan_divide(const struct gpu_plan *p, const struct gpu_sink *sink, uint64_t count, cu_ptr at);
-
-/* Blocks of a buffer, one after the other: asked for in the order of ranks. */
-struct gpu_blocks {
-    const cu_ptr *list;
-    const uint64_t *counts;
-    uint64_t count, esize;
-    cu_ptr next;
-};
-struct gpu_blocks blocks_sent(const struct gpu_plan *p, unsigned k);
-struct gpu_blocks blocks_got(const struct gpu_plan *p, unsigned k);
-static inline cu_ptr blocks_next(struct gpu_blocks *b, uint32_t rank)
-{
-    cu_ptr at = b->next;
-
-    b->next += (b->counts ? b->counts[rank] : b->count) * b->esize;
-    return b->list ? b->list[rank] : at;
-}
 
 /* What rank k of this unit sends to @to, and gets from @from: of cells. */
 uint64_t cell_sent(const struct gpu_plan *p, unsigned k, uint32_t to);
 uint64_t cell_got(const struct gpu_plan *p, unsigned k, uint32_t from);
-/* An all_to_all whose send and recv are one buffer, which is copied to scratch first. */
-bool cells_in_place(const struct gpu_plan *p, unsigned k);
 uint64_t cells_scratch(const struct gpu_plan *p);
 
 void plan_gather(const struct gpu_plan *p, uint32_t round, enum gpu_phase phase,
