@@ -22,7 +22,8 @@ libcommd_client_la_SOURCES = client/include/commd/commd.h client/lib/api/check.h
 	client/lib/device/device.c client/lib/device/device.h client/lib/device/driver.c \
 	client/lib/device/driver.h client/lib/device/failure.c \
 	client/lib/device/failure.h client/lib/device/flags.c client/lib/device/memory.h \
-	client/lib/device/message.c client/lib/device/staged.c client/lib/device/staged.h \
+	client/lib/device/landing.c client/lib/device/message.c client/lib/device/staged.c \
+	client/lib/device/staged.h \
 	client/lib/device/staging.c client/lib/device/announce.c \
 	client/lib/device/path.c client/lib/device/places.c client/lib/device/words.c \
 	client/lib/device/session.c client/lib/device/session.h \

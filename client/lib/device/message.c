@@ -4,28 +4,14 @@
  * progress thread begins the send when the copy is there (messages_go() in async/progress.c),
  * before any send to the same rank that was called later: message_behind().
  *
- * A receive is posted by the call, into the staging buffer. From there it goes
- *   on the stream that waits for it, behind a wait for done: of commd_run(), and of the first
- *     commd_work_wait_stream();
- *   if there is none by the time it has come, on a stream of the lander, a thread of its own.
- * One stream with waits for all receives would not do: a wait for a message that never comes would
- * hold up all later ones. Nor may the progress thread copy: see coll/gate.h. The driver may hold up
- * the lander; that delays only messages for which no stream waits.
+ * A receive is posted by the call, into the staging buffer. landing.c takes it from there.
  *
  * A message that this rank cannot do, mostly because there is no memory for it, takes its place
  * among the messages as declined (p2p.c): the other rank is told. Here the call has told of the
  * failure. */
 #include "client/lib/device/staged.h"
 
-#include <signal.h>
-
 enum { FLUSH_NAP_US = 200, FLUSH_LOOK = 50 };
-
-/* The host stores the word that no stream stores. */
-static void store_landed(const struct staged *st)
-{
-    atomic_store_explicit(st->gate.landed, st->gate.base + st->gate.pieces, memory_order_release);
-}
 
 /* ---- sends ----------------------------------------------------------------------------------- */
 
@@ -41,7 +27,7 @@ static void send_over(struct gate *gate, const struct commd_error *e)
 {
     struct staged *st = staged_of(gate);
 
-    store_landed(st);
+    landed_by_host(st);
     count_send(st, -1);
     staged_over(st, e, FAILURE_OWN);
 }
@@ -110,229 +96,28 @@ void messages_flush(struct device_group *dg)
     }
 }
 
-/* ---- the lander ------------------------------------------------------------------------------ */
-
-/* What has come goes into its buffer, on @s; the buffer is free once its own stream says so. */
-static int enqueue_landing(struct staged *st, cu_stream s)
-{
-    int r = staged_await(st, WORD_READY, 1, s);
-
-    if (!r && st->chunk)
-        r = staged_copy(st, st->to, (cu_ptr)(uintptr_t)st->chunk->p, st->bytes, s);
-    return r ? r : staged_write(st, WORD_LANDED, 1, s);
-}
-
-struct lander_stream {
-    struct lander_stream *next;
-    cu_context ctx;
-    cu_stream stream;
-};
-
-static int stream_for(struct lander_stream **all, const struct staged *st, cu_stream *ret_stream)
-{
-    struct lander_stream *l = *all;
-    cu_result r;
-
-    while (l && l->ctx != st->ctx)
-        l = l->next;
-    if (!l) {
-        l = calloc(1, sizeof *l);
-        if (!l)
-            return error_set(error_mine(), COMMD_E_NOMEM, st->name, "no memory for a stream");
-        r = driver(NULL)->stream_new(&l->stream, CU_STREAM_NON_BLOCKING);
-        if (r) {
-            free(l);
-            return driver_error(st->name, "cuStreamCreate", r);
-        }
-        l->ctx = st->ctx;
-        l->next = *all;
-        *all = l;
-    }
-    *ret_stream = l->stream;
-    return 0;
-}
-
-/* Is it the caller who enqueues the copy? Else it has been enqueued. */
-static bool landing_claim(struct staged *st)
-{
-    struct device *dev = st->dev;
-    bool mine;
-
-    pthread_mutex_lock(&dev->lander_lock);
-    mine = st->landing == LANDING_OPEN;
-    if (mine)
-        st->landing = LANDING_CLAIMED;
-    while (!mine && st->landing == LANDING_CLAIMED)
-        pthread_cond_wait(&dev->lander_cond, &dev->lander_lock);
-    pthread_mutex_unlock(&dev->lander_lock);
-    return mine;
-}
-
-static void landing_is_set(struct staged *st)
-{
-    struct device *dev = st->dev;
-
-    pthread_mutex_lock(&dev->lander_lock);
-    assert(st->landing == LANDING_CLAIMED);
-    st->landing = LANDING_SET;
-    pthread_cond_broadcast(&dev->lander_cond);
-    pthread_mutex_unlock(&dev->lander_lock);
-}
-
-static void land(struct lander_stream **all, struct staged *st)
-{
-    struct scope scope;
-    cu_stream s = NULL;
-    int r = scope_enter_context(st->name, st->ctx, &scope);
-
-    if (!r) {
-        r = stream_for(all, st, &s);
-        if (!r)
-            r = enqueue_landing(st, s);
-        scope_leave(&scope);
-    }
-    if (r)
-        atomic_store(&st->gate.lost, r);
-}
-
-static struct staged *next_landing(struct device *dev)
-{
-    struct staged *st = dev->landings;
-
-    if (!st)
-        return NULL;
-    dev->landings = st->next_landing;
-    if (!dev->landings)
-        dev->last_landing = &dev->landings;
-    return st;
-}
-
-static void *lander_main(void *arg)
-{
-    struct device *dev = arg;
-    struct lander_stream *streams = NULL;
-    struct staged *st;
-
-    pthread_mutex_lock(&dev->lander_lock);
-    for (;;) {
-        st = next_landing(dev);
-        if (!st && dev->lander_stop)
-            break;
-        if (!st) {
-            pthread_cond_wait(&dev->lander_cond, &dev->lander_lock);
-            continue;
-        }
-        pthread_mutex_unlock(&dev->lander_lock);
-        if (landing_claim(st)) {
-            land(&streams, st);
-            landing_is_set(st);
-        }
-        staged_unref(st);
-        pthread_mutex_lock(&dev->lander_lock);
-    }
-    pthread_mutex_unlock(&dev->lander_lock);
-    for (struct lander_stream *next; streams; streams = next) {
-        struct scope scope;
-
-        next = streams->next;
-        if (scope_enter_context("disconnect", streams->ctx, &scope) == 0) {
-            driver(NULL)->stream_free(streams->stream);
-            scope_leave(&scope);
-        }
-        free(streams);
-    }
-    return NULL;
-}
-
-static int lander_start(struct device *dev, const char *name)
-{
-    sigset_t all, old;
-    int r = 0;
-
-    pthread_mutex_lock(&dev->lander_lock);
-    if (!dev->lander_up) {
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &old);
-        r = pthread_create(&dev->lander, NULL, lander_main, dev);
-        pthread_sigmask(SIG_SETMASK, &old, NULL);
-        dev->lander_up = !r;
-    }
-    pthread_mutex_unlock(&dev->lander_lock);
-    return r ? error_set(error_mine(), COMMD_E_NOMEM, name, "%s: cannot start a thread: %s", name,
-                         strerror(r))
-             : 0;
-}
-
-void lander_stop(struct device *dev)
-{
-    if (!dev->lander_up)
-        return;
-    pthread_mutex_lock(&dev->lander_lock);
-    dev->lander_stop = true;
-    pthread_cond_broadcast(&dev->lander_cond);
-    pthread_mutex_unlock(&dev->lander_lock);
-    pthread_join(dev->lander, NULL);
-    dev->lander_up = false;
-}
-
 /* ---- receives -------------------------------------------------------------------------------- */
 
 static void recv_over(struct gate *gate, const struct commd_error *e)
 {
-    struct staged *st = staged_of(gate);
-    struct device *dev = st->dev;
-
-    pthread_mutex_lock(&dev->lander_lock);
-    if (st->landing == LANDING_OPEN && e) {
-        st->landing = LANDING_SET;
-        store_landed(st);
-    } else if (st->landing == LANDING_OPEN) {
-        atomic_fetch_add(&st->refs, 1);
-        *dev->last_landing = st;
-        dev->last_landing = &st->next_landing;
-        pthread_cond_broadcast(&dev->lander_cond);
-    }
-    pthread_mutex_unlock(&dev->lander_lock);
-    staged_over(st, e, FAILURE_OWN);
-}
-
-static int recv_wait_stream(struct gate *gate, void *stream)
-{
-    struct staged *st = staged_of(gate);
-    struct scope scope;
-    int r = scope_enter_known(st->name, stream, st->ctx, &scope);
-
-    if (r)
-        return r;
-    if (!landing_claim(st)) {
-        r = staged_await(st, WORD_LANDED, 1, stream);
-    } else {
-        r = staged_await(st, WORD_DONE, 1, stream);
-        if (!r)
-            r = enqueue_landing(st, stream);
-        if (r)
-            atomic_store(&gate->lost, r);
-        landing_is_set(st);
-    }
-    scope_leave(&scope);
-    return r;
+    landing_over(staged_of(gate), e);
+    staged_over(staged_of(gate), e, FAILURE_OWN);
 }
 
 static const struct gate_ops recv_ops = {
     .over = recv_over,
     .unref = gate_unref,
-    .wait_stream = recv_wait_stream,
+    .wait_stream = landing_wait_stream,
 };
 
 static int enqueue_recv(struct staged *st, const struct commd_op *op, bool wait)
 {
-    int r = staged_write(st, WORD_READY, 1, op->stream);
+    int r = wait ? 0 : lander_start(st->dev, st->name);
 
-    if (r || !wait)
-        return r ? r : lander_start(st->dev, st->name);
-    st->landing = LANDING_SET;
-    r = staged_await(st, WORD_DONE, 1, op->stream);
-    return r ? r : enqueue_landing(st, op->stream);
+    st->landing = LANDING_OPEN; /* nobody knows of it yet */
+    if (!r)
+        r = staged_write(st, WORD_READY, 1, op->stream);
+    return r || !wait ? r : landing_set_on(st, op->stream);
 }
 
 /* ---- both ------------------------------------------------------------------------------------ */
@@ -395,6 +180,7 @@ static int try_message(struct device_group *dg, const struct commd_op *op,
     st->quiet = !how->ret_work && !how->on_done;
     st->bytes = bytes;
     st->to = (cu_ptr)(uintptr_t)op->recv;
+    st->from = (cu_ptr)(uintptr_t)(st->chunk ? st->chunk->p : NULL);
     host.send = send && st->chunk ? st->chunk->p : NULL;
     host.recv = !send && st->chunk ? st->chunk->p : NULL;
     host.memory = COMMD_MEMORY_HOST;

@@ -6,10 +6,11 @@
  *   stream "up"       waits for done | copies the result to the caller's buffer | landed
  *   caller's stream   waits for landed: in commd_run(), in commd_work_wait_stream(), or never
  *
- * The call enqueues everything before the operation is queued in the group. No thread of libcommd
- * calls CUDA afterwards, and no host waits. If the caller's stream waits for a small operation, all
- * of its words and copies are on that stream. A long vector between nodes is cut into pieces: its
- * first steps travel while the rest is copied.
+ * The call enqueues all of that before the operation is queued in the group, and no host waits. If
+ * the caller's stream waits for a small operation, all of its words and copies are on that stream.
+ * Of a small one that is started the input is copied there, and the result lands by itself:
+ * landing.c. A long vector between nodes is cut into pieces: its first steps travel while the rest
+ * is copied.
  *
  * To the other ranks it is an operation of the group like any other. In the staging buffer it is in
  * place, wherever that is allowed, which halves the memory.
@@ -24,9 +25,10 @@
  * Why waits on streams do not block each other. All streams of a context share its hardware queues,
  * whatever their priority: 8, or CUDA_DEVICE_MAX_CONNECTIONS (doc/gpu.md). In a queue what was
  * enqueued first goes first, and all that a wait needs of this process was enqueued before the
- * wait. That is enough where all ranks use their groups in one order. A driver gives a new stream
- * the queue with the fewest streams: where a context has no more streams than queues, none shares
- * one, and any order will do.
+ * wait. That is enough where all ranks use their groups in one order. Small operations leave no
+ * wait for other ranks in streams of ours, so any order will do while the caller's streams share no
+ * queue. Large ones that are started do, in "up". A driver gives a new stream the queue with the
+ * fewest streams, so any order will do while the context has no more streams than queues.
  *
  * Who wakes me: no bell; the progress thread polls. What if a rank dies now: the operation fails,
  * done is stored all the same. What if the group is left: the same. If the caller's stream never
@@ -45,12 +47,6 @@ enum {
 };
 
 /* ---- what is in flight ----------------------------------------------------------------------- */
-
-void staged_unref(struct staged *st)
-{
-    if (st && atomic_fetch_sub(&st->refs, 1) == 1)
-        free(st);
-}
 
 void gate_unref(struct gate *gate)
 {
@@ -95,6 +91,18 @@ static const struct gate_ops collective_ops = {
     .over = collective_over,
     .unref = gate_unref,
     .wait_stream = collective_wait_stream,
+};
+
+static void small_over(struct gate *gate, const struct commd_error *e)
+{
+    landing_over(staged_of(gate), e);
+    collective_over(gate, e);
+}
+
+static const struct gate_ops small_ops = {
+    .over = small_over,
+    .unref = gate_unref,
+    .wait_stream = landing_wait_stream,
 };
 
 void staged_reap(struct device *dev)
@@ -307,32 +315,57 @@ static int enqueue_up(struct staged *st, const struct side_place *out, cu_stream
     return r ? r : staged_write(st, WORD_LANDED, gate->pieces, s);
 }
 
-/* In the caller's stream alone, or in ours. */
+/* Can a started operation do without streams of ours? Not if earlier ones have not landed in its
+ * buffers, behind which it would hold up the caller's stream. */
+static bool lands_by_itself(struct device_group *dg, const struct side_places *p,
+                            const struct side_place *in, const struct side_place *out)
+{
+    return p->bytes <= ONE_STREAM && !out->blocks && !dg->session && !staged_pending(dg, in) &&
+           !staged_pending(dg, out);
+}
+
+/* The result lands when it is there: landing.c. */
+static void leave_to_land(struct staged *st, const struct side_place *out)
+{
+    assert(st->gate.pieces == 1 && !out->blocks);
+    st->gate.ops = &small_ops;
+    st->landing = LANDING_OPEN;
+    st->to = (cu_ptr)(uintptr_t)out->base;
+    st->from = (cu_ptr)(uintptr_t)(out->n && st->chunk ? st->chunk->p + out->at : NULL);
+    st->bytes = out->bytes;
+}
+
 static int staged_enqueue(struct device_group *dg, struct staged *st, const struct commd_op *op,
                           const struct side_places *p, bool wait)
 {
     struct side_place none = {0};
     const struct side_place *in = p->send.n ? &p->send : gives(dg->group, op) ? &p->recv : &none;
     const struct side_place *out = gives(dg->group, op) ? &none : &p->recv;
+    bool small = !wait && lands_by_itself(dg, p, in, out);
     cu_stream down = op->stream, up = op->stream;
-    int r = 0;
+    int r = small ? lander_start(dg->dev, st->name) : 0;
 
-    if (!wait || p->bytes > ONE_STREAM) {
+    if (!r && !small && (!wait || p->bytes > ONE_STREAM)) {
         struct stream_lane *lane = NULL;
 
         r = stream_lane_from(dg, st->name, st->ctx, op->stream, &lane);
-        if (r)
-            return r;
-        down = lane->down;
-        up = lane->up;
+        if (!r) {
+            down = lane->down;
+            up = lane->up;
+        }
     }
-    r = staged_follow(dg, in, down);
+    if (!r)
+        r = staged_follow(dg, in, down);
     if (!r)
         r = announced_follow(dg, in, down);
     if (!r)
         r = enqueue_down(st, in, down);
-    if (!r)
+    if (!r && !small)
+        r = staged_follow(dg, out, up);
+    if (!r && !small)
         r = enqueue_up(st, out, up);
+    if (!r && small)
+        leave_to_land(st, out);
     side_span(out, &st->lo, &st->hi);
     return r || !wait || up == op->stream
                ? r

@@ -17,7 +17,7 @@ struct device {
     size_t lent_limit;            /* COMMD_DEVICE_ARENA */
     struct staged *first, **last; /* in flight: referenced, in the order of the calls */
 
-    /* the lander: see message.c */
+    /* the lander: see landing.c */
     pthread_mutex_t lander_lock; /* also of each staged.landing; held for moments only */
     pthread_cond_t lander_cond;
     pthread_t lander;
@@ -76,9 +76,9 @@ static inline void path_lost(struct device_group *dg)
 /* A stream may wait for what has landed only behind the copy that lands: they may share a hardware
  * queue. */
 enum staged_landing {
+    LANDING_SET,     /* it is enqueued, or there is none to come */
     LANDING_OPEN,    /* nobody has enqueued it */
     LANDING_CLAIMED, /* a thread is about to */
-    LANDING_SET,     /* it is enqueued, or there is none to come */
 };
 
 struct staged {
@@ -94,15 +94,21 @@ struct staged {
     const char *name;
     bool touched; /* something of it was enqueued */
     bool quiet;   /* no work tells of a failure */
-    /* of a message */
-    enum staged_landing landing; /* of a receive: the copy into its buffer */
-    cu_ptr to;
+    /* of what lands by itself: landing.c */
+    enum staged_landing landing;
+    cu_ptr to, from; /* from 0: nothing is copied */
     size_t bytes;
 };
 
 static inline struct staged *staged_of(struct gate *gate)
 {
     return container_of(gate, struct staged, gate);
+}
+
+static inline void staged_unref(struct staged *st)
+{
+    if (st && atomic_fetch_sub(&st->refs, 1) == 1)
+        free(st);
 }
 
 /* How the end of an operation is told. */
@@ -150,8 +156,7 @@ int staged_begin(struct device_group *dg, const struct commd_op *op, const struc
 
 /* A new operation in flight, in the current context: with a slot, and @bytes of staging. */
 int staged_new(struct device_group *dg, const char *name, size_t bytes, struct staged **ret_staged);
-void staged_unref(struct staged *st);
-void gate_unref(struct gate *gate); /* the same, by its gate */
+void gate_unref(struct gate *gate); /* staged_unref(), by its gate */
 /* The operation was not queued after all: lets all streams go on. */
 void staged_drop(struct staged *st);
 /* Operations that are not in flight any more give back what they hold. */
@@ -173,8 +178,6 @@ int staged_write(struct staged *st, enum staged_word word, uint32_t pieces, cu_s
 int staged_await(struct staged *st, enum staged_word word, uint32_t pieces, cu_stream s);
 /* @stream waits for all pieces of @word, in the context of the operation; staged.c. */
 int staged_wait_stream(struct staged *st, enum staged_word word, cu_stream stream);
-/* @s waits for earlier operations of the group that write to @in, until they have landed. */
-int staged_follow(struct device_group *dg, const struct side_place *in, cu_stream s);
 
 /* ---- message.c ------------------------------------------------------------------------------- */
 
@@ -184,6 +187,24 @@ int message_start(struct device_group *dg, const struct commd_op *op, int gpu,
 int message_behind(struct device_group *dg, const struct commd_op *op, const struct telling *how);
 /* Waits for sends without a work; see device_group_flush(). */
 void messages_flush(struct device_group *dg);
+
+/* ---- landing.c ------------------------------------------------------------------------------- */
+
+/* Before something is to land by itself. 0 or COMMD_E_*. */
+int lander_start(struct device *dev, const char *name);
 void lander_stop(struct device *dev);
+/* It lands on @s, which waits for it: in its call. */
+int landing_set_on(struct staged *st, cu_stream s);
+/* The host's part has ended, with @e if not NULL: it lands on the stream that has said so, else by
+ * the lander. */
+void landing_over(struct staged *st, const struct commd_error *e);
+/* @stream goes on when it has landed; in its context. */
+int landing_follow(struct staged *st, cu_stream stream);
+int landing_wait_stream(struct gate *gate, void *stream); /* a gate's wait_stream */
+/* The host stores the word that no stream stores. */
+void landed_by_host(const struct staged *st);
+/* @s waits for earlier operations of the group that write to @in, until they have landed. */
+int staged_follow(struct device_group *dg, const struct side_place *in, cu_stream s);
+bool staged_pending(struct device_group *dg, const struct side_place *side); /* are there such? */
 
 #endif

@@ -91,21 +91,6 @@ int announced_land(const struct announced *a, cu_stream s)
 
 /* ---- what comes before ----------------------------------------------------------------------- */
 
-int staged_follow(struct device_group *dg, const struct side_place *in, cu_stream s)
-{
-    struct device *dev = dg->dev;
-    uintptr_t lo, hi;
-    int r = 0;
-
-    side_span(in, &lo, &hi);
-    pthread_mutex_lock(&dev->lock);
-    for (struct staged *o = dev->first; o && !r; o = o->next)
-        if (o->group == dg && o->lo < hi && lo < o->hi && !gate_landed(&o->gate))
-            r = staged_await(o, WORD_LANDED, o->gate.pieces, s);
-    pthread_mutex_unlock(&dev->lock);
-    return r;
-}
-
 /* Slots change under both locks: one is enough here. */
 static int follow_locked(const struct session *s, const struct device_group *dg, uint64_t before,
                          bool landing, const struct side_place *in, cu_stream stream)

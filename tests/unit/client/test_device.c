@@ -188,13 +188,15 @@ static void calls_return_before_their_input_is_there(void **state)
         gpu_free(x[k]);
 }
 
-/* There are as many hardware queues as streams. */
+/* All streams share a hardware queue. */
 static void what_waits_for_other_ranks_holds_up_no_other_stream(void **state)
 {
     struct commd_work *w[2];
     int32_t *x[2];
-    cu_stream s = gpu_stream();
+    cu_stream s;
 
+    setenv("FAKECUDA_QUEUES", "1", 1);
+    s = gpu_stream();
     for (unsigned k = 0; k < 2; k++) {
         struct commd_op op;
 
@@ -209,9 +211,9 @@ static void what_waits_for_other_ranks_holds_up_no_other_stream(void **state)
         assert_all(x[k], N, 2);
         gpu_free(x[k]);
     }
+    unsetenv("FAKECUDA_QUEUES");
 }
 
-/* Two ranks are one process here: two groups of a rank have four streams. */
 static void groups_may_be_used_in_different_order(void **state)
 {
     struct gpu_ranks *beside = gpu_ranks_beside(ranks);
@@ -219,7 +221,7 @@ static void groups_may_be_used_in_different_order(void **state)
     int32_t *x[4];
     cu_stream s;
 
-    setenv("FAKECUDA_QUEUES", "16", 1);
+    setenv("FAKECUDA_QUEUES", "1", 1);
     s = gpu_stream();
     for (unsigned i = 0; i < 4; i++) { /* rank 0: this group, the other one; rank 1: vice versa */
         struct gpu_ranks *in = i == 0 || i == 3 ? ranks : beside;
@@ -236,6 +238,38 @@ static void groups_may_be_used_in_different_order(void **state)
     }
     unsetenv("FAKECUDA_QUEUES");
     gpu_ranks_free(beside);
+}
+
+/* The first result must not land behind the second one, for which a stream waits. */
+static void results_land_in_the_order_of_calls(void **state)
+{
+    int32_t *in[2][2], *out[2];
+    struct commd_work *w[2][2];
+    cu_stream s = gpu_stream();
+
+    for (unsigned k = 0; k < 2; k++) {
+        out[k] = gpu_ints(N, 0);
+        for (unsigned i = 0; i < 2; i++) {
+            struct commd_op op;
+
+            in[k][i] = gpu_ints(N, 1 + (int32_t)i);
+            op = reduce_op(out[k], N, s);
+            op.send = in[k][i];
+            w[k][i] = start(k, &op);
+        }
+    }
+    for (unsigned k = 0; k < 2; k++) {
+        assert_int_equal(commd_work_wait_stream(w[k][1], s), 0);
+        for (unsigned i = 0; i < 2; i++)
+            assert_int_equal(finish(w[k][i]), 0);
+    }
+    assert_true(gpu_passes(s));
+    for (unsigned k = 0; k < 2; k++) {
+        assert_all(out[k], N, 4);
+        gpu_free(out[k]);
+        gpu_free(in[k][0]);
+        gpu_free(in[k][1]);
+    }
 }
 
 /* The host's second operation is behind the GPU's first. */
@@ -392,9 +426,10 @@ static void *leave_main(void *arg)
 /* Streams of ours are freed in their context, whatever the caller has. */
 static void a_thread_without_a_context_may_leave(void **state)
 {
-    int32_t *x = gpu_ints(N, 1);
+    enum { LARGE = 1 << 19 }; /* small ones need no streams of ours */
+    int32_t *x = gpu_ints(LARGE, 1);
     cu_stream s = gpu_stream(), ours;
-    struct commd_op op = reduce_op(x, N, s);
+    struct commd_op op = reduce_op(x, LARGE, s);
     struct commd_work *w = start(0, &op);
     pthread_t thread;
 
@@ -1075,6 +1110,7 @@ int main(void)
         TEST(calls_return_before_their_input_is_there),
         TEST(what_waits_for_other_ranks_holds_up_no_other_stream),
         TEST(groups_may_be_used_in_different_order),
+        TEST(results_land_in_the_order_of_calls),
         TEST(host_operations_keep_their_place),
         TEST(messages_keep_their_order),
         TEST(a_message_lands),
