@@ -27,14 +27,22 @@ static void send_over(struct gate *gate, const struct commd_error *e)
 {
     struct staged *st = staged_of(gate);
 
+    staged_over(st, e, FAILURE_OWN);
     landed_by_host(st);
     count_send(st, -1);
-    staged_over(st, e, FAILURE_OWN);
 }
 
 static int send_wait_stream(struct gate *gate, void *stream)
 {
-    return staged_wait_stream(staged_of(gate), WORD_DONE, stream);
+    struct staged *st = staged_of(gate);
+    struct scope scope;
+    int r = scope_enter_known(st->name, stream, st->ctx, &scope);
+
+    if (r)
+        return r;
+    r = staged_await(st, WORD_DONE, 1, stream);
+    scope_leave(&scope);
+    return r;
 }
 
 static const struct gate_ops send_ops = {
@@ -100,8 +108,8 @@ void messages_flush(struct device_group *dg)
 
 static void recv_over(struct gate *gate, const struct commd_error *e)
 {
-    landing_over(staged_of(gate), e);
     staged_over(staged_of(gate), e, FAILURE_OWN);
+    landing_over(staged_of(gate), e);
 }
 
 static const struct gate_ops recv_ops = {

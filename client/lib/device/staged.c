@@ -68,39 +68,11 @@ void staged_over(struct staged *st, const struct commd_error *e, enum failure_st
 static void collective_over(struct gate *gate, const struct commd_error *e)
 {
     staged_over(staged_of(gate), e, FAILURE_SHARED);
-}
-
-int staged_wait_stream(struct staged *st, enum staged_word word, cu_stream stream)
-{
-    struct scope scope;
-    int r = scope_enter_known(st->name, stream, st->ctx, &scope);
-
-    if (r)
-        return r;
-    r = staged_await(st, word, st->gate.pieces, stream);
-    scope_leave(&scope);
-    return r;
-}
-
-static int collective_wait_stream(struct gate *gate, void *stream)
-{
-    return staged_wait_stream(staged_of(gate), WORD_LANDED, stream);
+    landing_over(staged_of(gate), e); /* the staging buffer may be another one's then */
 }
 
 static const struct gate_ops collective_ops = {
     .over = collective_over,
-    .unref = gate_unref,
-    .wait_stream = collective_wait_stream,
-};
-
-static void small_over(struct gate *gate, const struct commd_error *e)
-{
-    landing_over(staged_of(gate), e);
-    collective_over(gate, e);
-}
-
-static const struct gate_ops small_ops = {
-    .over = small_over,
     .unref = gate_unref,
     .wait_stream = landing_wait_stream,
 };
@@ -328,7 +300,6 @@ static bool lands_by_itself(struct device_group *dg, const struct side_places *p
 static void leave_to_land(struct staged *st, const struct side_place *out)
 {
     assert(st->gate.pieces == 1 && !out->blocks);
-    st->gate.ops = &small_ops;
     st->landing = LANDING_OPEN;
     st->to = (cu_ptr)(uintptr_t)out->base;
     st->from = (cu_ptr)(uintptr_t)(out->n && st->chunk ? st->chunk->p + out->at : NULL);

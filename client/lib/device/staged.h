@@ -176,8 +176,6 @@ int staged_copy(struct staged *st, cu_ptr to, cu_ptr from, size_t bytes, cu_stre
 enum staged_word { WORD_READY, WORD_DONE, WORD_LANDED };
 int staged_write(struct staged *st, enum staged_word word, uint32_t pieces, cu_stream s);
 int staged_await(struct staged *st, enum staged_word word, uint32_t pieces, cu_stream s);
-/* @stream waits for all pieces of @word, in the context of the operation; staged.c. */
-int staged_wait_stream(struct staged *st, enum staged_word word, cu_stream stream);
 
 /* ---- message.c ------------------------------------------------------------------------------- */
 
