@@ -80,7 +80,8 @@ endif
 pkglibexec_PROGRAMS += transport/commd-gpu
 dist_man_MANS += transport/gpu/commd-gpu.8
 transport_commd_gpu_SOURCES = \
-	transport/gpu/gpu.h transport/gpu/gpu_agree.c transport/gpu/gpu_attach.c \
+	transport/gpu/gpu.h transport/gpu/gpu_op.h transport/gpu/gpu_agree.c \
+	transport/gpu/gpu_attach.c \
 	transport/gpu/gpu_comm.c transport/gpu/gpu_control.c transport/gpu/gpu_device.c \
 	transport/gpu/gpu_group.c transport/gpu/gpu_jobs.c transport/gpu/gpu_launch.c \
 	transport/gpu/gpu_lend.c transport/gpu/gpu_main.c transport/gpu/gpu_memory.c \

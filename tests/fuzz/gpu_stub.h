@@ -5,7 +5,7 @@
 #ifndef COMMD_FUZZ_GPU_STUB_H
 #define COMMD_FUZZ_GPU_STUB_H
 
-#include "transport/gpu/gpu.h"
+#include "transport/gpu/gpu_op.h"
 
 enum {
     STUB_DEVICES = 2,

@@ -8,7 +8,7 @@
  * A member that leaves or dies breaks the group for what has not been launched: the pending and
  * later operations of the other members end, and name it. The group is freed with its last member,
  * when its last operation has left the streams. */
-#include "transport/gpu/gpu.h"
+#include "transport/gpu/gpu_op.h"
 
 #include <stdio.h>
 

@@ -15,7 +15,7 @@
  * What if NCCL fails, or stands still for --timeout: gpu_nccl.c aborts the communicator, and the
  * group is broken. The part of the operation that is on the streams by then gets its end there all
  * the same: the streams pass it when the abort has ended what hangs. */
-#include "transport/gpu/gpu.h"
+#include "transport/gpu/gpu_op.h"
 
 #include <stdio.h>
 

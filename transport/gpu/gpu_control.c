@@ -1,6 +1,6 @@
 /* gpu_control.c - commd's socket: it says whose sessions there are, and is told of the GPUs. What
  * commd says is believed, as in commd-engine. */
-#include "transport/gpu/gpu.h"
+#include "transport/gpu/gpu_op.h"
 
 #include <poll.h>
 #include <stdio.h>

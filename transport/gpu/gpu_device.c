@@ -12,7 +12,7 @@
  *
  * An error of a device is sticky: nothing that the device did can be trusted, and only a new
  * process gets a new context. So the error ends this process; clients see their sockets end. */
-#include "transport/gpu/gpu.h"
+#include "transport/gpu/gpu_op.h"
 
 #include <stdio.h>
 

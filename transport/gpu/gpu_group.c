@@ -14,7 +14,7 @@
  *
  * A member that dies: gpu_attach.c breaks the group. What is FLYING goes on, in memory that stays
  * mapped until it has landed. */
-#include "transport/gpu/gpu.h"
+#include "transport/gpu/gpu_op.h"
 
 #include <stdio.h>
 

@@ -4,7 +4,7 @@
  * ends on a stream with one call, which writes the done words of all members on that GPU, and our
  * own number behind them. The results are written before: a done word that was seen says
  * that the operation has succeeded, for a device that fails writes none. */
-#include "transport/gpu/gpu.h"
+#include "transport/gpu/gpu_op.h"
 
 #include "shm/util/wait.h"
 

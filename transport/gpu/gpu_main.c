@@ -14,7 +14,7 @@
  * with it; a SIGKILL at any moment harms nobody else. */
 #include "config.h"
 
-#include "transport/gpu/gpu.h"
+#include "transport/gpu/gpu_op.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -18,7 +18,7 @@
  *
  * An abort that is under way may wait for what only another one ends. So it has its full time again
  * when another one begins. */
-#include "transport/gpu/gpu.h"
+#include "transport/gpu/gpu_op.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -11,7 +11,7 @@
  *
  * A session that breaks the rules is closed with one line in the log. Its pending operations end
  * for the other ranks as if its process had died. */
-#include "transport/gpu/gpu.h"
+#include "transport/gpu/gpu_op.h"
 
 #include <fcntl.h>
 #include <stdarg.h>

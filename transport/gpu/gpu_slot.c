@@ -9,7 +9,7 @@
  * A slot is free again when its operation has ended here, which can be a little later than the
  * client sees the end: what is announced meanwhile stays where it is. So SESSION_SLOTS operations
  * of a session are kept at most, and as many counts as fit into its region. */
-#include "transport/gpu/gpu.h"
+#include "transport/gpu/gpu_op.h"
 
 #include "shm/gpu/able.h"
 

@@ -1,6 +1,6 @@
 /* gpu_user.c - the users of commd-gpu, and what each has of the GPUs: gpu_share.c decides for one
  * GPU, and here an operation asks all on which it works. */
-#include "transport/gpu/gpu.h"
+#include "transport/gpu/gpu_op.h"
 
 #include "shm/util/wait.h"
 

@@ -3,7 +3,7 @@
 #ifndef COMMD_GPU_WIRE_H
 #define COMMD_GPU_WIRE_H
 
-#include "transport/gpu/gpu.h"
+#include "transport/gpu/gpu_op.h"
 
 /* What a node says when its inputs of an operation are there. */
 struct wire_ready {

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "transport/gpu/gpu.h"
+#include "transport/gpu/gpu_op.h"
 
 enum { LIMIT_MS = 1000, DEVICES = 4 };
 
