@@ -1,6 +1,6 @@
-/* fair.c - see fair.h. Times are bytes times SCALE / weight, and wrap: only differences count, of
- * which the largest is that of the largest message times the number of those who send. Who is not
- * listed may have a time that is older than half of the range, or none at all: fair_return(). */
+/* fair.c - see fair.h. Times are bytes times SCALE / weight, and wrap: only differences count. The
+ * largest difference is that of the largest message times the number of nodes in the queue. A node
+ * that is not listed may have a time that is older than half of the range: fair_return(). */
 #include "transport/schedule/fair.h"
 
 enum { SCALE = FAIR_WEIGHT_MAX };
@@ -13,6 +13,7 @@ static bool later(uint64_t a, uint64_t b)
 
 static uint64_t span(const struct fair_node *n, size_t bytes)
 {
+    assert(n->weight > 0 && n->weight <= FAIR_WEIGHT_MAX);
     return (uint64_t)bytes * SCALE / n->weight;
 }
 
@@ -26,6 +27,7 @@ void fair_init(struct fair *f, size_t keep)
 
 void fair_most(struct fair *f, uint64_t bytes)
 {
+    assert(bytes > 0 && bytes <= INT64_MAX / SCALE);
     f->ahead = bytes * SCALE;
 }
 
@@ -45,6 +47,7 @@ static void fair_insert(struct fair *f, struct fair_node *n)
 {
     struct fair_node *at = TAILQ_FIRST(&f->list);
 
+    assert(!n->listed);
     n->listed = true;
     if (at && later(at->time, n->time)) {
         TAILQ_INSERT_HEAD(&f->list, n, link);
@@ -61,6 +64,7 @@ static void fair_insert(struct fair *f, struct fair_node *n)
 /* It sends again, or for the first time. What seems far ahead is old. */
 static void fair_return(const struct fair *f, struct fair_node *n)
 {
+    assert(!n->listed);
     if (later(f->time, n->time + f->keep) || later(n->time, f->time + f->ahead))
         n->time = f->time;
 }
@@ -77,6 +81,7 @@ void fair_leave(struct fair *f, struct fair_node *n)
 {
     if (!n->listed)
         return;
+    assert(!TAILQ_EMPTY(&f->list));
     TAILQ_REMOVE(&f->list, n, link);
     n->listed = false;
 }
@@ -110,6 +115,7 @@ void fair_charge(struct fair *f, struct fair_node *n, size_t bytes)
         f->time = begin;
     fair_leave(f, n);
     n->time += span(n, bytes);
+    assert(!n->listed);
     if (listed)
         fair_insert(f, n);
 }

@@ -1,22 +1,23 @@
 /* fair.h - who is next where several want to send: start-time fair queueing (Goyal, Vin, Cheng
  * 1996). Pure.
  *
- * Each who sends (a node of the queue) has a time of its own, which goes on with what it sends: by
- * bytes divided by its weight. Who has something to send stands in the queue, and the one with the
- * least time is next; so bytes follow the weights, whatever the sizes of the messages, to within a
- * message of each. The queue has a time too: that of the last who was first. Who comes back after a
- * pause begins there: a pause saves nothing up, and nobody waits for longer than the others take
- * for one message each.
+ * Each sender is a node of a queue, and has a time, which goes on with what it sends: by bytes
+ * divided by its weight. A node that has something to send is listed, and the listed node with the
+ * least time is next. So bytes follow the weights, whatever the sizes of the messages, to within a
+ * message of each node. The queue has a time too: that of the last node that was next. A node that
+ * comes back after a pause begins at the queue's time: a pause saves nothing up, and no node waits
+ * for longer than the others take for one message each.
  *
- * A queue may forgive short pauses: who was away while those of usual weight sent no more than
- * @keep bytes goes on with its own time, before the others, until it has what it missed. So jobs
- * that do one operation after another keep their shares, though they have nothing to send in
- * between. Nothing is held back for who is away, and who was away for longer has missed nothing.
- *
- * Levels: what stands in the queue may have a queue of its own, of groups in a user. */
+ * A queue may forgive short pauses: a node that was away while those of usual weight sent no more
+ * than @keep bytes goes on with its own time, before the others, until it has what it missed. So
+ * jobs that do one operation after another keep their shares, though they have nothing to send in
+ * between. Nothing is held back for a node that is away; one that was away for longer has missed
+ * nothing. A node may have a queue of its own: a user has one of groups. */
 #ifndef COMMD_FAIR_H
 #define COMMD_FAIR_H
 
+#undef NDEBUG /* what is asserted here is cheap: it holds in every build */
+#include <assert.h>
 #include <sys/queue.h>
 
 #include "shm/util/base.h"
@@ -41,21 +42,21 @@ struct fair {
 
 /* @keep: bytes; 0: no pause is forgiven. */
 void fair_init(struct fair *f, size_t keep);
-/* So much is sent at a time at most, instead of 1 GiB; what is beyond that may be forgotten. */
+/* No message has more than @bytes (unless told 1 GiB); what is beyond may be forgotten. */
 void fair_most(struct fair *f, uint64_t bytes);
 void fair_node_init(struct fair_node *n, uint32_t weight);
 void fair_node_weigh(struct fair_node *n, uint32_t weight); /* from now on */
-/* It has something to send. Nothing, if it is listed already. */
+/* @n has something to send. Does nothing if @n is listed already. */
 void fair_enter(struct fair *f, struct fair_node *n);
-/* It has nothing to send any more. Nothing, if it is not listed. */
+/* @n has nothing to send any more. Does nothing if @n is not listed. */
 void fair_leave(struct fair *f, struct fair_node *n);
-/* Who is next; NULL: nobody. */
+/* The node that is next; NULL: none is listed. */
 struct fair_node *fair_first(const struct fair *f);
-/* Does nobody who stands in the queue come before it, listed or not? */
+/* Would no listed node come before @n, which may be listed or not? */
 bool fair_may(const struct fair *f, const struct fair_node *n);
-/* It sends so many bytes, being the first or not, listed or not. */
+/* @n sends so many bytes; it may be listed or not, and next or not. */
 void fair_charge(struct fair *f, struct fair_node *n, size_t bytes);
-/* Has it sent no more than @bytes beyond its share? One who sends little always has. */
+/* Has @n sent no more than @bytes beyond its share? */
 bool fair_modest(const struct fair *f, const struct fair_node *n, size_t bytes);
 
 #endif

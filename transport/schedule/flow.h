@@ -6,9 +6,9 @@
  * to slow its sender down. So it says how many steps it is through with (it has passed them), and
  * the sender has credit for FLOW_CREDIT steps beyond that.
  *
- * Why nobody waits for ever: look at the first step that not all nodes are through with. All have
- * passed the steps before it, or have said so of all but the last FLOW_TELL - 1 of them. So every
- * node may send in this step. What is said waits for nothing itself.
+ * Why nobody waits for ever: look at the first step that not all nodes are through with. All nodes
+ * have passed the steps before it, and have said so of all but the last FLOW_TELL - 1 of them. So
+ * every node may send in this step. A message that says so waits for nothing itself.
  *
  * No credit goes from one operation to the next. The consistency check is a round of all nodes:
  * whoever is through with that of an operation knows that all others are through with the operation
@@ -20,6 +20,9 @@
  * sender what it has passed, so a sender that keeps the rule is never refused. */
 #ifndef COMMD_FLOW_H
 #define COMMD_FLOW_H
+
+#undef NDEBUG /* what is asserted here is cheap: it holds in every build */
+#include <assert.h>
 
 #include "shm/util/base.h"
 

@@ -1,16 +1,18 @@
 /* schedule.h - which node sends what to whom, in which order. Pure functions: no clock, no
- * I/O, no allocation; engine, tests and simulator share them. Which operation takes which of them
- * is in its plan (shm/model/plan.h).
+ * I/O, no allocation. The plan of an operation says which schedule it takes (shm/model/plan.h).
  *
  * A schedule is a list of moves for one node. Data are divided into @nodes segments, in node
- * order (a broadcast has one segment). In each move the node may send a run of segments to
- * one node and receive a run from one node; the move index of the sender is carried with each
- * message and matched with recv_tag. A move may start once the receive of the move before it
- * has been applied; in an independent schedule (sched_independent) all sends may start at once.
- * In those, data are divided by (from, to): send_lo names the node that it is for, recv_lo the
- * node that it is from. */
+ * order (a broadcast has one segment). In each move the node may send a run of segments to one
+ * node and receive a run from one node. Each message carries the index of the move in which it was
+ * sent; the receiver compares it with recv_tag. A move may start once the receive of the move
+ * before it has been applied. In an independent schedule (sched_independent) all sends may start at
+ * once; there data are divided by sender and receiver: send_lo is the node that the data are for,
+ * recv_lo the node that they are from. */
 #ifndef COMMD_SCHEDULE_H
 #define COMMD_SCHEDULE_H
+
+#undef NDEBUG /* what is asserted here is cheap: it holds in every build */
+#include <assert.h>
 
 #include "shm/model/sched.h"
 #include "shm/util/base.h"
@@ -36,8 +38,8 @@ unsigned sched_len(enum sched_kind kind, unsigned nodes, unsigned me, unsigned r
 struct sched_move sched_move(enum sched_kind kind, unsigned nodes, unsigned me, unsigned root,
                              unsigned i);
 bool sched_independent(enum sched_kind kind);
-/* Can a node be through with its moves before all others have begun? Else it has something of all
- * of them by then, directly or not; of an exchange, if it has a message for each pair. */
+/* Can a node end its moves before all others have begun theirs? If not, it has received something
+ * of every other node by then, directly or not. (An exchange: if no message of it is empty.) */
 bool sched_one_way(enum sched_kind kind);
 
 #endif

@@ -1,22 +1,15 @@
 /* schedule_direct.c - data that are for one node only go there in one message.
  *
- * Model. Who receives from everybody must not be sent to by everybody at once, so in move s of an
- * exchange node m sends to m+1+s and receives from m-1-s (modulo N): in each move every node has
- * one sender and one receiver (the pairwise exchange of Thakur, Rabenseifner, Gropp 2005, for any
- * node count). A gathering and a scattering are the root's column and row of it. */
+ * Model. Not all nodes should send to one node at the same time. So in move s of an exchange node m
+ * sends to m+1+s and receives from m-1-s (modulo N): in each move every node has one sender and one
+ * receiver (the pairwise exchange of Thakur, Rabenseifner, Gropp 2005, for any node count). Seen as
+ * a table of senders and receivers, a gathering is the root's column of it, a scattering its row.
+ */
 #include "transport/schedule/schedule_priv.h"
-
-/* How many nodes @node lies behind @root: 0 for the root itself. */
-static unsigned behind(unsigned node, unsigned root, unsigned nodes)
-{
-    return (node + nodes - root) % nodes;
-}
 
 unsigned sched_direct_len(enum sched_kind kind, unsigned nodes, unsigned me, unsigned root)
 {
-    if (kind == SCHED_EXCHANGE || me == root)
-        return nodes - 1;
-    return 1;
+    return kind == SCHED_EXCHANGE || me == root ? nodes - 1 : 1;
 }
 
 static void send_to(struct sched_move *mv, unsigned node)
@@ -40,18 +33,17 @@ struct sched_move sched_direct_move(enum sched_kind kind, unsigned nodes, unsign
     struct sched_move mv = sched_no_move();
     unsigned after = (me + 1 + i) % nodes, before = (me + nodes - 1 - i) % nodes;
 
+    assert(i + 1 < nodes && after != me);
     if (kind == SCHED_EXCHANGE) {
         send_to(&mv, after);
         recv_from(&mv, before, i);
     } else if (kind == SCHED_TO_ROOT) {
-        if (me == root)
-            recv_from(&mv, after, 0);
-        else
-            send_to(&mv, root);
+        me == root ? recv_from(&mv, after, 0) : send_to(&mv, root);
     } else if (me == root) {
         send_to(&mv, after);
     } else {
-        recv_from(&mv, root, behind(me, root, nodes) - 1);
+        assert(i == 0 && me != root);
+        recv_from(&mv, root, (me + nodes - root) % nodes - 1);
     }
     return mv;
 }

@@ -1,9 +1,9 @@
 /* schedule_rd.c - recursive doubling: log2(N) rounds for small payloads; and vector halving by the
  * same rounds for large ones.
  *
- * Model. Let P be the largest power of two not above N, and R = N - P. In the fold, each of
- * the nodes 0, 2, .., 2R-2 hands what it has to its right neighbour and then waits; the P
- * remaining nodes are the participants, numbered 0..P-1 in node order:
+ * Model. Let P be the largest power of two not above N, and R = N - P. In the fold, each of the
+ * nodes 0, 2, .., 2R-2 hands what it has to its right neighbour, its stand-in, and then waits; the
+ * P remaining nodes are the participants, numbered 0..P-1 in node order:
  *
  *     node          0 1   2 3   4   5   6          N = 7, P = 4, R = 3
  *     participant    0     1     2*  ..            (* node 5 for the pair 4, 5; node 6 is 3)
@@ -17,23 +17,22 @@
  *     tree on every node, and results have identical bits everywhere.
  *
  * A reduction to a root follows the same rounds, but only the messages of the binomial tree towards
- * the root's participant carry data: in round k those whose number differs from it in bit k and
- * agrees in the lower ones hand over what they hold. The association stays the same.
+ * the root's participant carry data: in round k a participant hands over what it holds if its
+ * number differs from the root's in bit k and agrees with it in the lower bits.
  *
  * A halving all-reduce (Rabenseifner 2004) divides the data among the participants: in round k the
  * two hold the same run of segments, and each hands over the half that the other one keeps.
  * Afterwards each holds its share of the result, and the rounds are gone through backwards to pass
  * the shares on. So a node sends 2(P-1)/P of the data, as in a ring, but in 2 log2(P) messages, and
- * the largest of them to its neighbours. A folded pair hands over everything, twice. The
- * association stays the same.
+ * the largest of them to its neighbours. A folded pair hands over everything, twice.
  *
  * A halving reduce-scatter is the all-gather backwards: the rounds come in falling order, in each
  * the two hand over what the other one would hold before that round, and a stand-in gives back its
- * neighbour's segment.
+ * neighbour's segment. In all of these the association stays the same.
  *
- * Every message is sent even when it carries nothing (a broadcast's non-holders): after the
- * last round each node has heard from all, which is what makes doubling the consistency check at
- * the start of an operation. */
+ * Every message is sent even when it carries nothing (as in a broadcast those of nodes that have
+ * nothing yet): so after the last round each node has heard from all others, and doubling can be
+ * the consistency check at the start of an operation. */
 #include "transport/schedule/schedule_priv.h"
 
 struct rd {
@@ -56,16 +55,17 @@ static struct rd rd_of(unsigned nodes, unsigned me, unsigned root)
         rd.rounds++;
     }
     rd.folded = nodes - rd.participants;
+    assert(rd.folded < rd.participants);
     return rd;
 }
 
-/* True for the nodes that only hand in and get back. */
+/* Does @node only hand in what it has, and get the result back? */
 static bool rd_waits(const struct rd *rd, unsigned node)
 {
     return node < 2 * rd->folded && node % 2 == 0;
 }
 
-/* True for the nodes that stand in for their left neighbour. */
+/* Does @node stand in for its left neighbour? */
 static bool rd_stands_in(const struct rd *rd, unsigned node)
 {
     return node < 2 * rd->folded && node % 2 == 1;
@@ -73,17 +73,20 @@ static bool rd_stands_in(const struct rd *rd, unsigned node)
 
 static unsigned rd_participant(const struct rd *rd, unsigned node)
 {
+    assert(node < rd->nodes);
     return node < 2 * rd->folded ? node / 2 : node - rd->folded;
 }
 
 static unsigned rd_node(const struct rd *rd, unsigned participant)
 {
+    assert(participant < rd->participants);
     return participant < rd->folded ? 2 * participant + 1 : participant + rd->folded;
 }
 
 /* First node of the run that starts with participant @v; for v == P it is N. */
 static unsigned rd_first_node(const struct rd *rd, unsigned v)
 {
+    assert(v <= rd->participants);
     return v < rd->folded ? 2 * v : v + rd->folded;
 }
 
@@ -93,6 +96,7 @@ static struct rd_run rd_held(const struct rd *rd, unsigned v, unsigned k)
     unsigned first = v >> k << k;
     unsigned lo = rd_first_node(rd, first);
 
+    assert(k <= rd->rounds);
     return (struct rd_run){lo, rd_first_node(rd, first + (1u << k)) - lo};
 }
 
@@ -101,6 +105,7 @@ static struct rd_run rd_share(const struct rd *rd, unsigned v, unsigned k)
 {
     unsigned first = 0, parts = rd->participants >> k, lo;
 
+    assert(v < rd->participants && k <= rd->rounds);
     for (unsigned i = 0; i < k; i++)
         first += (v >> i & 1) * (rd->participants >> (i + 1));
     lo = first * rd->nodes / rd->participants;
@@ -166,6 +171,7 @@ static struct sched_move rd_waiter_move(enum sched_kind kind, const struct rd *r
 {
     struct sched_move mv = sched_no_move();
 
+    assert(rd_waits(rd, rd->me) && i < 2);
     if (i == 0)
         set_send(&mv, rd->me + 1, rd_segments(kind, rd, (struct rd_run){rd->me, 1}));
     else /* its stand-in: one fold move, the rounds, then this */
@@ -184,6 +190,7 @@ static bool rd_hands_over(const struct rd *rd, unsigned v, unsigned k)
 /* The bit in which the two partners of pass @i differ. */
 static unsigned rd_bit(enum sched_kind kind, const struct rd *rd, unsigned i)
 {
+    assert(i < rd_passes(kind, rd));
     if (kind == SCHED_HALVING_REDUCE_SCATTER)
         return rd->rounds - 1 - i;
     return i < rd->rounds ? i : 2 * rd->rounds - 1 - i;
@@ -211,6 +218,7 @@ static struct sched_move rd_pass(enum sched_kind kind, const struct rd *rd, unsi
     unsigned partner = v ^ (1u << rd_bit(kind, rd, i));
     unsigned node = rd_node(rd, partner);
 
+    assert(!rd_waits(rd, rd->me) && !rd_waits(rd, node));
     set_send(&mv, node, rd_handed(kind, rd, v, partner, i));
     set_recv(&mv, node, rd_handed(kind, rd, partner, v, i), i + (rd_stands_in(rd, node) ? 1 : 0));
     if (mv.recv_n && rd_reduces(kind) && i < rd->rounds) {
@@ -242,10 +250,8 @@ struct sched_move sched_rd_move(enum sched_kind kind, unsigned nodes, unsigned m
         return rd_pass(kind, &rd, i);
     if (i == 0) {
         set_recv(&mv, me - 1, rd_segments(kind, &rd, (struct rd_run){me - 1, 1}), 0);
-        if (rd_reduces(kind)) {
-            mv.act = SCHED_REDUCE;
-            mv.recv_first = true;
-        }
+        mv.act = rd_reduces(kind) ? SCHED_REDUCE : SCHED_STORE;
+        mv.recv_first = mv.act == SCHED_REDUCE;
         return mv;
     }
     if (i <= rd_passes(kind, &rd))

@@ -7,21 +7,20 @@
  *
  *     move s of node m:  send segment m-1-s,  receive and reduce segment m-2-s
  *
- * So there is one association per segment, whoever asks. An all-gather passes the finished
- * segments on:
+ * So each segment has one association. An all-gather passes the finished segments on:
  *
  *     move s of node m:  send segment m-s,    receive segment m-1-s
  *
- * A chain passes one segment on from node to node: away from the root (broadcast), or towards it,
- * each stop adding its own contribution on the right (reduce). Every node sends the data once.
+ * An all-reduce is a reduce-scatter and then an all-gather: 2(N-1) moves of 1/N of the data, which
+ * is the least that any algorithm can send.
  *
- * An all-reduce is one after the other: 2(N-1) moves of 1/N of the data, which is the least
- * any algorithm can send. */
+ * A chain passes one segment on from node to node: away from the root (broadcast), or towards it,
+ * each stop adding its own contribution on the right (reduce). Every node sends the data once. */
 #include "transport/schedule/schedule_priv.h"
 
-/* (a - b) mod n for b <= 2n */
 static unsigned ring_back(unsigned a, unsigned b, unsigned n)
 {
+    assert(a < n && b <= 2 * n);
     return (a + 2 * n - b) % n;
 }
 
@@ -45,92 +44,71 @@ static struct sched_move ring_scatter_move(unsigned nodes, unsigned me, unsigned
     struct sched_move mv =
         ring_segment_move(nodes, me, i, ring_back(me, 1 + i, nodes), ring_back(me, 2 + i, nodes));
 
+    assert(i + 1 < nodes);
     mv.act = SCHED_REDUCE;
     mv.recv_first = true;
     mv.last_reduce = i + 2 == nodes;
     return mv;
 }
 
-/* Step @s of the all-gather, being move @i. */
+/* Step @s of the all-gather, which is move @i. */
 static struct sched_move ring_gather_move(unsigned nodes, unsigned me, unsigned s, unsigned i)
 {
+    assert(s + 1 < nodes);
     return ring_segment_move(nodes, me, i, ring_back(me, s, nodes), ring_back(me, 1 + s, nodes));
 }
 
-/* A node in the middle of a chain receives in one move and passes on in the next. */
-static unsigned chain_len(unsigned nodes, unsigned me, unsigned root)
+static bool is_chain(enum sched_kind kind)
 {
-    unsigned hop = ring_back(me, root, nodes);
-
-    return (hop > 0) + (hop + 1 < nodes);
+    return kind == SCHED_CHAIN_BROADCAST || kind == SCHED_CHAIN_REDUCE;
 }
 
-static struct sched_move chain_move(unsigned nodes, unsigned me, unsigned root, unsigned i)
+/* The chain of a broadcast begins at the root, that of a reduction ends there. */
+static unsigned chain_hop(enum sched_kind kind, unsigned nodes, unsigned me, unsigned root)
+{
+    assert(is_chain(kind));
+    return ring_back(me, kind == SCHED_CHAIN_REDUCE ? (root + 1) % nodes : root, nodes);
+}
+
+/* A node in the middle of a chain receives in one move and passes on in the next. */
+static struct sched_move chain_move(enum sched_kind kind, unsigned nodes, unsigned me,
+                                    unsigned root, unsigned i)
 {
     struct sched_move mv = sched_no_move();
-    unsigned hop = ring_back(me, root, nodes);
+    unsigned hop = chain_hop(kind, nodes, me, root);
 
-    if (hop > 0 && i == 0) {
-        mv.from = (int16_t)ring_back(me, 1, nodes);
-        mv.recv_n = 1;
-        mv.recv_tag = hop > 1; /* only the root sends in its first move */
-    } else {
+    if (hop == 0 || i == 1) {
         mv.to = (int16_t)((me + 1) % nodes);
         mv.send_n = 1;
+        return mv;
     }
-    return mv;
-}
-
-/* The chain of a reduction ends at the root: it begins behind it. */
-static unsigned reduce_hop(unsigned nodes, unsigned me, unsigned root)
-{
-    return ring_back(me, (root + 1) % nodes, nodes);
-}
-
-static unsigned chain_reduce_len(unsigned nodes, unsigned me, unsigned root)
-{
-    unsigned hop = reduce_hop(nodes, me, root);
-
-    return (hop > 0) + (hop + 1 < nodes);
-}
-
-static struct sched_move chain_reduce_move(unsigned nodes, unsigned me, unsigned root, unsigned i)
-{
-    struct sched_move mv = sched_no_move();
-    unsigned hop = reduce_hop(nodes, me, root);
-
-    if (hop > 0 && i == 0) {
-        mv.from = (int16_t)ring_back(me, 1, nodes);
-        mv.recv_n = 1;
-        mv.recv_tag = hop > 1; /* only the first of the chain sends in its first move */
+    assert(i == 0);
+    mv.from = (int16_t)ring_back(me, 1, nodes);
+    mv.recv_n = 1;
+    mv.recv_tag = hop > 1; /* only the first of the chain sends in its first move */
+    if (kind == SCHED_CHAIN_REDUCE) {
         mv.act = SCHED_REDUCE;
         mv.recv_first = true;
         mv.last_reduce = me == root;
-    } else {
-        mv.to = (int16_t)((me + 1) % nodes);
-        mv.send_n = 1;
     }
     return mv;
 }
 
 unsigned sched_ring_len(enum sched_kind kind, unsigned nodes, unsigned me, unsigned root)
 {
-    if (kind == SCHED_CHAIN_BROADCAST)
-        return chain_len(nodes, me, root);
-    if (kind == SCHED_CHAIN_REDUCE)
-        return chain_reduce_len(nodes, me, root);
-    if (kind == SCHED_RING_ALL_REDUCE)
-        return 2 * (nodes - 1);
-    return nodes - 1;
+    if (is_chain(kind)) {
+        unsigned hop = chain_hop(kind, nodes, me, root);
+
+        return (hop > 0) + (hop + 1 < nodes);
+    }
+    return kind == SCHED_RING_ALL_REDUCE ? 2 * (nodes - 1) : nodes - 1;
 }
 
 struct sched_move sched_ring_move(enum sched_kind kind, unsigned nodes, unsigned me, unsigned root,
                                   unsigned i)
 {
-    if (kind == SCHED_CHAIN_BROADCAST)
-        return chain_move(nodes, me, root, i);
-    if (kind == SCHED_CHAIN_REDUCE)
-        return chain_reduce_move(nodes, me, root, i);
+    if (is_chain(kind))
+        return chain_move(kind, nodes, me, root, i);
     if (kind == SCHED_RING_ALL_GATHER)
         return ring_gather_move(nodes, me, i, i);
     if (i < nodes - 1)
