@@ -5,9 +5,9 @@
  * member that announces something rings. The order of store, fence and second look is the one
  * argued in shm/board/board.c.
  *
- * Users share a turn: of a user whose boards are many, or always have something to do, only some
- * are looked at in a turn, and the next turn goes on behind them. One user alone pays nothing for
- * this.
+ * Users share a turn: if a user has many boards, or boards that always have something to do, only
+ * some of them are looked at in a turn, and the next turn goes on behind them. One user alone pays
+ * nothing for this.
  *
  * What if the engine is stopped now: members wait; commd misses its answers to pings and replaces
  * it. */
@@ -18,20 +18,21 @@
 #include "shm/util/wait.h"
 
 enum {
-    SLICE_NS = 20000,    /* of a turn for each user, where there are several; at least one board */
-    RESCUE_NS = 1000000, /* of engine_poll_all(), there */
+    SLICE_NS = 20000,    /* where there are several users: of a turn for each; at least one board */
+    RESCUE_NS = 1000000, /* and for one engine_poll_all() */
 };
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
-/* The boards of @u, each once; of several users each only for a while: what is left comes first in
- * the next turn. */
+/* Looks once at each board of @u; unless @u is @alone, only for a while: the boards that are left
+ * come first in the next turn. */
 static bool euser_poll(struct euser *u, bool alone)
 {
     uint64_t end = alone ? 0 : now_ns() + SLICE_NS;
     bool moved = false;
     struct eboard *eb;
 
+    assert(u->nactive > 0);
     for (unsigned left = u->nactive; left && (eb = TAILQ_FIRST(&u->active)); left--) {
         if (u->nactive > 1) {
             TAILQ_REMOVE(&u->active, eb, active_link);
@@ -77,7 +78,7 @@ static bool euser_arm(struct euser *u)
 
         moved |= m;
         next = TAILQ_NEXT(eb, active_link);
-        if (!m && eb->state == EB_IDLE && !eb->closing && !mail_waits(eb))
+        if (!m && eb->state < EB_CHECK && !eb->closing && !mail_waits(eb))
             eboard_deactivate(eb);
     }
     return moved;
@@ -105,13 +106,15 @@ bool engine_poll_all(struct engine *e)
 {
     uint64_t end = e->nowners > 1 ? now_ns() + RESCUE_NS : UINT64_MAX;
     bool moved = false;
+    struct eboard *eb;
 
+    assert(e->rescue_at < ENGINE_HASH);
     pending_sweep(e);
     for (unsigned i = 0; i < ENGINE_HASH; i++, e->rescue_at = (e->rescue_at + 1) % ENGINE_HASH) {
-        for (struct eboard *eb = e->hash[e->rescue_at]; eb; eb = eb->next)
+        LIST_FOREACH(eb, &e->hash[e->rescue_at], hash_link)
             if (eboard_poll(eb)) {
                 moved = true;
-                /* it dozed, and no member has taken it on itself to ring */
+                /* the board was armed, and no member has rung */
                 if (!eb->active && atomic_load(&eb->b.hdr->engine_asleep))
                     atomic_fetch_add_explicit(&wakeups_rescued, 1, memory_order_relaxed);
                 eboard_activate(eb);
@@ -138,6 +141,7 @@ static void fabric_peer_down(void *arg, unsigned peer, int err, const char *why)
 {
     struct engine *e = arg;
 
+    assert(peer < FABRIC_MAX_PEERS);
     e->ev.on_peer_down(e->ev.arg, peer, why);
 }
 
@@ -175,7 +179,7 @@ void engine_set_fabric(struct engine *e, struct fabric *f)
     e->f = f;
 }
 
-/* The fabric must have been freed: with it went the claims of messages nobody took. */
+/* The fabric must have been freed, and with it the claims of messages that nobody took. */
 struct engine *engine_free(struct engine *e)
 {
     if (!e)

@@ -1,6 +1,6 @@
-/* engine.h - the node's participant in collectives that span nodes: drives boards and network
- * schedules over a fabric. Knows nothing of processes, sockets or commd: the shell around it
- * (engine_main.c) brings boards and peers and carries reports away, tests do the same. */
+/* engine.h - drives the boards of a node and the schedules between nodes over a fabric. The engine
+ * knows nothing of processes, sockets or commd: the shell around it (engine_main.c) brings boards
+ * and peers and carries reports away; tests do the same. */
 #ifndef COMMD_ENGINE_H
 #define COMMD_ENGINE_H
 
@@ -25,21 +25,21 @@ struct engine *engine_new(const char *node, const struct engine_events *ev);
 struct engine *engine_free(struct engine *e);
 const struct fabric_events *engine_fabric_events(struct engine *e);
 void engine_set_fabric(struct engine *e, struct fabric *f); /* borrowed */
-/* Borrowed: whose threads unmap boards, which takes as long as they are large. */
+/* Borrowed: its threads unmap boards, which takes long if these are large. */
 void engine_set_closer(struct engine *e, struct closer *closer);
 
 /* Maps the board (@fd stays the caller's). -EPROTO: board and message contradict. */
 int engine_board_add(struct engine *e, const struct msg_board_add *m, int fd);
-/* @abort: drop at once, of operations that never end; else finish first what other nodes still
- * need of us. What members have sent before is sent in any case. */
+/* @abort: at once, because the group's operations never end; else what other nodes still need of
+ * this node is finished first. Messages that members have written are sent in any case. */
 void engine_board_del(struct engine *e, uint64_t group, bool abort);
 /* The peer is being removed from the fabric: groups with it make no more progress. */
 void engine_peer_gone(struct engine *e, unsigned peer);
-/* The doorbell of a client: a member of one of its groups asks us to look. */
+/* The doorbell of @client rang: a member of one of its groups asks us to look. */
 void engine_wake_client(struct engine *e, unsigned client);
 
-/* Users that have sent anything to other nodes since they were last told, how long that was, and
- * how much they sent. Returns how many; others follow in the next call. */
+/* Tells of users that have sent to other nodes since they were told of last: how long ago that was,
+ * and how much they sent. Returns how many users; others follow in the next call. */
 struct engine_sent {
     uint32_t uid;
     uint64_t ms, bytes;
@@ -50,15 +50,14 @@ unsigned engine_sent(struct engine *e, struct engine_sent *told, unsigned room);
 bool engine_poll(struct engine *e);
 /* Has a member got something to go on with since the last call? */
 bool engine_published(struct engine *e);
-/* Going to sleep: afterwards members ring when they need us. True if something moved in the
- * last look: do not sleep then. */
+/* Before sleeping: from now on members ring when they need us. True if something moved in the last
+ * look: do not sleep then. */
 bool engine_arm(struct engine *e);
 /* Looks at every board, also idle ones: the safety net under lost doorbells. */
 bool engine_poll_all(struct engine *e);
 bool engine_has_boards(const struct engine *e);
-/* Nothing under way and nothing active: no need to spin. */
-bool engine_idle(const struct engine *e);
-/* commd is gone: tell all members. */
+bool engine_idle(const struct engine *e); /* no board is active: no need to spin */
+/* commd is gone: tells all members. */
 void engine_break_all(struct engine *e, unsigned cause, const char *text);
 
 #endif

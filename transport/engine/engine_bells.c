@@ -1,26 +1,26 @@
 /* engine_bells.c - whose doorbell wakes which boards.
  *
- * A doorbell belongs to a client and says nothing: an eventfd can carry no descriptor, and no name
- * of a group either. So the engine knows of each client the boards that it is a member of. The
- * member that rings has set engine_asleep from 1 to 0 in its board, which is what a ring looks for.
+ * A doorbell is an eventfd of a client, and carries no name of a group. So the engine knows the
+ * boards of each client. The member that rings has set engine_asleep in its board from 1 to 0: that
+ * is what the engine looks for when a doorbell rings.
  *
- * A ring looks at all boards of its client, BELL_LOOKS of them at once and in each turn, so that
- * one client with thousands of groups does not hold up the others. Another ring begins the round
- * anew: a board that was looked at before its member wrote is looked at again. Until the round is
- * over the engine does not sleep (engine_arm()).
+ * It looks at all boards of the client, but at BELL_LOOKS of them in a turn, so that one client
+ * with thousands of groups does not hold up the others. Another ring begins the round anew: a
+ * member may have written after its board was looked at. Until the round is over the engine does
+ * not sleep (engine_arm()).
  *
  * A board is in the lists of its clients from engine_board_add() to eboard_remove(), whether they
- * have a doorbell or not. A slot may have gone to another client meanwhile: its ring then finds
- * boards of the former one too, which is harmless. */
+ * have a doorbell or not. Where commd has given a client's slot to another client meanwhile, a ring
+ * wakes boards of both, which is harmless. */
 #include "transport/engine/engine_internal.h"
 
 enum { BELL_LOOKS = 64 };
 
 struct ebell {
-    struct ebell *ringing;  /* next one whose round is not over */
+    struct ebell *ringing;  /* the next doorbell whose round is not over */
     struct eboard **boards; /* owned; borrowed boards */
     unsigned n, room;
-    unsigned at, left; /* next one to look at, and how many */
+    unsigned at, left; /* the board to look at next, and how many are left in this round */
     bool listed;
 };
 
@@ -54,12 +54,14 @@ static int bell_list(struct ebell *bell, struct eboard *eb)
         bell->boards = more;
         bell->room = room;
     }
+    assert(bell->n < bell->room);
     bell->boards[bell->n++] = eb;
     return 0;
 }
 
 int bells_board_add(struct eboard *eb, const struct msg_board_add *m)
 {
+    assert(!eb->clients && eb->nclients == 0);
     eb->clients = calloc(MAX(m->nclients, 1u), sizeof *eb->clients);
     if (!eb->clients)
         return -ENOMEM;
@@ -77,18 +79,19 @@ int bells_board_add(struct eboard *eb, const struct msg_board_add *m)
 
 static void bell_unlist(struct engine *e, unsigned client, const struct eboard *eb)
 {
-    struct ebell *bell = e->bells[client];
+    struct ebell *bell;
+    unsigned i = 0;
 
-    for (unsigned i = 0; i < bell->n; i++)
-        if (bell->boards[i] == eb) {
-            bell->boards[i] = bell->boards[--bell->n];
-            break;
-        }
-    if (bell->left) /* the one that took its place may have been the next */
+    assert(client < e->nbells && e->bells[client]);
+    bell = e->bells[client];
+    while (i < bell->n && bell->boards[i] != eb)
+        i++;
+    assert(i < bell->n);
+    bell->boards[i] = bell->boards[--bell->n];
+    if (bell->left) /* the board that took this place may have been the next */
         bell->left = bell->n;
     if (bell->n == 0) {
-        free(bell->boards);
-        bell->boards = NULL;
+        free(steal_ptr(bell->boards));
         bell->room = 0;
     }
 }
@@ -99,10 +102,11 @@ void bells_board_del(struct eboard *eb)
         bell_unlist(eb->e, eb->clients[--eb->nclients], eb);
 }
 
-/* The next boards of the round; true if it is over. */
+/* Looks at the next boards of the round; true if the round is over. */
 static bool bell_look(struct ebell *bell)
 {
-    for (unsigned i = 0; i < BELL_LOOKS && bell->left && bell->n; i++) {
+    assert(bell->left <= bell->n);
+    for (unsigned i = 0; i < BELL_LOOKS && bell->left; i++) {
         struct eboard *eb = bell->boards[bell->at % bell->n];
 
         bell->at = (bell->at + 1) % bell->n;
@@ -133,6 +137,7 @@ bool bells_turn(struct engine *e)
     for (struct ebell **p = &e->ringing; *p;) {
         struct ebell *bell = *p;
 
+        assert(bell->listed);
         bell->listed = !bell_look(bell);
         if (bell->listed)
             p = &bell->ringing;

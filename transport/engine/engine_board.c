@@ -1,21 +1,20 @@
 /* engine_board.c - a board of the engine from its BOARD_ADD to its end.
  *
- *   known      found by its group (eboard_find()), polled each turn while it is active
- *   dead       it failed, or a peer of it is gone: not looked at any more; commd deletes it
- *   closing    all its members have left after their last operation: other nodes may still need our
- *              part, for CLOSING_MS at most
- *   graveyard  commd has deleted it, and requests in flight name it: it stays mapped until the last
- *              callback has run
+ *   known      eboard_find() finds it by its group; it is polled each turn while it is active
+ *   dead       it failed, or one of its peers is gone: it is not looked at any more; commd deletes
+ * it closing    all its members have left after their last operation: other nodes may still need
+ * our part, for CLOSING_MS at most graveyard  commd has deleted it, and requests in flight name it:
+ * it stays mapped until the last callback has run
  *
  * eboard_fail() is the only place in which the engine gives a group up: members read why on their
  * board, and commd is told.
  *
  * Who wakes a board: a member's doorbell (engine_bells.c), a message from another node
  * (engine_msg.c), and the safety net engine_poll_all(). What if a peer node dies now: commd breaks
- * the group for its members and deletes the board; until then it just makes no progress.
+ * the group for its members and deletes the board; until then the board makes no progress.
  *
- * A user stays known for a while after its last board: late messages of its closed groups are
- * dropped by that. */
+ * A user stays known for a while after its last board, so that late messages of its closed groups
+ * are known for such and dropped. */
 #include "transport/engine/engine_internal.h"
 
 #include <malloc.h>
@@ -26,18 +25,15 @@
 
 enum {
     CLOSING_MS = 10000,
-    USERS_KEEP = 256, /* whose last group is closed */
+    USERS_KEEP = 256, /* users whose last group is closed */
     SWEEP_AT_ONCE = 64,
 };
 
-static unsigned board_bucket(uint64_t group)
-{
-    return (unsigned)((group * 0x9e3779b97f4a7c15ull) >> 54) % ENGINE_HASH;
-}
-
 struct eboard *eboard_find(struct engine *e, uint64_t group)
 {
-    for (struct eboard *eb = e->hash[board_bucket(group)]; eb; eb = eb->next)
+    struct eboard *eb;
+
+    LIST_FOREACH(eb, &e->hash[hash_bucket(group)], hash_link)
         if (eb->b.group == group)
             return eb;
     return NULL;
@@ -47,6 +43,7 @@ void eboard_activate(struct eboard *eb)
 {
     if (eb->active)
         return;
+    assert(!eb->removed);
     eb->active = true;
     eb->e->nactive++;
     TAILQ_INSERT_TAIL(&eb->user->active, eb, active_link);
@@ -59,6 +56,7 @@ void eboard_deactivate(struct eboard *eb)
 {
     if (!eb->active)
         return;
+    assert(eb->e->nactive > 0 && eb->user->nactive > 0);
     eb->active = false;
     eb->e->nactive--;
     TAILQ_REMOVE(&eb->user->active, eb, active_link);
@@ -83,7 +81,7 @@ void eboard_fail(struct eboard *eb, unsigned cause, int peer, const char *fmt, .
 
 /* ---- users ----------------------------------------------------------------------------------- */
 
-/* Those whose boards are gone stand in the order in which that happened. */
+/* Users without boards stand in the list in the order in which they lost their last one. */
 static void eusers_trim(struct engine *e)
 {
     struct euser *u, *next;
@@ -92,13 +90,14 @@ static void eusers_trim(struct engine *e)
         next = TAILQ_NEXT(u, link);
         if (u->nboards)
             continue;
+        assert(u->nactive == 0 && u->sending == 0);
         TAILQ_REMOVE(&e->users, u, link);
         e->nusers--;
         free(u);
     }
 }
 
-/* Its weight is that of the latest board: commd may have been told another one since. */
+/* The weight is that of the latest board: an administrator may have changed it since. */
 static void euser_weigh(struct engine *e, struct euser *u, uint32_t weight)
 {
     if (!weight || u->weight == weight)
@@ -121,23 +120,24 @@ static struct euser *euser_ref(struct engine *e, uint32_t uid)
             return NULL;
         u->uid = uid;
         u->weight = FAIR_WEIGHT;
-        u->nboards = 1;
         u->told_ms = now_ms();
         TAILQ_INIT(&u->active);
         TAILQ_INSERT_TAIL(&e->users, u, link);
         e->nusers++;
-        e->nowners++;
-        eusers_trim(e);
-        return u;
     }
     if (u->nboards++ == 0)
         e->nowners++;
+    eusers_trim(e);
+    assert(e->nowners <= e->nusers);
     return u;
 }
 
 static void euser_unref(struct engine *e, struct euser *u)
 {
-    if (!u || --u->nboards)
+    if (!u)
+        return;
+    assert(u->nboards > 0 && e->nowners > 0);
+    if (--u->nboards)
         return;
     e->nowners--;
     TAILQ_REMOVE(&e->users, u, link);
@@ -154,7 +154,7 @@ static void unmap_job(void *arg)
     free(b);
 }
 
-/* It may be large, and all that is left of its file: then its pages are freed, too. */
+/* A board may be large, and its pages are freed if this is the last mapping of its file. */
 static void eboard_unmap(struct eboard *eb)
 {
     struct board *b = eb->e->closer && eb->b.hdr ? malloc(sizeof *b) : NULL;
@@ -169,6 +169,7 @@ static void eboard_free(struct eboard *eb)
 {
     if (!eb)
         return;
+    assert(!eb->active && eb->inflight == 0 && eb->inbox.n == 0);
     for (unsigned i = 0; i < PLAN_DEPTH_NET; i++)
         scratch_put(eb->e, eb->steps[i].scratch, PLAN_CHUNK_NET);
     mail_free(eb);
@@ -189,7 +190,7 @@ static void eboard_free(struct eboard *eb)
     free(eb->tmp);
     euser_unref(eb->e, eb->user);
     if (eb->e->nboards == 0)
-        malloc_trim(0); /* buffers of all sizes came and went: their pages go back */
+        malloc_trim(0); /* gives the pages of all buffers back */
     free(eb);
 }
 
@@ -233,6 +234,7 @@ static int eboard_tables(struct eboard *eb, const struct msg_board_add *m)
     }
     for (unsigned n = 0; n < m->nnodes; n++)
         eb->node_start[n + 1] += eb->node_start[n];
+    assert(eb->node_start[m->nnodes] == m->world);
     for (unsigned n = 0, pos = 0; n < m->nnodes; n++)
         for (unsigned k = 0; k < m->world; k++)
             if (eb->rank_node[k] == n)
@@ -279,8 +281,7 @@ int engine_board_add(struct engine *e, const struct msg_board_add *m, int fd)
                                   .node_start = eb->node_start,
                                   .rank_at = eb->rank_at};
     eb->base = eb->published = eb->sent = eb->seen_step = BOARD_FIRST_STEP;
-    eb->next = e->hash[board_bucket(m->group)];
-    e->hash[board_bucket(m->group)] = eb;
+    LIST_INSERT_HEAD(&e->hash[hash_bucket(m->group)], eb, hash_link);
     e->nboards++;
     eboard_activate(eb);
     pending_adopt(steal_ptr(eb));
@@ -293,33 +294,30 @@ static void eboard_remove(struct eboard *eb)
 {
     struct engine *e = eb->e;
 
-    for (struct eboard **p = &e->hash[board_bucket(eb->b.group)]; *p; p = &(*p)->next)
-        if (*p == eb) {
-            *p = eb->next;
-            break;
-        }
+    assert(!eb->removed && e->nboards > 0);
+    LIST_REMOVE(eb, hash_link);
     eboard_deactivate(eb);
+    eb->removed = true;
     if (eb->closing)
         TAILQ_REMOVE(&e->closing, eb, end_link);
     bells_board_del(eb);
     e->nboards--;
     eb->user->closed[eb->user->nclosed++ % ENGINE_CLOSED] = eb->b.group;
-    inbox_drop(e, &eb->inbox, INBOX_ANY_AGE, -1);
+    inbox_drop(eb, true);
     eb->dead = true;
-    if (eb->inflight == 0) {
+    if (eb->inflight == 0)
         eboard_free(eb);
-        return;
-    }
-    TAILQ_INSERT_TAIL(&e->graveyard, eb, end_link);
+    else
+        TAILQ_INSERT_TAIL(&e->graveyard, eb, end_link);
 }
 
 static bool eboard_finished(const struct eboard *eb)
 {
-    return eb->inflight == 0 && (eb->dead || (eb->state == EB_IDLE && mail_settled(eb)));
+    return eb->inflight == 0 && (eb->dead || (eb->state < EB_CHECK && mail_settled(eb)));
 }
 
-/* Operations that other nodes may still be in the middle of are dropped. Messages that the members
- * have sent are not: whoever asks for them is told afterwards that nothing is left. */
+/* Operations are dropped, though other nodes may be in the middle of them. Messages that the
+ * members have sent are not: a rank that asks for them is told afterwards that nothing is left. */
 static void eboard_drop(struct eboard *eb)
 {
     mail_flush(eb);
@@ -334,6 +332,7 @@ void boards_sweep(struct engine *e)
         eb = TAILQ_FIRST(&e->graveyard);
         if (!eb || eb == seen)
             break;
+        assert(eb->removed && eb->dead);
         if (!seen && eb->inflight)
             seen = eb;
         TAILQ_REMOVE(&e->graveyard, eb, end_link);
@@ -347,6 +346,7 @@ void boards_sweep(struct engine *e)
         eb = TAILQ_FIRST(&e->closing);
         if (!eb || eb == seen)
             break;
+        assert(eb->closing && !eb->removed);
         TAILQ_REMOVE(&e->closing, eb, end_link);
         TAILQ_INSERT_TAIL(&e->closing, eb, end_link);
         if (eboard_finished(eb) || now_ms() - eb->closing_ms > CLOSING_MS)
@@ -366,8 +366,7 @@ void engine_board_del(struct engine *e, uint64_t group, bool abort)
         eboard_drop(eb);
         return;
     }
-    /* All members have left after their last operation; other nodes may still need our part.
-     * If members left in the middle of one, here or there, it never ends: hence the limit. */
+    /* If members left in the middle of an operation, here or there, it never ends: CLOSING_MS. */
     if (!eb->closing)
         TAILQ_INSERT_TAIL(&e->closing, eb, end_link);
     eb->closing = true;
@@ -377,45 +376,47 @@ void engine_board_del(struct engine *e, uint64_t group, bool abort)
 
 void engine_peer_gone(struct engine *e, unsigned peer)
 {
+    assert(peer < FABRIC_MAX_PEERS);
     pending_drop_peer(e, peer);
     for (unsigned i = 0; i < ENGINE_HASH; i++) {
-        for (struct eboard *eb = e->hash[i], *next; eb; eb = next) {
-            next = eb->next;
-            for (unsigned n = 0; n < eb->geom.nnodes; n++) {
-                if (n == eb->geom.me || eb->peers[n] != peer)
-                    continue;
-                eb->dead = true;
-                inbox_drop(e, &eb->inbox, INBOX_ANY_AGE, -1);
-                if (eb->closing)
-                    eboard_remove(eb);
-                break;
-            }
+        for (struct eboard *eb = LIST_FIRST(&e->hash[i]), *next; eb; eb = next) {
+            next = LIST_NEXT(eb, hash_link);
+            if (!eboard_among(eb, peer))
+                continue;
+            eb->dead = true;
+            inbox_drop(eb, true);
+            if (eb->closing)
+                eboard_remove(eb);
         }
     }
-    if (peer < FABRIC_MAX_PEERS)
-        sends_drop_peer(e, peer);
+    sends_drop_peer(e, peer);
 }
 
 void engine_break_all(struct engine *e, unsigned cause, const char *text)
 {
+    struct eboard *eb;
+
     for (unsigned i = 0; i < ENGINE_HASH; i++)
-        for (struct eboard *eb = e->hash[i]; eb; eb = eb->next)
+        LIST_FOREACH(eb, &e->hash[i], hash_link)
             board_break(eb->b.hdr, cause, -1, 0, e->node, text);
 }
 
-/* Nothing is in flight any more: the fabric is gone. */
 void boards_free(struct engine *e)
 {
+    struct eboard *eb;
+    struct euser *u;
+
+    assert(!e->f); /* so nothing is in flight any more */
     for (unsigned i = 0; i < ENGINE_HASH; i++)
-        while (e->hash[i]) {
-            e->hash[i]->inflight = 0;
-            eboard_remove(e->hash[i]);
-        }
-    for (struct eboard *eb; (eb = TAILQ_FIRST(&e->graveyard));) {
+        while ((eb = LIST_FIRST(&e->hash[i])))
+            eboard_remove(eb);
+    while ((eb = TAILQ_FIRST(&e->graveyard))) {
         TAILQ_REMOVE(&e->graveyard, eb, end_link);
+        eb->inflight = 0;
         eboard_free(eb);
     }
-    for (struct euser *u; (u = TAILQ_FIRST(&e->users));) {
+    assert(e->nboards == 0 && e->nactive == 0 && e->nowners == 0 && TAILQ_EMPTY(&e->busy));
+    while ((u = TAILQ_FIRST(&e->users))) {
         TAILQ_REMOVE(&e->users, u, link);
         free(u);
     }

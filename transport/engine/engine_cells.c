@@ -1,14 +1,15 @@
-/* engine_cells.c - what one rank has for one other, between nodes: gather, scatter, all_to_all.
+/* engine_cells.c - what one rank has for one other rank, between nodes: gather, scatter,
+ * all_to_all.
  *
  * The members of a node put what they have for others into their own windows. In each step one
  * message goes to each other node: all cells from ranks here to ranks there, packed by sending
  * pos, then by receiving pos. Where they lie without a gap they are sent and received in place;
  * otherwise they are packed into, and taken from, private memory.
  *
- * Of counted operations the engine copies the members' counts once, at the beginning. All bounds
- * come from these copies and from the plan, so a cell never exceeds plan.unit and always lies in
- * its window, whatever members write later. That the other node's counts fit is part of the
- * agreement (op_balance), and the length of every message is checked against ours. */
+ * In operations with counts, the engine copies the members' counts once, at the beginning. All
+ * bounds come from these copies and from the plan, so a cell never exceeds plan.unit and always
+ * lies in its window, whatever members write later. The consistency check compares the counts of
+ * nodes (op_balance), and the length of every message is compared with the counts of this node. */
 #include "transport/engine/engine_internal.h"
 
 /* Elements that local member @m sends to rank @k, or receives from it. */
@@ -16,6 +17,7 @@ static uint64_t cell_count(const struct eboard *eb, unsigned m, unsigned k, bool
 {
     if (!coll_table[eb->plan.coll].counted)
         return eb->plan.count;
+    assert(eb->rows && m < eb->b.nlocal && k < eb->b.world);
     return eb->rows[((size_t)m * 2 + (send ? 0 : 1)) * eb->b.world + k];
 }
 
@@ -26,6 +28,7 @@ static bool cell_there(const struct eboard *eb, unsigned m, unsigned pos, bool s
     unsigned from = send ? eb->local_rank[m] : eb->rank_at[pos];
     unsigned to = send ? eb->rank_at[pos] : eb->local_rank[m];
 
+    assert(from != to && from < eb->b.world && to < eb->b.world);
     if (!info->rooted)
         return true;
     return info->send == EXTENT_ONE ? to == eb->plan.root : from == eb->plan.root;
@@ -46,6 +49,7 @@ static struct cell cell_of(const struct eboard *eb, uint32_t c, uint32_t g, unsi
     unsigned pos = eb->node_start[node] + (send ? i % theirs : i / eb->b.nlocal);
     struct cell cell = {0};
 
+    assert(m < eb->b.nlocal && pos < eb->node_start[node + 1]);
     if (!cell_there(eb, m, pos, send))
         return cell;
     cell.len = plan_part(p, cell_count(eb, m, eb->rank_at[pos], send), c) * p->esize;
@@ -60,6 +64,8 @@ static struct cell cell_of(const struct eboard *eb, uint32_t c, uint32_t g, unsi
 
 static unsigned cells_between(const struct eboard *eb, unsigned node)
 {
+    assert(node < eb->geom.nnodes && node != eb->geom.me);
+    assert(coll_table[eb->plan.coll].window == WINDOW_CELLS);
     return (eb->node_start[node + 1] - eb->node_start[node]) * eb->b.nlocal;
 }
 

@@ -5,12 +5,12 @@
  * move. Every message carries the description, so after the last move each node knows whether all
  * agree. A small operation carries its payload along, and is done then.
  *
- * cmove counts moves; cposted: the current one (cmv) has sent its message; creceiving: the body of
- * the awaited message is on its way into tmp. Who wakes me: the message of the awaited move, or the
- * end of its body. What if a peer dies now: its message does not come; commd breaks the group.
+ * eb->cmv is the current move, number eb->cmove, and eb->check says how far it is (enum
+ * step_state). Who wakes the check: the message of the awaited move, or the end of its body. What
+ * if a peer dies now: its message does not come; commd breaks the group.
  *
- * Payloads are gathered into private memory (acc), so what the network sends cannot change under
- * it. While a send still reads acc, that send owns it, and the operation goes on with a copy. */
+ * Payloads are gathered into private memory (acc), so that members cannot change what is being
+ * sent. While a send still reads acc, that send owns it, and the operation goes on with a copy. */
 #include "transport/engine/engine_op.h"
 
 #include <stdlib.h>
@@ -27,7 +27,7 @@ size_t check_result_len(const struct eboard *eb)
     return eb->plan.count * eb->plan.esize;
 }
 
-/* Private memory for a payload of @len bytes; kept for the next ones. */
+/* The memory is kept for the next operations. */
 bool check_room(struct eboard *eb, size_t len)
 {
     size_t room = len <= PLAN_SMALL       ? PLAN_SMALL
@@ -49,7 +49,6 @@ bool check_room(struct eboard *eb, size_t len)
     return true;
 }
 
-/* What the local members contribute to a small operation, into private memory. */
 void check_gather(struct eboard *eb)
 {
     const struct plan *p = &eb->plan;
@@ -59,6 +58,7 @@ void check_gather(struct eboard *eb)
 
     if (!eb->acc) /* only operations without a byte have come yet: check_room() */
         return;
+    assert(op_is_small(eb) && check_result_len(eb) <= eb->room);
     if (p->reduces) {
         memcpy(eb->acc, result_at(eb, 0), len);
         return;
@@ -77,11 +77,12 @@ void check_gather(struct eboard *eb)
         reduce_n(p->dtype, p->redop, eb->acc, src, eb->b.nlocal, p->count);
 }
 
-/* What the network still reads of acc stays as it is, in @s; the operation goes on with a copy. */
+/* The send of @s still reads acc: @s owns it now, and the operation goes on with a copy. */
 static void check_lend(struct eboard *eb, struct sbuf *s)
 {
     uint8_t *copy = malloc(eb->room);
 
+    assert(!s->lent && eb->acc && check_result_len(eb) <= eb->room);
     s->lent = eb->acc;
     eb->acc = copy;
     if (copy)
@@ -96,7 +97,7 @@ void check_differ(struct eboard *eb, uint32_t rank_a, const struct op_desc *a, u
                   const struct op_desc *b)
 {
     if (eb->bad)
-        return;
+        return; /* the first difference is told */
     eb->bad = true;
     eb->rank_a = MIN(rank_a, eb->b.world - 1);
     eb->bad_a = *a;
@@ -104,7 +105,7 @@ void check_differ(struct eboard *eb, uint32_t rank_a, const struct op_desc *a, u
     eb->bad_b = *b;
 }
 
-/* The other node's view of what the operation is. */
+/* Compares with what the other node says that the operation is. */
 static void check_compare(struct eboard *eb, const struct wire_check *w)
 {
     if (w->h.flags & WIRE_BAD)
@@ -113,7 +114,7 @@ static void check_compare(struct eboard *eb, const struct wire_check *w)
         check_differ(eb, w->rank_a, &w->a, eb->local_rank[0], &eb->desc);
     else if (w->h.fingerprint != eb->fingerprint)
         check_differ(eb, eb->local_rank[0], &eb->desc, w->rank_a, &w->a);
-    /* partial sums, as those of the payload; a node that was folded gets the whole sum back */
+    /* partial sums, as the payload has; a node that waits in the fold gets the whole sum back */
     if (eb->cmv.act != SCHED_REDUCE)
         eb->balance = (struct op_balance){0};
     eb->balance.hash += w->balance.hash;
@@ -155,17 +156,16 @@ static bool check_send(struct eboard *eb, unsigned node, size_t lo, size_t hi)
     struct fabric *f = eb->e->f;
     int r;
 
+    assert(lo <= hi && hi <= eb->room);
     if (!s) {
         eboard_link_failed(eb, node, -ENOMEM);
         return false;
     }
-    /* data_start_ahead(); of more nodes than two it may be to another one */
+    /* data_start_ahead(); where there are more nodes than two its data may go to another one */
     f->more = data_starts_ahead(eb) && eb->next_start == 0 && eb->geom.nnodes == 2;
-    r = eboard_send(eb, node, &w.h, sizeof w, len ? eb->acc + lo : NULL, sbuf_sent, s);
+    r = sbuf_send(s, node, &w.h, sizeof w, len ? eb->acc + lo : NULL);
     f->more = false;
-    if (r != 0)
-        sbuf_put(s);
-    else if (len)
+    if (r == 0 && len)
         check_lend(eb, s);
     if (r < 0)
         eboard_link_failed(eb, node, r);
@@ -174,8 +174,9 @@ static bool check_send(struct eboard *eb, unsigned node, size_t lo, size_t hi)
 
 static void check_next(struct eboard *eb)
 {
+    assert(eb->cmove < eb->cmoves);
     eb->cmove++;
-    eb->cposted = false;
+    step_set_state(&eb->check, STEP_NEXT);
 }
 
 static void check_apply(struct eboard *eb, const void *body, size_t len)
@@ -187,13 +188,13 @@ static void check_apply(struct eboard *eb, const void *body, size_t len)
     size_t lo, hi;
 
     check_range(eb, mv->recv_lo, mv->recv_n, &lo, &hi);
-    if (!len) {
-        check_next(eb);
+    assert(len == hi - lo && hi <= eb->room);
+    check_next(eb);
+    if (!len)
         return;
-    }
     to = eb->acc;
-    if (eb->cmove + 1 == eb->cmoves && len == check_result_len(eb)) {
-        to = result_at(eb, 0); /* nobody but the members needs it any more */
+    if (eb->cmove == eb->cmoves && len == check_result_len(eb)) {
+        to = result_at(eb, 0); /* nobody but the members needs the result */
         eb->in_place = true;
     }
     if (mv->act == SCHED_REDUCE) {
@@ -205,15 +206,14 @@ static void check_apply(struct eboard *eb, const void *body, size_t len)
     } else {
         memcpy(to + lo, body, len);
     }
-    check_next(eb);
 }
 
 static void check_received(void *arg, int st)
 {
     struct eboard *eb = arg;
 
+    assert(eb->check == STEP_RECEIVING && eb->inflight > 0);
     eb->inflight--;
-    eb->creceiving = false;
     if (st < 0 || eb->dead)
         return;
     check_apply(eb, eb->tmp, eb->tmp_len);
@@ -223,39 +223,31 @@ static void check_received(void *arg, int st)
 /* True if the awaited message was there (its body may still be on its way). */
 static bool check_recv(struct eboard *eb)
 {
-    struct fabric *f = eb->e->f;
     struct inmsg *m;
     size_t lo, hi;
-    int r;
 
-    if (eb->creceiving)
+    if (eb->check == STEP_RECEIVING)
         return false;
+    assert(eb->check == STEP_AWAITED && eb->cmv.from >= 0);
     m = inbox_take(eb, WIRE_CHECK, eb->cmv.recv_tag, eb->peers[eb->cmv.from]);
     if (!m)
         return false;
     check_compare(eb, &m->b);
     check_range(eb, eb->cmv.recv_lo, eb->cmv.recv_n, &lo, &hi);
     if (eb->bad) { /* then the body is not meant for this operation */
-        if (m->claim)
-            f->ops->drop(f, m->claim);
+        inmsg_drop_claim(eb->e, m);
         check_next(eb);
     } else if (m->h.len != hi - lo) {
-        if (m->claim)
-            f->ops->drop(f, m->claim);
+        inmsg_drop_claim(eb->e, m);
         eboard_fail(eb, CAUSE_PROTOCOL, (int)m->peer,
                     "another node's engine sent %u bytes where %zu were expected", m->h.len,
                     hi - lo);
     } else if (!m->claim) {
         check_apply(eb, m->body, m->h.len);
     } else {
-        eb->creceiving = true;
+        step_set_state(&eb->check, STEP_RECEIVING);
         eb->tmp_len = m->h.len;
-        eb->inflight++;
-        r = f->ops->recv(f, m->claim, eb->tmp, m->h.len, check_received, eb);
-        if (r < 0)
-            eboard_link_failed(eb, (unsigned)eb->cmv.from, r);
-        if (r != 0)
-            check_received(eb, r < 0 ? r : 0);
+        inmsg_fetch(eb, m, (unsigned)eb->cmv.from, eb->tmp, check_received, eb);
     }
     inmsg_done(eb->e, m);
     return true;
@@ -263,15 +255,16 @@ static bool check_recv(struct eboard *eb)
 
 static void check_end(struct eboard *eb)
 {
+    step_set_state(&eb->check, STEP_DONE);
     if (eb->bad || !op_balanced(&eb->balance)) {
         op_refuse(eb);
     } else if (op_is_small(eb)) {
-        if (check_result_len(eb) && !eb->in_place) /* acc is only made when something is gathered */
+        if (check_result_len(eb) && !eb->in_place)
             memcpy(result_at(eb, 0), eb->acc, check_result_len(eb));
         op_publish(eb, eb->base + 1);
         op_done(eb, 1);
     } else {
-        eb->state = EB_DATA;
+        eboard_set_state(eb, EB_DATA);
     }
 }
 
@@ -282,23 +275,22 @@ bool check_poll(struct eboard *eb)
     while (eb->cmove < eb->cmoves) {
         size_t lo, hi;
 
-        if (!eb->cposted) {
+        if (eb->check == STEP_NEXT) {
             eb->cmv = sched_move(eb->check_schedule, eb->geom.nnodes, eb->geom.me, op_root_node(eb),
                                  eb->cmove);
-            eb->cposted = true;
+            step_set_state(&eb->check, STEP_AWAITED);
             moved = true;
             check_range(eb, eb->cmv.send_lo, eb->cmv.send_n, &lo, &hi);
             if (eb->cmv.to >= 0 && !check_send(eb, (unsigned)eb->cmv.to, lo, eb->bad ? lo : hi))
                 return true;
         }
         data_start_ahead(eb);
-        if (eb->cmv.from < 0) {
+        if (eb->cmv.from < 0)
             check_next(eb);
-        } else if (check_recv(eb)) {
+        else if (check_recv(eb))
             moved = true;
-        } else {
+        else
             return moved;
-        }
         if (eb->dead)
             return true;
     }

@@ -5,11 +5,9 @@
  * under way at the same time, and are published in order. The first sends of a step do not wait for
  * the consistency check: data_start_ahead().
  *
- * A step is active from step_start() until it is published. move counts the moves whose message has
- * come, sent those whose sends are out; receiving: a body is on its way. Who wakes me: members
- * (announcing, reducing), the awaited message or the end of its body, the end of a send (the slot
- * is free then), WIRE_PASSED of a node that was too far behind. What if a peer dies now: its
- * message does not come; commd breaks the group.
+ * Who wakes a step: members (announcing, reducing), the awaited message or the end of its body, the
+ * end of a send (the slot is free then), WIRE_PASSED of a node that was too far behind. What if a
+ * peer dies now: its message does not come; commd breaks the group.
  *
  * Large payloads are sent from the window, where a member can only spoil its own group's numbers.
  */
@@ -23,6 +21,7 @@
 
 static void step_sent(struct estep *s)
 {
+    assert(s->sends > 0 && s->eb->inflight > 0);
     s->sends--;
     s->eb->inflight--;
 }
@@ -39,19 +38,15 @@ static void window_sent(void *arg, int st)
         members_wake(s->eb);
 }
 
-/* Cells that do not lie in one piece. Nothing of the window is read any more then. */
+/* Cells with gaps between them go as a copy. */
 static int send_packed(struct eboard *eb, struct estep *s, unsigned node, struct wire_hdr *h)
 {
     struct sbuf *p = sbuf_get(eb, h->len);
-    int r;
 
     if (!p)
         return -ENOMEM;
     cells_copy(eb, s, node, true, p->data);
-    r = eboard_send(eb, node, h, sizeof *h, p->data, sbuf_sent, p);
-    if (r != 0)
-        sbuf_put(p);
-    return r;
+    return sbuf_send(p, node, h, sizeof *h, p->data);
 }
 
 static int send_window(struct eboard *eb, struct estep *s, unsigned node, struct wire_hdr *h,
@@ -83,7 +78,7 @@ static bool send_data(struct eboard *eb, struct estep *s, const struct sched_mov
 
     if (coll_table[eb->plan.coll].window == WINDOW_CELLS) {
         h.len = (uint32_t)cells_len(eb, s->c, node, true);
-        if (!h.len) /* known on both sides; and the other may not even have this step */
+        if (!h.len) /* the other node knows, and may not even have this step */
             return true;
         from = cells_in_one(eb, s, node, true);
     } else {
@@ -91,6 +86,7 @@ static bool send_data(struct eboard *eb, struct estep *s, const struct sched_mov
         h.len = (uint32_t)(hi - lo);
         from = result_at(eb, s->c) + lo;
     }
+    assert(h.len <= PLAN_CHUNK_NET && node != eb->geom.me);
     r = from ? send_window(eb, s, node, &h, from) : send_packed(eb, s, node, &h);
     if (r < 0)
         eboard_link_failed(eb, node, r);
@@ -101,19 +97,19 @@ static bool send_data(struct eboard *eb, struct estep *s, const struct sched_mov
 
 static void step_next(struct estep *s)
 {
+    assert(s->move < s->moves);
     s->move++;
-    s->posted = false;
+    step_set_state(&s->state, STEP_NEXT);
 }
 
-/* Sends all whose turn has come. False: the link failed, and with it the board. */
+/* Sends of all moves that may be begun. False: the link failed, and with it the board. */
 static bool step_send(struct estep *s)
 {
     struct eboard *eb = s->eb;
     bool all = sched_independent(eb->plan.schedule);
 
     while (s->sent < s->moves && (all || s->sent <= s->move)) {
-        struct sched_move mv =
-            sched_move(eb->plan.schedule, eb->geom.nnodes, eb->geom.me, op_root_node(eb), s->sent);
+        struct sched_move mv = op_move(eb, s->sent);
         unsigned move = s->sent++;
 
         if (mv.to >= 0 && !send_data(eb, s, &mv, move))
@@ -138,7 +134,7 @@ static void step_reduce(struct estep *s, const void *body, size_t lo, size_t len
         reduce_finish(p->dtype, p->redop, res, len / p->esize, eb->b.world);
 }
 
-/* A received body that could not go to its place at once. */
+/* Puts a received body that could not go to its place at once where it belongs. */
 static void step_apply(struct estep *s, const uint8_t *body)
 {
     struct eboard *eb = s->eb;
@@ -160,25 +156,20 @@ static void step_received(void *arg, int st)
     struct estep *s = arg;
     struct eboard *eb = s->eb;
 
+    assert(s->state == STEP_RECEIVING && eb->inflight > 0);
     eb->inflight--;
-    s->receiving = false;
-    if (st < 0 || eb->dead) {
-        /* the fabric reports the broken link; commd ends the group */
-        scratch_put(eb->e, s->scratch, PLAN_CHUNK_NET);
-        s->scratch = NULL;
-        eb->dead = true;
-        return;
-    }
-    if (s->scratch) {
+    if (st < 0)
+        eb->dead = true; /* the fabric reports the broken link; commd ends the group */
+    if (s->scratch && !eb->dead)
         step_apply(s, s->scratch);
-        scratch_put(eb->e, s->scratch, PLAN_CHUNK_NET);
-        s->scratch = NULL;
-    }
+    scratch_put(eb->e, steal_ptr(s->scratch), PLAN_CHUNK_NET);
+    if (eb->dead)
+        return;
     step_next(s);
     eboard_activate(eb);
 }
 
-/* Bytes that the awaited message must have, and where it may be received; NULL: not in place. */
+/* Bytes that the awaited message must have, and where its body goes; NULL: into scratch first. */
 static size_t step_expects(const struct estep *s, uint8_t **ret_to)
 {
     const struct eboard *eb = s->eb;
@@ -193,7 +184,7 @@ static size_t step_expects(const struct estep *s, uint8_t **ret_to)
     return hi - lo;
 }
 
-/* No message without cells in it. */
+/* A message without a cell is not sent. */
 static bool step_is_empty(const struct estep *s)
 {
     return coll_table[s->eb->plan.coll].window == WINDOW_CELLS &&
@@ -204,24 +195,17 @@ static bool step_is_empty(const struct estep *s)
 static void step_claim(struct estep *s, struct inmsg *m, uint8_t *to)
 {
     struct eboard *eb = s->eb;
-    struct fabric *f = eb->e->f;
-    int r;
 
-    if (!to) {
+    assert(!s->scratch);
+    if (!to)
         s->scratch = to = scratch_get(eb->e, PLAN_CHUNK_NET);
-        if (!to) {
-            f->ops->drop(f, m->claim);
-            eboard_fail(eb, CAUSE_NOMEM, -1, "the engine has no memory to receive a chunk");
-            return;
-        }
+    if (!to) {
+        inmsg_drop_claim(eb->e, m);
+        eboard_fail(eb, CAUSE_NOMEM, -1, "the engine has no memory to receive a chunk");
+        return;
     }
-    s->receiving = true;
-    eb->inflight++;
-    r = f->ops->recv(f, m->claim, to, m->h.len, step_received, s);
-    if (r < 0)
-        eboard_link_failed(eb, (unsigned)s->mv.from, r);
-    if (r != 0)
-        step_received(s, r < 0 ? r : 0);
+    step_set_state(&s->state, STEP_RECEIVING);
+    inmsg_fetch(eb, m, (unsigned)s->mv.from, to, step_received, s);
 }
 
 /* True if the awaited message was there. */
@@ -232,15 +216,15 @@ static bool step_recv(struct estep *s)
     uint8_t *to;
     size_t len;
 
-    if (s->receiving)
+    if (s->state == STEP_RECEIVING)
         return false;
+    assert(s->state == STEP_AWAITED && s->mv.from >= 0);
     m = inbox_take(eb, s->c, s->mv.recv_tag, eb->peers[s->mv.from]);
     if (!m)
         return false;
     len = step_expects(s, &to);
     if (m->h.len != len || m->h.fingerprint != eb->fingerprint) {
-        if (m->claim)
-            eb->e->f->ops->drop(eb->e->f, m->claim);
+        inmsg_drop_claim(eb->e, m);
         eboard_fail(eb, CAUSE_PROTOCOL, (int)m->peer,
                     "another node's engine sent %u bytes where %zu were expected", m->h.len, len);
     } else if (m->claim) {
@@ -259,10 +243,9 @@ static bool step_poll(struct estep *s)
     bool moved = false;
 
     while (s->move < s->moves) {
-        if (!s->posted) {
-            s->mv = sched_move(eb->plan.schedule, eb->geom.nnodes, eb->geom.me, op_root_node(eb),
-                               s->move);
-            s->posted = true;
+        if (s->state == STEP_NEXT) {
+            s->mv = op_move(eb, s->move);
+            step_set_state(&s->state, STEP_AWAITED);
             moved = true;
             if (!step_send(s))
                 return true;
@@ -276,7 +259,7 @@ static bool step_poll(struct estep *s)
         if (eb->dead)
             return true;
     }
-    s->done = true;
+    step_set_state(&s->state, STEP_DONE);
     return true;
 }
 
@@ -288,24 +271,23 @@ static bool step_start(struct eboard *eb)
     uint32_t c = eb->next_start, g = eb->base + c;
     struct estep *s = &eb->steps[g % PLAN_DEPTH_NET];
 
-    if (c == eb->plan.steps || s->active || s->sends || !members_announced(eb, g) ||
+    assert(c <= eb->plan.steps);
+    if (c == eb->plan.steps || s->state != STEP_FREE || s->sends || !members_announced(eb, g) ||
         (eb->plan.reduces && !members_reduced(eb, g)) || !step_may_go(eb, c))
         return false;
     s->g = g;
     s->c = c;
-    s->active = true;
-    s->done = s->posted = s->receiving = false;
+    step_set_state(&s->state, STEP_NEXT);
     s->move = s->sent = 0;
-    s->moves =
-        (uint16_t)sched_len(eb->plan.schedule, eb->geom.nnodes, eb->geom.me, op_root_node(eb));
+    s->moves = (uint16_t)op_moves(eb);
     eb->next_start++;
     return true;
 }
 
-/* What a step sends first depends on nothing that another node has: it goes out right behind this
- * node's first message of the consistency check (a stand-in only hears first), which saves a hop.
- * The other side looks at it only when all have agreed: what comes before that is put aside there.
- * Not in a group's first operation: there it would wait in pending, which all groups share. */
+/* What a step sends first depends on nothing that another node has. So it goes out right behind
+ * this node's first message of the consistency check, which saves a hop. (A stand-in's first move
+ * sends nothing.) The receiver puts it aside until all have agreed. Not in a group's first
+ * operation: there it would wait in engine_pending.c, whose room all groups share. */
 void data_start_ahead(struct eboard *eb)
 {
     if (!data_starts_ahead(eb))
@@ -321,9 +303,10 @@ static bool data_publish(struct eboard *eb)
     while (upto != end) {
         struct estep *s = &eb->steps[upto % PLAN_DEPTH_NET];
 
-        if (!s->done)
+        if (s->state != STEP_DONE)
             break;
-        s->active = false;
+        assert(s->g == upto);
+        step_set_state(&s->state, STEP_FREE);
         upto++;
     }
     if (upto == eb->published)
@@ -344,7 +327,7 @@ bool data_poll(struct eboard *eb)
     for (uint32_t g = eb->published; g != eb->base + eb->next_start && !eb->dead; g++) {
         struct estep *s = &eb->steps[g % PLAN_DEPTH_NET];
 
-        if (!s->done)
+        if (s->state != STEP_DONE)
             moved |= step_poll(s);
     }
     if (!eb->dead)

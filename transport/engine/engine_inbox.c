@@ -1,22 +1,23 @@
-/* engine_inbox.c - a queue of messages that nobody waits for yet: of one board, or of one group
+/* engine_inbox.c - messages that nobody waits for yet, in queues: of one board, or of one group
  * that is not known (engine_pending.c).
  *
  * Eager bodies are copied, rendezvous bodies stay with the sender. How far another node may be
- * ahead is bounded (engine_flow.c), and of each step of each operation this node has one message
- * from each move. So much fits in below; who sends more is refused, and with it its group:
- * inbox_keep(). */
+ * ahead is bounded (engine_flow.c), and each move of a step has one message for this node.
+ * INBOX_MAX has room for all of these; a node that sends more is refused, and its group fails:
+ * inbox_keep().
+ */
 #include "transport/engine/engine_internal.h"
 
 #include "shm/util/wait.h"
 
 enum {
-    /* A message of each other node in each step that may come, and the consistency checks; around a
-     * ring the neighbour's come, one for each node in each of half as many steps. */
+    /* One message of each other node in each step that may come, and in the consistency checks. (In
+     * a ring all come from one neighbour: one for each node, in each of half as many steps.) */
     INBOX_MAX = (FLOW_CREDIT + FLOW_AHEAD + 1) * SCHED_MAX_NODES,
     INBOX_MAX_BYTES = 64 << 20,
     BODY_SMALL = 64 << 10,
 };
-/* What comes in a step goes into a window of PLAN_CHUNK_NET; scratch takes up to twice a body. */
+/* All bodies of a step fit in a window of PLAN_CHUNK_NET; scratch takes up to twice a body. */
 _Static_assert((FLOW_CREDIT + FLOW_AHEAD) * 2 * (size_t)PLAN_CHUNK_NET +
                        INBOX_MAX * sizeof(struct inmsg) <=
                    INBOX_MAX_BYTES,
@@ -24,8 +25,8 @@ _Static_assert((FLOW_CREDIT + FLOW_AHEAD) * 2 * (size_t)PLAN_CHUNK_NET +
 
 void inbox_init(struct inbox *in)
 {
-    memset(in, 0, sizeof *in);
-    in->tail = &in->head;
+    *in = (struct inbox){0};
+    TAILQ_INIT(&in->all);
 }
 
 /* ---- a message ------------------------------------------------------------------------------- */
@@ -51,8 +52,8 @@ struct inmsg *inmsg_keep(struct engine *e, const struct inmsg *m, const struct f
 
     if (!k)
         return NULL;
+    assert(m->on_stack && fm->body_len == m->h.len);
     *k = *m;
-    k->next = NULL;
     k->on_stack = false;
     if (fm->body && fm->body_len) {
         body = inmsg_body_new(e, fm->body_len);
@@ -75,14 +76,35 @@ void inmsg_done(struct engine *e, struct inmsg *m)
     free(m);
 }
 
-void inmsg_free(struct engine *e, struct inmsg *m)
+void inmsg_drop_claim(struct engine *e, struct inmsg *m)
 {
     if (m->claim && e->f)
-        e->f->ops->drop(e->f, m->claim);
+        e->f->ops->drop(e->f, steal_ptr(m->claim));
+}
+
+void inmsg_free(struct engine *e, struct inmsg *m)
+{
+    assert(!m->on_stack);
+    inmsg_drop_claim(e, m);
     inmsg_done(e, m);
 }
 
-/* Of a body that still lies with the fabric as much as that may have copied. */
+void inmsg_fetch(struct eboard *eb, struct inmsg *m, unsigned node, void *to, fabric_done_fn done,
+                 void *arg)
+{
+    struct fabric *f = eb->e->f;
+    int r;
+
+    assert(m->claim && node < eb->geom.nnodes && eb->peers[node] == m->peer);
+    eb->inflight++;
+    r = f->ops->recv(f, steal_ptr(m->claim), to, m->h.len, done, arg);
+    if (r < 0)
+        eboard_link_failed(eb, node, r);
+    if (r != 0)
+        done(arg, MIN(r, 0));
+}
+
+/* A body that still lies with the fabric counts in full: the fabric may have copied it. */
 size_t inmsg_cost(const struct inmsg *m)
 {
     return sizeof *m + (m->body && m->h.len > BODY_SMALL ? scratch_size(m->h.len) : m->h.len);
@@ -90,24 +112,20 @@ size_t inmsg_cost(const struct inmsg *m)
 
 /* ---- the queue ------------------------------------------------------------------------------- */
 
-void inbox_unlink(struct inbox *in, struct inmsg **p)
+void inbox_unlink(struct inbox *in, struct inmsg *m)
 {
-    struct inmsg *m = *p;
-
-    *p = m->next;
-    if (!*p)
-        in->tail = p;
+    assert(in->n > 0 && in->bytes >= inmsg_cost(m));
+    TAILQ_REMOVE(&in->all, m, link);
     in->n--;
     in->bytes -= inmsg_cost(m);
-    m->next = NULL;
 }
 
 bool inbox_push(struct inbox *in, struct inmsg *m)
 {
     if (in->n >= INBOX_MAX || in->bytes + inmsg_cost(m) > INBOX_MAX_BYTES)
         return false;
-    *in->tail = m;
-    in->tail = &m->next;
+    assert(!m->on_stack);
+    TAILQ_INSERT_TAIL(&in->all, m, link);
     in->n++;
     in->bytes += inmsg_cost(m);
     return true;
@@ -132,41 +150,22 @@ struct inmsg *inbox_take(struct eboard *eb, uint32_t step, unsigned move, unsign
         eb->fresh = NULL;
         return m;
     }
-    for (struct inmsg **p = &eb->inbox.head; *p; p = &(*p)->next) {
-        m = *p;
-        if (matches(m, eb, step, move, peer)) {
-            inbox_unlink(&eb->inbox, p);
-            return m;
-        }
-    }
-    return NULL;
+    TAILQ_FOREACH(m, &eb->inbox.all, link)
+        if (matches(m, eb, step, move, peer))
+            break;
+    if (m)
+        inbox_unlink(&eb->inbox, m);
+    return m;
 }
 
-/* Only those that came before @older_than_ms; @peer >= 0: only those of that peer. */
-void inbox_drop(struct engine *e, struct inbox *in, int64_t older_than_ms, int peer)
+void inbox_drop(struct eboard *eb, bool all)
 {
-    for (struct inmsg **p = &in->head; *p;) {
-        struct inmsg *m = *p;
-
-        if ((int64_t)m->came_ms >= older_than_ms || (peer >= 0 && m->peer != (unsigned)peer)) {
-            p = &m->next;
+    for (struct inmsg *m = TAILQ_FIRST(&eb->inbox.all), *next; m; m = next) {
+        next = TAILQ_NEXT(m, link);
+        if (!all && m->h.op != eb->op)
             continue;
-        }
-        inbox_unlink(in, p);
-        inmsg_free(e, m);
-    }
-}
-
-void inbox_drop_op(struct eboard *eb)
-{
-    for (struct inmsg **p = &eb->inbox.head; *p;) {
-        struct inmsg *m = *p;
-
-        if (m->h.op != eb->op) {
-            p = &m->next;
-            continue;
-        }
-        inbox_unlink(&eb->inbox, p);
+        inbox_unlink(&eb->inbox, m);
         inmsg_free(eb->e, m);
     }
+    assert(!all || (eb->inbox.n == 0 && eb->inbox.bytes == 0));
 }

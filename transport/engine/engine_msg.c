@@ -2,9 +2,9 @@
  * kept in the board's inbox, kept for a group that commd has not told us of yet (engine_pending.c),
  * or dropped.
  *
- * What exceeds a bound fails its group, no other: what goes to and fro in a group is its members'
- * doing, and the link belongs to all users. Only what no member can bring about, a malformed
- * header, is blamed on the peer's engine. */
+ * A message that exceeds a bound fails its group and no other: members can bring that about, and
+ * the link belongs to all users. A malformed header, which no member can bring about, is the fault
+ * of the peer's engine. */
 #include "transport/engine/engine_internal.h"
 
 static bool header_ok(const struct fabric_msg *fm, struct inmsg *m)
@@ -21,7 +21,8 @@ static bool header_ok(const struct fabric_msg *fm, struct inmsg *m)
     return m->h.step == WIRE_CHECK ? fm->hdr_len == sizeof m->b : fm->hdr_len == sizeof m->h;
 }
 
-/* Each user has its own memory of them: who opens and closes many groups pushes out its own. */
+/* Each user has a memory of its own, so a user with many short groups makes us forget no other's.
+ */
 static bool recently_closed(const struct engine *e, const struct wire_hdr *h)
 {
     const struct euser *u;
@@ -35,36 +36,25 @@ static bool recently_closed(const struct engine *e, const struct wire_hdr *h)
     return false;
 }
 
-static void drop_claim(struct engine *e, void *claim)
-{
-    if (claim)
-        e->f->ops->drop(e->f, claim);
-}
-
-/* Of a group that is closed, or broken, or of an operation that was refused. */
-static bool unwanted(struct engine *e, const struct eboard *eb, const struct inmsg *m)
+/* Is @m of a group that is closed or broken, or of an operation that was refused? Then it is
+ * dropped. */
+static bool unwanted(struct engine *e, const struct eboard *eb, struct inmsg *m)
 {
     if (eb ? !eb->dead && (int32_t)(m->h.op - eb->op) >= 0 : !recently_closed(e, &m->h))
         return false;
     if (m->h.step == WIRE_MAIL)
         mail_answer_closed(e, m);
-    drop_claim(e, m->claim);
+    inmsg_drop_claim(e, m);
     return true;
 }
 
-/* For a group that we know, from a node that has no part in it. */
-static bool outsider(const struct eboard *eb, unsigned peer)
-{
-    return peer >= FABRIC_MAX_PEERS || !(eb->among[peer / 64] & 1ull << peer % 64);
-}
-
-static void keep_for_board(struct eboard *eb, const struct inmsg *m, const struct fabric_msg *fm)
+static void keep_for_board(struct eboard *eb, struct inmsg *m, const struct fabric_msg *fm)
 {
     struct engine *e = eb->e;
     struct inmsg *kept = inmsg_keep(e, m, fm);
 
     if (!kept) {
-        drop_claim(e, m->claim);
+        inmsg_drop_claim(e, m);
         eboard_fail(eb, CAUSE_NOMEM, -1, "the engine has no memory for a message that has to wait");
     } else if (!inbox_keep(eb, kept)) {
         inmsg_free(e, kept);
@@ -73,7 +63,7 @@ static void keep_for_board(struct eboard *eb, const struct inmsg *m, const struc
     }
 }
 
-static void keep_pending(struct engine *e, const struct inmsg *m, const struct fabric_msg *fm)
+static void keep_pending(struct engine *e, struct inmsg *m, const struct fabric_msg *fm)
 {
     struct inmsg *kept = NULL;
 
@@ -86,17 +76,18 @@ static void keep_pending(struct engine *e, const struct inmsg *m, const struct f
     if (kept)
         pending_keep(e, kept);
     else
-        drop_claim(e, m->claim);
+        inmsg_drop_claim(e, m);
 }
 
 void engine_on_msg(void *arg, const struct fabric_msg *fm)
 {
     struct engine *e = arg;
-    struct inmsg m = {.peer = fm->peer, .on_stack = true};
+    struct inmsg m = {.peer = fm->peer, .body = fm->body, .claim = fm->claim, .on_stack = true};
     struct eboard *eb;
 
+    assert(fm->peer < FABRIC_MAX_PEERS && (uintptr_t)fm->hdr % 16 == 0);
     if (!header_ok(fm, &m)) {
-        drop_claim(e, fm->claim);
+        inmsg_drop_claim(e, &m);
         e->ev.on_peer_down(e->ev.arg, fm->peer, "its engine sent a malformed message");
         return;
     }
@@ -106,11 +97,9 @@ void engine_on_msg(void *arg, const struct fabric_msg *fm)
     }
     if (m.h.flags & WIRE_COUNTED)
         sends_count_taken(e, m.peer, m.h.len);
-    m.body = fm->body;
-    m.claim = fm->claim;
     eb = eboard_find(e, m.h.group);
-    if (eb && outsider(eb, m.peer)) {
-        drop_claim(e, m.claim);
+    if (eb && !eboard_among(eb, m.peer)) { /* that node has no part in the group */
+        inmsg_drop_claim(e, &m);
         return;
     }
     if (eb && m.h.step == WIRE_MAIL) {
@@ -134,6 +123,6 @@ void engine_on_msg(void *arg, const struct fabric_msg *fm)
     if (!eb->fresh)
         return;
     eb->fresh = NULL;
-    if (!unwanted(e, eb, &m)) /* by now */
+    if (!unwanted(e, eb, &m)) /* the look may have ended group or operation */
         keep_for_board(eb, &m, fm);
 }

@@ -1,24 +1,56 @@
 /* engine_op.c - one operation on one board, as the node's engine carries it out.
  *
- *   IDLE   until every local member has announced the operation's first step. The engine copies
- *          their descriptions, compares them, and makes the plan.
- *   CHECK  the consistency check, engine_check.c. A small operation carries its payload along and
- *          is done then. One on which ranks differ is published as refused and skipped by all.
- *   DATA   the steps of a larger operation, engine_data.c.
+ *   IDLE     until every local member has announced the operation's first step. The engine copies
+ *            their descriptions, compares them, and makes the plan.
+ *   LEARNED  until the local members have reduced a small operation's payload
+ *   CHECK    the consistency check, engine_check.c. A small operation carries its payload along and
+ *            is done then. One on which ranks differ is published as refused and skipped by all.
+ *   DATA     the steps of a larger operation, engine_data.c
  *
- * Who wakes me: members (announcing, reducing), messages, finished sends: all by eboard_poll().
- * What if a peer dies now: no move completes; commd breaks the group. What if a member dies now:
- * the same, or the operation completes without it when its part is done.
+ * Who wakes an operation: members (announcing, reducing), messages, finished sends: all by
+ * eboard_poll(). What if a peer dies now: no move completes; commd breaks the group. What if a
+ * member dies now: the same, or the operation completes without it when its part is done.
  *
- * Whether an operation is small, and by which schedule nodes exchange its data, the plan says
+ * The plan says whether an operation is small, and by which schedule nodes exchange its data
  * (shm/model/plan.c), from numbers that all nodes have.
  *
- * Everything that members can write is copied (descriptions), compared with private numbers
- * (counters), or a value (payload). */
+ * What members can write is copied (descriptions), compared with private numbers (counters), or
+ * taken for a number whatever it is (payload). */
 #include "transport/engine/engine_op.h"
 
 #include <stdio.h>
 #include <string.h>
+
+/* clang-format off */
+static const bool eboard_may[EB_NSTATES][EB_NSTATES] = { /* rows: from; columns: to */
+                   /* IDLE LEARNED CHECK DATA */
+    [EB_IDLE]    = {0,   1,      0,    0},
+    [EB_LEARNED] = {0,   0,      1,    0},
+    [EB_CHECK]   = {1,   0,      0,    1},
+    [EB_DATA]    = {1,   0,      0,    0},
+};
+
+static const bool step_may[STEP_NSTATES][STEP_NSTATES] = {
+                       /* FREE NEXT AWAITED RECEIVING DONE */
+    [STEP_FREE]      = {0,   1,   0,      0,        0},
+    [STEP_NEXT]      = {1,   0,   1,      0,        1}, /* FREE: the operation was refused */
+    [STEP_AWAITED]   = {0,   1,   0,      1,        0},
+    [STEP_RECEIVING] = {0,   1,   0,      0,        0},
+    [STEP_DONE]      = {1,   1,   0,      0,        0}, /* NEXT: the next operation's check */
+};
+/* clang-format on */
+
+void eboard_set_state(struct eboard *eb, enum eboard_state state)
+{
+    assert(eboard_may[eb->state][state]);
+    eb->state = state;
+}
+
+void step_set_state(enum step_state *state, enum step_state to)
+{
+    assert(step_may[*state][to]);
+    *state = to;
+}
 
 /* ---- what the operation is ------------------------------------------------------------------- */
 
@@ -44,11 +76,12 @@ static void learn_desc(struct eboard *eb)
     }
 }
 
-/* The number of steps of a counted operation: members compute it from their announcements. */
+/* Sets the number of steps of an operation with counts, as members compute it from their slots. */
 static bool close_plan(struct eboard *eb)
 {
     uint64_t most = 0, said = 0;
 
+    assert(eb->plan.path == PATH_OPEN && eb->rows);
     for (size_t i = 0; i < (size_t)eb->b.nlocal * 2 * eb->b.world; i++)
         most = MAX(most, eb->rows[i]);
     for (unsigned m = 0; m < eb->b.nlocal; m++)
@@ -63,7 +96,7 @@ static bool learn_plan(struct eboard *eb)
     if (eb->desc.coll < COLL_COUNT && coll_table[eb->desc.coll].counted) {
         if (!cells_learn(eb))
             return false;
-        counts = eb->rows + eb->b.world; /* all members give the same, or the operation is bad */
+        counts = eb->rows + eb->b.world; /* the same of all members, or the operation is bad */
         if (eb->desc.digest && eb->desc.digest != op_digest(counts, eb->b.world))
             counts = NULL;
     }
@@ -83,7 +116,8 @@ static bool op_learn(struct eboard *eb)
     learn_desc(eb);
     if (!learn_plan(eb) || (op_is_small(eb) && !check_room(eb, check_result_len(eb))))
         return false;
-    eb->learned = true;
+    assert(eb->bad || eb->plan.steps > 0);
+    eboard_set_state(eb, EB_LEARNED);
     return true;
 }
 
@@ -98,8 +132,8 @@ static void op_begin_flow(struct eboard *eb)
 
 static bool op_begin(struct eboard *eb)
 {
-    assert(eb->state == EB_IDLE && eb->published == eb->base);
-    if (!eb->learned && !op_learn(eb))
+    assert(eb->state < EB_CHECK && eb->published == eb->base);
+    if (eb->state == EB_IDLE && !op_learn(eb))
         return false;
     if (!eb->bad && op_is_small(eb)) {
         if (eb->plan.reduces && !members_reduced(eb, eb->base))
@@ -109,12 +143,11 @@ static bool op_begin(struct eboard *eb)
     eb->check_schedule = op_is_small(eb) ? eb->plan.schedule : SCHED_RD_ALL_REDUCE;
     eb->cmove = 0;
     eb->cmoves = sched_len(eb->check_schedule, eb->geom.nnodes, eb->geom.me, op_root_node(eb));
-    eb->cposted = false;
+    step_set_state(&eb->check, STEP_NEXT);
     eb->in_place = false;
     eb->next_start = 0;
     op_begin_flow(eb);
-    eb->learned = false;
-    eb->state = EB_CHECK;
+    eboard_set_state(eb, EB_CHECK);
     return true;
 }
 
@@ -122,10 +155,10 @@ static bool op_begin(struct eboard *eb)
 
 void op_done(struct eboard *eb, uint32_t steps)
 {
-    assert(eb->state != EB_IDLE && eb->published == eb->base + steps);
+    assert(eb->published == eb->base + steps);
     eb->base += steps;
     eb->op++;
-    eb->state = EB_IDLE;
+    eboard_set_state(eb, EB_IDLE);
 }
 
 void op_refuse(struct eboard *eb)
@@ -140,10 +173,11 @@ void op_refuse(struct eboard *eb)
                                 .b = eb->bad_b,
                                 .balance = eb->bad ? (struct op_balance){0} : eb->balance};
     atomic_store_explicit(&h->refused, eb->desc.seq, memory_order_release);
-    /* the steps that did not wait for the consistency check, here and elsewhere */
+    /* steps that did not wait for the consistency check, here and on other nodes */
     for (unsigned i = 0; i < PLAN_DEPTH_NET; i++)
-        eb->steps[i].active = false;
-    inbox_drop_op(eb);
+        if (eb->steps[i].state != STEP_FREE)
+            step_set_state(&eb->steps[i].state, STEP_FREE);
+    inbox_drop(eb, false);
     op_publish(eb, eb->base + BOARD_SKIP);
     op_done(eb, BOARD_SKIP);
 }
@@ -152,6 +186,7 @@ void eboard_link_failed(struct eboard *eb, unsigned node, int err)
 {
     char text[64];
 
+    assert(err < 0 && node < eb->geom.nnodes && node != eb->geom.me);
     if (err == -ENOMEM) {
         eboard_fail(eb, CAUSE_NOMEM, -1, "the engine has no memory to move a chunk");
         return;
@@ -159,12 +194,6 @@ void eboard_link_failed(struct eboard *eb, unsigned node, int err)
     eb->dead = true;
     snprintf(text, sizeof text, "moving data failed: %s", strerror(-err));
     eb->e->ev.on_peer_down(eb->e->ev.arg, eb->peers[node], text);
-}
-
-void sbuf_sent(void *arg, int st)
-{
-    /* a broken link is reported by the fabric; commd decides what it means */
-    sbuf_put(arg);
 }
 
 bool eboard_poll(struct eboard *eb)
@@ -180,6 +209,7 @@ bool eboard_poll(struct eboard *eb)
         more = false;
         switch (eb->state) {
         case EB_IDLE:
+        case EB_LEARNED:
             more = !eb->closing && op_begin(eb);
             break;
         case EB_CHECK:
@@ -187,6 +217,8 @@ bool eboard_poll(struct eboard *eb)
             break;
         case EB_DATA:
             more = data_poll(eb);
+            break;
+        case EB_NSTATES:
             break;
         }
         moved |= more;

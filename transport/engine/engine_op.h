@@ -1,5 +1,5 @@
-/* engine_op.h - private to engine_op.c, engine_check.c and engine_data.c: what an operation's two
- * halves and its life need of each other. Inline: each operation comes by here. */
+/* engine_op.h - what only the files of an operation share: engine_op.c, engine_check.c,
+ * engine_data.c and engine_flow.c. Inline functions, because each operation calls them. */
 #ifndef COMMD_ENGINE_OP_H
 #define COMMD_ENGINE_OP_H
 
@@ -13,7 +13,7 @@ static inline void members_wake(const struct eboard *eb)
     bell_ring(&eb->b.hdr->bell, &eb->b.hdr->sleepers);
 }
 
-/* `sent` follows `published` as far as no send reads the window. True if it has moved. */
+/* Moves `sent` towards `published` as far as no send reads the window. True if it has moved. */
 static inline bool op_follow_sent(struct eboard *eb)
 {
     uint32_t old = eb->sent;
@@ -25,6 +25,7 @@ static inline bool op_follow_sent(struct eboard *eb)
             break;
         eb->sent++;
     }
+    assert(seq_reached(eb->published, eb->sent));
     if (eb->sent != old)
         atomic_store_explicit(&eb->b.hdr->sent, eb->sent, memory_order_release);
     return eb->sent != old;
@@ -60,7 +61,7 @@ static inline bool members_reduced(const struct eboard *eb, uint32_t step)
     return true;
 }
 
-/* Does all of the current operation go with the consistency check? */
+/* Does the consistency check carry all of the current operation? */
 static inline bool op_is_small(const struct eboard *eb)
 {
     return eb->plan.path == PATH_SMALL;
@@ -71,10 +72,11 @@ static inline bool op_is_small(const struct eboard *eb)
 /* The result window of step @c of the current operation. */
 static inline uint8_t *result_at(const struct eboard *eb, uint32_t c)
 {
+    assert(c < eb->plan.steps);
     return board_result(&eb->b, eb->base + c, plan_result(&eb->plan, &eb->geom, c));
 }
 
-/* Where received bytes go that are not reduced here. */
+/* Where received bytes go that the engine does not reduce. */
 static inline uint8_t *receive_at(const struct eboard *eb, uint32_t c)
 {
     size_t len = plan_result(&eb->plan, &eb->geom, c);
@@ -87,16 +89,27 @@ static inline unsigned op_root_node(const struct eboard *eb)
     return coll_table[eb->plan.coll].rooted ? eb->rank_node[eb->plan.root] : 0;
 }
 
+static inline struct sched_move op_move(const struct eboard *eb, unsigned i)
+{
+    return sched_move(eb->plan.schedule, eb->geom.nnodes, eb->geom.me, op_root_node(eb), i);
+}
+
+static inline unsigned op_moves(const struct eboard *eb)
+{
+    return sched_len(eb->plan.schedule, eb->geom.nnodes, eb->geom.me, op_root_node(eb));
+}
+
 /* engine_op.c */
-void op_done(struct eboard *eb, uint32_t steps); /* the next one may begin */
-void op_refuse(struct eboard *eb);               /* ranks differ: members are told, all skip it */
+void eboard_set_state(struct eboard *eb, enum eboard_state state);
+void op_done(struct eboard *eb, uint32_t steps); /* the next operation may begin */
+void op_refuse(struct eboard *eb); /* ranks differ: members are told, all skip the operation */
 
 /* engine_check.c: the consistency check, with a small payload */
 size_t check_result_len(const struct eboard *eb); /* bytes of a small operation's result */
-bool check_room(struct eboard *eb, size_t len);   /* false: the board was failed */
-void check_gather(struct eboard *eb);             /* the members' small payload, privately */
+bool check_room(struct eboard *eb, size_t len); /* makes acc and tmp; false: the board was failed */
+void check_gather(struct eboard *eb);           /* copies the members' small payload into acc */
 void check_differ(struct eboard *eb, uint32_t rank_a, const struct op_desc *a, uint32_t rank_b,
-                  const struct op_desc *b); /* two descriptions are not the same */
+                  const struct op_desc *b); /* these two descriptions differ */
 bool check_poll(struct eboard *eb);         /* true if something moved */
 
 /* engine_data.c: the steps of a larger operation */
@@ -106,7 +119,5 @@ static inline bool data_starts_ahead(const struct eboard *eb)
 }
 void data_start_ahead(struct eboard *eb);
 bool data_poll(struct eboard *eb); /* true if something moved */
-
-void sbuf_sent(void *arg, int st); /* a fabric callback: @arg is a struct sbuf */
 
 #endif

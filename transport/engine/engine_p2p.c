@@ -1,21 +1,21 @@
-/* engine_p2p.c - mail between nodes (the model is in shm/board/mail.c). The engine is a mirror: it
- * takes records out of the rings that members write for it, checks them, sends each as the header
- * of one message, with the payload, if it has one, straight from the sender's out slot; and it
- * writes what comes from other engines into the rings of the receivers, payload into the place that
- * the record names.
+/* engine_p2p.c - mail between nodes (the model is in shm/board/mail.c). The engine takes records
+ * out of the rings that members write for it, checks them, and sends each as the header of one
+ * message, with the payload, if there is one, straight from the sender's out slot. Records that
+ * come from other engines it writes into the rings of the receivers, and their payloads into the
+ * places that the records name.
  *
- * It keeps nothing: there is room for every record and every body before it is sent, because sender
- * and receiver count. Whoever does not is found out where the ring is full: its group breaks, no
- * other. A body that still lies with the other engine is claimed into its place while the record
- * holds its cell in the ring, so that records stay in order; such claims are bounded by the cells.
- * Records may come in another order than they were sent in (engine_send.c); so each has a number,
- * which is its place in the ring.
+ * The engine keeps nothing: there is room for every record and every body before it is sent,
+ * because sender and receiver count. Where one of them does not, the ring is full when a record
+ * comes: then the group breaks, and no other. A body that still lies with the other engine is
+ * fetched into its place while the record holds its cell in the ring, so that records stay in
+ * order; there are no more such bodies than cells. Records may come in another order than they were
+ * sent in (engine_send.c); so each has a number, which is its place in the ring.
  *
- * Who wakes me: members (their bit, then the doorbell), messages, finished sends. What if a peer
+ * Who wakes this: members (their bit, then the doorbell), messages, finished sends. What if a peer
  * dies now: sends fail, and commd breaks the group. What if a member dies now: what it has written
  * is sent, also when all members are dead and commd takes the board away (mail_flush()). PROBE asks
- * for that: it is answered by the engine of a rank that is gone, behind all that this rank has
- * written. */
+ * whether that has happened: the engine of a rank that is gone answers it behind all that this rank
+ * has written. */
 #include "transport/engine/engine_internal.h"
 
 #include "shm/util/copy.h"
@@ -24,28 +24,27 @@
 enum {
     SENDING_MAX = 256, /* messages of one board on their way; then its rings wait */
     RECORD_COST = 256, /* of a message, beside its body */
-    /* Of all boards of a user: so much of it others may find before them in a queue; alone it need
-     * not care. */
+    /* On its way of all boards of a user: other users may find so much before them in a queue. */
     USER_SENDING = 1 << 20,
-    USER_SENDING_ALONE = 16 << 20,
-    LOOK_BYTES = 2 << 20, /* of a board in one look: members write as fast as we read */
+    USER_SENDING_ALONE = 16 << 20, /* where there is no other user */
+    LOOK_BYTES = 2 << 20,          /* of a board in one look: members write as fast as we read */
 };
 
 struct out_slot { /* what a finished send needs to know */
     struct eboard *eb;
     unsigned member, slot;
-    uint32_t id; /* of the record that it is used for */
+    uint32_t id; /* of the record whose body the slot holds */
     uint32_t cost;
-    bool busy; /* on its way; who writes a second record for it meanwhile does not count */
+    bool busy; /* on its way: a member that writes another record for it does not count */
 };
 
 struct email {
-    struct mail_rx *rx;     /* owned; by local member: its ring to us */
-    uint32_t *put;          /* owned; [nlocal][world]: records written into each ring here, */
-    uint32_t *posted;       /* owned; and sent for each ring elsewhere */
+    struct mail_rx *rx;     /* owned; by local member: its ring to the engine */
+    uint32_t *put;          /* owned; [nlocal][world]: records written into each ring here */
+    uint32_t *posted;       /* owned; [nlocal][world]: records sent for each ring elsewhere */
     struct out_slot *slots; /* owned; [nlocal][MAIL_OUT_SLOTS] */
     uint16_t *local_of;     /* owned; world: member index, BOARD_NO_MEMBER elsewhere */
-    uint64_t *again;        /* owned; members whose rings were not emptied */
+    uint64_t *again;        /* owned; a bit for each member whose ring was not emptied */
     unsigned sending;
     unsigned from; /* the member with which the next look begins */
     size_t looked; /* bytes sent in this look */
@@ -86,6 +85,7 @@ static bool mail_init(struct eboard *eb)
     struct email *em = eb->mail = calloc(1, sizeof *em);
     unsigned nlocal = eb->b.nlocal;
 
+    assert(nlocal > 0 && nlocal < BOARD_NO_MEMBER);
     if (!em)
         return false;
     em->rx = calloc(nlocal, sizeof *em->rx);
@@ -120,6 +120,7 @@ static void ring_member(struct eboard *eb, unsigned member)
 {
     struct mail_box *box = mail_box(&eb->b.mail, member);
 
+    assert(member < eb->b.nlocal);
     eb->e->published = true;
     bell_ring(&box->bell, &box->sleepers);
 }
@@ -133,6 +134,7 @@ static bool user_has_room(const struct eboard *eb)
 
 static void sent(struct eboard *eb, size_t cost)
 {
+    assert(eb->inflight > 0 && eb->mail->sending > 0 && eb->user->sending >= cost);
     eb->inflight--;
     eb->user->sending -= cost;
     eb->mail->sending--;
@@ -142,8 +144,7 @@ static void sent(struct eboard *eb, size_t cost)
 
 static void record_sent(void *arg, int st)
 {
-    sent(arg,
-         RECORD_COST); /* a broken link is reported by the fabric; commd decides what it means */
+    sent(arg, RECORD_COST);
 }
 
 static void body_sent(void *arg, int st)
@@ -151,6 +152,7 @@ static void body_sent(void *arg, int st)
     struct out_slot *s = arg;
     struct eboard *eb = s->eb;
 
+    assert(s->busy);
     /* release: the slot has been read */
     atomic_store_explicit(&mail_box(&eb->b.mail, s->member)->out[s->slot], s->id,
                           memory_order_release);
@@ -170,7 +172,7 @@ static void wire_fill(struct wire_mail *w, uint64_t group, uint32_t uid, const s
     memcpy(w->rec, rec, sizeof w->rec);
 }
 
-/* @slot: of the body, NULL: there is none. */
+/* @slot: of the body; NULL: there is none. */
 static void post(struct eboard *eb, unsigned node, const struct mail_rec *rec,
                  struct out_slot *slot)
 {
@@ -180,13 +182,15 @@ static void post(struct eboard *eb, unsigned node, const struct mail_rec *rec,
     size_t cost = RECORD_COST + (slot ? rec->len : 0);
     int r;
 
+    assert(node < eb->geom.nnodes && node != eb->geom.me);
     if (slot) {
+        assert(!slot->busy);
         slot->id = rec->id;
         slot->cost = (uint32_t)cost;
         slot->busy = true;
     }
     wire_fill(&w, eb->b.group, eb->user->uid, rec, slot ? rec->len : 0);
-    if (rec->kind != MAIL_PROBE) /* which the engine keeps */
+    if (rec->kind != MAIL_PROBE) /* it goes into no ring */
         w.h.op = eb->mail->posted[(size_t)eb->mail->local_of[rec->src] * eb->b.world + rec->dst]++;
     eb->inflight++;
     eb->mail->sending++;
@@ -199,7 +203,7 @@ static void post(struct eboard *eb, unsigned node, const struct mail_rec *rec,
         eboard_link_failed(eb, node, r);
 }
 
-/* What a record may say that goes from a member of one node to one of another. */
+/* May a member of one node send this record to a member of another node? */
 static bool record_valid(const struct eboard *eb, const struct mail_rec *rec)
 {
     const struct mail *m = &eb->b.mail;
@@ -247,13 +251,14 @@ static void forward(struct eboard *eb, unsigned member, const struct mail_rec *r
     post(eb, eb->rank_node[rec->dst], rec, slot);
 }
 
-/* What @member has written, as far as there is room; @ahead: whatever is on its way already. At
- * most a ring full: it may write as fast as we read. */
+/* Sends what @member has written, as far as there is room; @ahead: whatever is on its way already.
+ * At most a ring full: members write as fast as we read. */
 static bool drain_member(struct eboard *eb, unsigned member, bool ahead)
 {
     struct email *em = eb->mail;
     bool moved = false;
 
+    assert(member < eb->b.nlocal);
     for (unsigned n = 0; !eb->dead; n++) {
         struct mail_rec rec = {0}; /* all of it goes over the wire */
 
@@ -272,7 +277,7 @@ static bool drain_member(struct eboard *eb, unsigned member, bool ahead)
     return moved;
 }
 
-/* Whose rings are to be looked at, into again[]. */
+/* Sets in again[] the members whose rings are to be looked at; true if there are any. */
 static bool collect(struct eboard *eb)
 {
     _Atomic uint64_t *bits = mail_engine_bits(&eb->b.mail);
@@ -282,7 +287,7 @@ static bool collect(struct eboard *eb)
         uint64_t set = mail_collect(&bits[w], 0);
 
         if (w == eb->b.nlocal / 64)
-            set &= (1ull << eb->b.nlocal % 64) - 1; /* members write here what they like */
+            set &= (1ull << eb->b.nlocal % 64) - 1; /* members may set other bits */
         if (set && !mail_usable(eb))
             return false;
         if (set)
@@ -292,7 +297,6 @@ static bool collect(struct eboard *eb)
     return any;
 }
 
-/* @ahead: a ring full of every member, whatever is on its way already. */
 static bool drain_all(struct eboard *eb, bool ahead)
 {
     struct email *em;
@@ -329,7 +333,7 @@ void mail_flush(struct eboard *eb)
     if (!eb->dead)
         drain_all(eb, true);
     if (!eb->dead)
-        sends_flush(eb); /* mail_answer_closed() must come behind it */
+        sends_flush(eb); /* what mail_answer_closed() sends must come behind it */
 }
 
 bool mail_waits(const struct eboard *eb)
@@ -354,18 +358,17 @@ bool mail_settled(const struct eboard *eb)
 
 static struct mail_rec pong_for(const struct mail_rec *probe)
 {
-    struct mail_rec rec = {.kind = MAIL_PONG, .src = probe->dst, .dst = probe->src};
-
-    return rec;
+    return (struct mail_rec){.kind = MAIL_PONG, .src = probe->dst, .dst = probe->src};
 }
 
-/* Rank rec->dst, of this node, is gone; who asks wants to know when all of it has been sent. It
- * cannot have left more than a ring full. */
+/* Rank rec->dst, of this node, is gone, and rec->src asks whether all that it wrote has been sent.
+ * That was a ring full at most. */
 static void answer_probe(struct eboard *eb, const struct mail_rec *rec)
 {
     unsigned member = eb->mail->local_of[rec->dst];
     struct mail_rec pong = pong_for(rec);
 
+    assert(member < eb->b.nlocal);
     if (eb->mail->sending >= SENDING_MAX + eb->b.nlocal * MAIL_ENGINE_RING) {
         eboard_fail(eb, CAUSE_PROTOCOL, -1, "rank %u asks more than it hears answers", rec->src);
         return;
@@ -373,10 +376,6 @@ static void answer_probe(struct eboard *eb, const struct mail_rec *rec)
     drain_member(eb, member, true);
     if (!eb->dead)
         post(eb, eb->rank_node[rec->src], &pong, NULL);
-}
-
-static void sent_nothing(void *arg, int st)
-{
 }
 
 void mail_answer_closed(struct engine *e, const struct inmsg *m)
@@ -389,7 +388,7 @@ void mail_answer_closed(struct engine *e, const struct inmsg *m)
         return;
     pong = pong_for(&rec);
     wire_fill(&w, m->h.group, m->h.uid, &pong, 0);
-    w.h.flags = WIRE_LAST; /* the counts went with the board */
+    w.h.flags = WIRE_LAST; /* the numbers went with the board */
     e->f->behind = true;
     e->f->ops->send(e->f, m->peer, &w, sizeof w, NULL, 0, sent_nothing, NULL);
     e->f->behind = false;
@@ -410,6 +409,7 @@ static void body_arrived(void *arg, int st)
 {
     struct arriving *a = arg;
 
+    assert(a->eb->inflight > 0);
     a->eb->inflight--;
     if (st >= 0 && !a->eb->dead)
         mail_publish(a->eb, a->local, a->src, a->n, &a->rec);
@@ -419,23 +419,15 @@ static void body_arrived(void *arg, int st)
 static void claim_body(struct eboard *eb, struct inmsg *m, const struct mail_rec *rec,
                        unsigned local, uint32_t n, uint8_t *to)
 {
-    struct fabric *f = eb->e->f;
     struct arriving *a = malloc(sizeof *a);
-    void *claim = steal_ptr(m->claim);
-    int r;
 
     if (!a) {
-        f->ops->drop(f, claim);
+        inmsg_drop_claim(eb->e, m);
         eboard_fail(eb, CAUSE_NOMEM, -1, "the engine has no memory to receive a message");
         return;
     }
     *a = (struct arriving){.eb = eb, .local = local, .src = rec->src, .n = n, .rec = *rec};
-    eb->inflight++;
-    r = f->ops->recv(f, claim, to, m->h.len, body_arrived, a);
-    if (r != 0)
-        body_arrived(a, r < 0 ? r : 0);
-    if (r < 0)
-        eboard_link_failed(eb, eb->rank_node[rec->src], r);
+    inmsg_fetch(eb, m, eb->rank_node[rec->src], to, body_arrived, a);
 }
 
 /* Where the body belongs; the record has been checked. */
@@ -464,11 +456,11 @@ static void mail_came(struct eboard *eb, struct inmsg *m, const struct mail_rec 
     uint32_t *put = &eb->mail->put[(size_t)local * eb->b.world + rec->src], n;
     struct mail_tx tx;
 
-    /* records may have overtaken each other: each knows its place in the ring */
+    assert(local < eb->b.nlocal && m->h.group == eb->b.group);
     n = m->m.h.flags & WIRE_LAST ? *put : m->m.h.op;
     mail_tx_init(&eb->b.mail, local, rec->src, &tx);
     tx.put = n;
-    tx.head_seen = tx.put - tx.len; /* look */
+    tx.head_seen = tx.put - tx.len; /* so that mail_room() looks */
     if (!mail_room(&tx)) {
         eboard_fail(eb, CAUSE_PROTOCOL, (int)m->peer,
                     "rank %u sent more to rank %u than there was room for", rec->src, rec->dst);
@@ -499,6 +491,5 @@ void mail_arrived(struct eboard *eb, struct inmsg *m)
         else
             mail_came(eb, m, &rec);
     }
-    if (m->claim)
-        eb->e->f->ops->drop(eb->e->f, steal_ptr(m->claim));
+    inmsg_drop_claim(eb->e, m);
 }

@@ -1,18 +1,18 @@
 /* engine_pending.c - messages for groups that commd has not announced to this engine.
  *
  * Another node may hear of a group a moment earlier, so what it sends waits here. Or the group was
- * closed here long ago, and members elsewhere still write to it. Every user can do that as often as
- * it likes, so this file bounds what one user costs the others:
+ * closed here long ago, and members elsewhere still write to it. Every user can bring that about as
+ * often as it likes, so this file bounds what one user costs the others:
  *
- *   - Memory is bounded in all (PENDING_BYTES). When it is spent, the messages of one group are
- *     dropped: a group of the user or of the peer that takes most. A message says whose group it
- *     is. An engine that lies about that is found by what it takes as a peer.
+ *   - All messages together take PENDING_BYTES at most. When these are spent, the messages of one
+ *     group are dropped: a group of the user or of the peer that takes most. A message says whose
+ *     group it is; an engine that lies about that is found by what it takes as a peer.
  *   - A group that has lost a message is remembered, gets no more, and fails when it opens: better
  *     than one that waits for ever.
  *   - After a minute the group is not expected any more.
  *
- * A group has one entry for each peer: what another node's engine says in the name of a group in
- * which it has no part is dropped when the group opens, and does not count against it. */
+ * A group has one entry for each peer. If a peer has no part in the group, its messages are dropped
+ * when the group opens, and do not count against the group. */
 #include "transport/engine/engine_internal.h"
 
 #include "shm/util/wait.h"
@@ -25,7 +25,7 @@ enum {
 };
 
 struct luser {
-    struct luser *next;
+    LIST_ENTRY(luser) link;
     uint32_t uid;
     unsigned entries;
     size_t cost;
@@ -33,19 +33,13 @@ struct luser {
 
 struct lgroup {
     TAILQ_ENTRY(lgroup) link;
-    struct lgroup *next; /* hash chain */
+    LIST_ENTRY(lgroup) hash_link;
     uint64_t group;
     unsigned peer;
-    struct luser *user; /* owned together */
+    struct luser *user; /* owned by all its groups together */
     struct inbox box;
     size_t cost;
 };
-
-static struct lgroup **bucket(struct pending *l, uint64_t group)
-{
-    return &l->hash[(group * 0x9e3779b97f4a7c15ull) >> 54];
-}
-_Static_assert(PENDING_HASH == 1 << 10, "bucket()");
 
 void pending_init(struct engine *e)
 {
@@ -67,16 +61,18 @@ void pending_mark_flooded(struct engine *e, uint64_t group, unsigned peer)
     struct pending *l = &e->pending;
     unsigned i = l->nflooded % PENDING_FLOODED;
 
+    assert(l->nflooded < 2 * PENDING_FLOODED && peer < FABRIC_MAX_PEERS);
     l->flooded[i].group = group;
     l->flooded[i].peer = peer;
     l->flooded[i].used = true;
-    /* stays above PENDING_FLOODED once it was: all entries have been written then */
+    /* from PENDING_FLOODED on all entries have been written: never below it again */
     if (++l->nflooded == 2 * PENDING_FLOODED)
         l->nflooded = PENDING_FLOODED;
 }
 
 static void pending_charge(struct pending *l, struct lgroup *g, size_t cost)
 {
+    assert(g->cost <= g->user->cost && g->user->cost <= l->cost);
     g->cost += cost;
     g->user->cost += cost;
     l->peer_cost[g->peer] += cost;
@@ -85,35 +81,34 @@ static void pending_charge(struct pending *l, struct lgroup *g, size_t cost)
 
 static struct luser *user_of(struct pending *l, uint32_t uid)
 {
-    struct luser *u = l->users;
+    struct luser *u;
 
-    while (u && u->uid != uid)
-        u = u->next;
-    if (u)
-        return u;
+    LIST_FOREACH(u, &l->users, link)
+        if (u->uid == uid)
+            return u;
     u = calloc(1, sizeof *u);
     if (!u)
         return NULL;
     u->uid = uid;
-    u->next = l->users;
-    return l->users = u;
+    LIST_INSERT_HEAD(&l->users, u, link);
+    return u;
 }
 
-static void user_left(struct pending *l, struct luser *u)
+static void user_left(struct luser *u)
 {
+    assert(u->entries > 0);
     if (--u->entries)
         return;
-    for (struct luser **p = &l->users; *p; p = &(*p)->next)
-        if (*p == u) {
-            *p = u->next;
-            break;
-        }
+    assert(u->cost == 0);
+    LIST_REMOVE(u, link);
     free(u);
 }
 
 static struct lgroup *group_find(struct pending *l, const struct inmsg *m)
 {
-    for (struct lgroup *g = *bucket(l, m->h.group); g; g = g->next)
+    struct lgroup *g;
+
+    LIST_FOREACH(g, &l->hash[hash_bucket(m->h.group)], hash_link)
         if (g->group == m->h.group && g->peer == m->peer && g->user->uid == m->h.uid)
             return g;
     return NULL;
@@ -121,8 +116,9 @@ static struct lgroup *group_find(struct pending *l, const struct inmsg *m)
 
 static struct lgroup *group_new(struct pending *l, const struct inmsg *m)
 {
-    struct lgroup *g = calloc(1, sizeof *g), **chain = bucket(l, m->h.group);
+    struct lgroup *g = calloc(1, sizeof *g);
 
+    assert(m->peer < FABRIC_MAX_PEERS);
     if (!g)
         return NULL;
     g->user = user_of(l, m->h.uid);
@@ -134,8 +130,7 @@ static struct lgroup *group_new(struct pending *l, const struct inmsg *m)
     g->group = m->h.group;
     g->peer = m->peer;
     inbox_init(&g->box);
-    g->next = *chain;
-    *chain = g;
+    LIST_INSERT_HEAD(&l->hash[hash_bucket(g->group)], g, hash_link);
     TAILQ_INSERT_TAIL(&l->groups, g, link);
     pending_charge(l, g, ENTRY_COST);
     return g;
@@ -144,9 +139,10 @@ static struct lgroup *group_new(struct pending *l, const struct inmsg *m)
 /* The oldest message of @g, now the caller's. */
 static struct inmsg *group_pop(struct pending *l, struct lgroup *g)
 {
-    struct inmsg *m = g->box.head;
+    struct inmsg *m = TAILQ_FIRST(&g->box.all);
 
-    inbox_unlink(&g->box, &g->box.head);
+    assert(l->n > 0 && g->cost >= ENTRY_COST + inmsg_cost(m));
+    inbox_unlink(&g->box, m);
     pending_charge(l, g, -inmsg_cost(m));
     l->n--;
     return m;
@@ -156,16 +152,13 @@ static void group_free(struct engine *e, struct lgroup *g)
 {
     struct pending *l = &e->pending;
 
-    while (g->box.head)
+    while (g->box.n)
         inmsg_free(e, group_pop(l, g));
+    assert(g->cost == ENTRY_COST);
     pending_charge(l, g, -(size_t)ENTRY_COST);
-    for (struct lgroup **p = bucket(l, g->group); *p; p = &(*p)->next)
-        if (*p == g) {
-            *p = g->next;
-            break;
-        }
+    LIST_REMOVE(g, hash_link);
     TAILQ_REMOVE(&l->groups, g, link);
-    user_left(l, g->user);
+    user_left(g->user);
     free(g);
 }
 
@@ -195,6 +188,7 @@ static void make_room(struct engine *e)
     while (l->cost > PENDING_BYTES) {
         struct lgroup *most = TAILQ_FIRST(&l->groups), *g;
 
+        assert(most);
         TAILQ_FOREACH(g, &l->groups, link)
             if (takes_more(l, g, most))
                 most = g;
@@ -224,11 +218,6 @@ void pending_keep(struct engine *e, struct inmsg *m)
     make_room(e);
 }
 
-static bool takes_part(const struct eboard *eb, unsigned peer)
-{
-    return eb->among[peer / 64] >> peer % 64 & 1;
-}
-
 static void pending_hand_over(struct eboard *eb, struct inmsg *m)
 {
     unsigned peer = m->peer;
@@ -248,44 +237,43 @@ void pending_adopt(struct eboard *eb)
     struct engine *e = eb->e;
     struct pending *l = &e->pending;
 
-    for (struct lgroup *g = *bucket(l, eb->b.group), *next; g; g = next) {
-        next = g->next;
+    for (struct lgroup *g = LIST_FIRST(&l->hash[hash_bucket(eb->b.group)]), *next; g; g = next) {
+        next = LIST_NEXT(g, hash_link);
         if (g->group != eb->b.group)
             continue;
-        while (takes_part(eb, g->peer) && g->box.head)
+        while (eboard_among(eb, g->peer) && g->box.n)
             pending_hand_over(eb, group_pop(l, g));
         group_free(e, g);
     }
     for (unsigned i = 0; i < MIN(l->nflooded, (unsigned)PENDING_FLOODED); i++)
         if (l->flooded[i].used && l->flooded[i].group == eb->b.group) {
             l->flooded[i].used = false;
-            if (takes_part(eb, l->flooded[i].peer))
+            if (eboard_among(eb, l->flooded[i].peer))
                 eboard_fail(
                     eb, CAUSE_NOMEM, (int)l->flooded[i].peer,
                     "more messages came before the group was known here than the engine keeps");
         }
 }
 
-/* Who asks after a group that was closed so long ago that we have forgotten it is answered. */
+/* A rank that asks after a group closed so long ago that we have forgotten it is answered. */
 void pending_expire(struct engine *e, int64_t older_than_ms)
 {
     struct pending *l = &e->pending;
 
     for (struct lgroup *g = TAILQ_FIRST(&l->groups), *next; g; g = next) {
         next = TAILQ_NEXT(g, link);
-        while (g->box.head && (int64_t)g->box.head->came_ms < older_than_ms) {
+        while (g->box.n && (int64_t)TAILQ_FIRST(&g->box.all)->came_ms < older_than_ms) {
             struct inmsg *m = group_pop(l, g);
 
             if (m->h.step == WIRE_MAIL)
                 mail_answer_closed(e, m);
             inmsg_free(e, m);
         }
-        if (!g->box.head)
+        if (!g->box.n)
             group_free(e, g);
     }
 }
 
-/* By the clock, not with each message. */
 void pending_sweep(struct engine *e)
 {
     uint64_t now = now_ms();
@@ -316,11 +304,12 @@ void pending_fini(struct engine *e)
 
     while ((g = TAILQ_FIRST(&e->pending.groups)))
         group_free(e, g);
+    assert(e->pending.n == 0 && e->pending.cost == 0);
 }
 
 const struct inmsg *pending_oldest(const struct engine *e)
 {
     const struct lgroup *g = TAILQ_FIRST(&e->pending.groups);
 
-    return g ? g->box.head : NULL;
+    return g ? TAILQ_FIRST(&g->box.all) : NULL;
 }

@@ -1,6 +1,6 @@
-/* engine_pool.c - memory that goes around in the engine: what is on its way (sbuf), and chunks that
- * a long body is received into (scratch). Both are taken and given back for each message; a few are
- * kept. A board with an sbuf out is not freed: `inflight` counts it. */
+/* engine_pool.c - memory that goes around in the engine: copies of what is on its way (sbuf), and
+ * chunks into which long bodies are received (scratch). Both are taken and given back for each
+ * message; a few are kept. A board with an sbuf on its way is not freed: `inflight` counts it. */
 #include "transport/engine/engine_internal.h"
 
 enum { SCRATCH_KEEP = 16 * PLAN_CHUNK_NET };
@@ -23,10 +23,11 @@ struct sbuf *sbuf_get(struct eboard *eb, size_t len)
     return s;
 }
 
-void sbuf_put(struct sbuf *s)
+static void sbuf_put(struct sbuf *s)
 {
     struct engine *e = s->eb->e;
 
+    assert(s->eb->inflight > 0);
     s->eb->inflight--;
     free(steal_ptr(s->lent));
     if (!s->pooled) {
@@ -37,10 +38,26 @@ void sbuf_put(struct sbuf *s)
     e->sbufs = s;
 }
 
+/* The fabric reports a broken link; commd decides what it means. */
+static void sbuf_sent(void *arg, int st)
+{
+    sbuf_put(arg);
+}
+
+int sbuf_send(struct sbuf *s, unsigned node, struct wire_hdr *h, size_t hdr_len, const void *body)
+{
+    int r = eboard_send(s->eb, node, h, hdr_len, body, sbuf_sent, s);
+
+    if (r != 0)
+        sbuf_put(s);
+    return r;
+}
+
 static unsigned scratch_class(size_t len)
 {
     unsigned i = 0;
 
+    assert(len <= PLAN_CHUNK_NET);
     while (len > (size_t)SCRATCH_LEAST << i)
         i++;
     return i;
@@ -58,6 +75,7 @@ uint8_t *scratch_get(struct engine *e, size_t len)
     if (!c)
         return malloc(scratch_size(len));
     *list = c->next;
+    assert(e->scratch_kept >= scratch_size(len));
     e->scratch_kept -= scratch_size(len);
     return (uint8_t *)c;
 }

@@ -1,22 +1,22 @@
 /* engine_send.c - in which order messages go to another node, where several groups have some.
  *
- * One group alone: its messages go to the fabric at once. So they do for whoever has sent so much
- * in a row that there is nobody to wait for it (crowded()).
+ * If one group alone is active, its messages go to the fabric at once. So do those of a group that
+ * has sent so much in a row that no other seems to want to send (crowded()).
  *
- * Else each message takes its turn, for each node by itself: first the user that is next, by weight
- * (transport/schedule/fair.h), then of that user the group that is next, all alike, then its short
- * messages before its long ones. So many groups get a user no more than one does. A user that has
- * nothing to send between two operations gets what it missed afterwards (USER_PAUSE). What the
- * fabric has taken and the other engine has not is bounded (LINK_WINDOW): what queues, queues here,
- * where it is in order, and not in the kernel or the network, where it is not. The other engine
+ * Else each message waits for its turn, for each node by itself. First comes the user that is next
+ * by weight (transport/schedule/fair.h), of that user the group that is next (all have one weight),
+ * and of that group short messages before long ones. So a user gets no more by many groups than by
+ * one. A user that has nothing to send between two operations gets what it missed afterwards
+ * (USER_PAUSE). LINK_WINDOW bounds what the fabric has taken and the other engine has not: so
+ * messages queue here, in the right order, and not in the kernel or the network. The other engine
  * says how much it has taken (WIRE_TAKEN) of the messages that ask for that (WIRE_COUNTED). In a
- * turn of the engine no more is handed over than keeps the turn short (TURN_BYTES).
+ * turn of the engine TURN_BYTES are handed over at most, which keeps the turn short.
  *
  * A short message of a group that has sent no more than its share goes as `express`, past all of
- * this: a barrier does not wait for the gradients of another job. Both the group and its user may
- * be ahead of their shares only by so much (GROUP_AHEAD, USER_AHEAD): who floods with short
- * messages waits like everybody. Nothing is held back while the link has room: a share is what is
- * left to each when all want more than there is.
+ * this: a barrier does not wait for the gradients of another job. The group and its user may be
+ * ahead of their shares only by so much (GROUP_AHEAD, USER_AHEAD), so a flood of short messages
+ * waits like all others. While the link has room no message waits: a share is what each gets when
+ * all want more than there is.
  *
  * Messages of one group may overtake each other: the receiver finds by their numbers where they
  * belong.
@@ -35,11 +35,11 @@ enum {
     /* Enough to fill a link of 100 Gbit/s whose messages take 40 us. */
     LINK_WINDOW = 512 << 10,
     TURN_BYTES = 128 << 10,
-    TELL_BYTES = 128 << 10, /* taken, then the sender is told */
+    TELL_BYTES = 128 << 10, /* the sender is told when so much was taken */
     GROUP_AHEAD = 64 << 10,
     USER_AHEAD = 512 << 10,
     USER_PAUSE = 2 << 20, /* what others send meanwhile: between two operations of 16 MB */
-    SOLE_BYTES = 4 << 20, /* in a row: then nobody else wants to send */
+    SOLE_BYTES = 4 << 20, /* of one board in a row: no other wants to send */
 };
 
 struct send_item {
@@ -60,7 +60,7 @@ struct send_user {
     struct fair groups;
     const struct euser *user; /* borrowed: outlives its boards */
     struct send_link *link;   /* borrowed */
-    unsigned ngroups;         /* which refer to it */
+    unsigned ngroups;         /* that refer to this */
     LIST_ENTRY(send_user) list_link;
 };
 
@@ -76,6 +76,11 @@ struct send_group {
 static size_t cost_of(size_t len)
 {
     return len + SEND_COST;
+}
+
+static bool has_items(const struct send_group *g)
+{
+    return !STAILQ_EMPTY(&g->shorts) || !STAILQ_EMPTY(&g->longs);
 }
 
 /* ---- who there is ---------------------------------------------------------------------------- */
@@ -103,6 +108,7 @@ static struct send_group *group_get(struct eboard *eb, unsigned node)
 {
     struct send_group *g;
 
+    assert(node < eb->geom.nnodes && node != eb->geom.me);
     if (!eb->sends)
         eb->sends = calloc(eb->geom.nnodes, sizeof(struct send_group *));
     if (!eb->sends || eb->sends[node])
@@ -130,7 +136,10 @@ void sends_board_free(struct eboard *eb)
     for (unsigned n = 0; eb->sends && n < eb->geom.nnodes; n++) {
         struct send_group *g = eb->sends[n];
 
-        if (g && --g->user->ngroups == 0) {
+        if (!g)
+            continue;
+        assert(!has_items(g) && g->user->ngroups > 0);
+        if (--g->user->ngroups == 0) {
             LIST_REMOVE(g->user, list_link);
             free(g->user);
         }
@@ -149,7 +158,7 @@ void sends_weigh(struct engine *e, const struct euser *user)
                 fair_node_weigh(&u->node, user->weight);
 }
 
-/* Who has been told stands behind those that did not fit. */
+/* Users that were told of go to the end of the list, behind those for which there was no room. */
 unsigned engine_sent(struct engine *e, struct engine_sent *told, unsigned room)
 {
     struct euser *u, *next, *last = TAILQ_LAST(&e->users, euser_list);
@@ -171,17 +180,13 @@ unsigned engine_sent(struct engine *e, struct engine_sent *told, unsigned room)
 
 /* ---- the queue ------------------------------------------------------------------------------- */
 
-static bool has_items(const struct send_group *g)
-{
-    return !STAILQ_EMPTY(&g->shorts) || !STAILQ_EMPTY(&g->longs);
-}
-
 static int enqueue(struct send_group *g, const struct send_item *what)
 {
     struct send_link *l = g->user->link;
     struct engine *e = g->eb->e;
     struct send_item *it = malloc(sizeof *it);
 
+    assert(what->hdr_len >= sizeof(struct wire_hdr) && what->hdr_len <= sizeof it->hdr);
     if (!it)
         return -ENOMEM;
     *it = *what;
@@ -206,6 +211,7 @@ static struct send_item *dequeue(struct send_group *g)
     struct send_user *u = g->user;
     struct send_link *l = u->link;
 
+    assert(it && l->listed && g->node.listed && u->node.listed);
     STAILQ_REMOVE_HEAD(from, link);
     if (!has_items(g))
         fair_leave(&u->groups, &g->node);
@@ -220,12 +226,13 @@ static struct send_item *dequeue(struct send_group *g)
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* Several groups have something to send, these days. */
+/* Do several groups have something to send at present? */
 static bool crowded(const struct engine *e)
 {
     return e->nactive > 1 && (e->sole_bytes < SOLE_BYTES || !TAILQ_EMPTY(&e->links_waiting));
 }
 
+/* Are the group and its user within their shares, or only a little ahead of these? */
 static bool modest(const struct send_group *g)
 {
     return fair_modest(&g->user->groups, &g->node, GROUP_AHEAD) &&
@@ -260,7 +267,7 @@ static int hand_over(struct send_group *g, const struct send_item *it)
     return r;
 }
 
-/* One that has waited: the caller was told that it is on its way. */
+/* The first message of @g, which has waited: eboard_send() has said that it is on its way. */
 static void hand_over_first(struct send_group *g)
 {
     struct send_item *it = dequeue(g);
@@ -284,6 +291,7 @@ int eboard_send(struct eboard *eb, unsigned node, struct wire_hdr *h, size_t hdr
     struct send_group *g;
     bool ready;
 
+    assert(!eb->dead && h->group == eb->b.group && node != eb->geom.me);
     eb->user->sent += h->len;
     if (e->sole != eb)
         e->sole_bytes = 0;
@@ -292,7 +300,7 @@ int eboard_send(struct eboard *eb, unsigned node, struct wire_hdr *h, size_t hdr
     g = crowded(e) ? group_get(eb, node) : NULL;
     if (!g)
         return f->ops->send(f, eb->peers[node], h, hdr_len, body, h->len, done, arg);
-    f->more = false; /* the two may take different ways */
+    f->more = false; /* what follows may take another way */
     ready = (!g->user->link->listed && link_has_room(e, g->user->link)) ||
             (h->len <= SEND_SHORT && STAILQ_EMPTY(&g->shorts) && modest(g));
     return ready ? hand_over(g, &it) : enqueue(g, &it);
@@ -302,6 +310,7 @@ static struct send_group *first_group(const struct send_link *l)
 {
     struct send_user *u = container_of(fair_first(&l->users), struct send_user, node);
 
+    assert(l->listed && fair_first(&l->users) && fair_first(&u->groups));
     return container_of(fair_first(&u->groups), struct send_group, node);
 }
 
@@ -314,6 +323,7 @@ bool sends_turn(struct engine *e)
     /* the next turn begins with the link behind the one that this one ended with */
     for (l = TAILQ_FIRST(&e->links_waiting); l; l = next) {
         next = TAILQ_NEXT(l, waiting);
+        assert(l->listed);
         while (l->listed && link_has_room(e, l)) {
             hand_over_first(first_group(l));
             moved = true;
@@ -340,6 +350,7 @@ void sends_drop_peer(struct engine *e, unsigned peer)
 {
     struct send_link *l = &e->links[peer];
 
+    assert(peer < FABRIC_MAX_PEERS);
     l->under_way = l->taken = 0;
     while (l->listed) {
         struct send_item *it = dequeue(first_group(l));
@@ -347,6 +358,7 @@ void sends_drop_peer(struct engine *e, unsigned peer)
         it->done(it->arg, -ECANCELED);
         free(it);
     }
+    assert(!fair_first(&l->users));
 }
 
 void sends_init(struct engine *e)
@@ -366,22 +378,23 @@ void sends_fini(struct engine *e)
 
 /* ---- what the other side has taken ----------------------------------------------------------- */
 
-static void told(void *arg, int st)
+void sent_nothing(void *arg, int st)
 {
 }
 
-/* Its body is perhaps still on the way: then it is the only one. */
+/* The body of the message may still be on its way: that is no more than this one body. */
 void sends_count_taken(struct engine *e, unsigned peer, size_t len)
 {
     struct send_link *l = &e->links[peer];
     struct wire_hdr h = {.step = WIRE_TAKEN};
 
+    assert(peer < FABRIC_MAX_PEERS && len <= PLAN_CHUNK_NET);
     l->taken += cost_of(len);
     if (l->taken < TELL_BYTES)
         return;
     h.op = (uint32_t)MIN(l->taken, (size_t)UINT32_MAX);
     e->f->express = true;
-    if (e->f->ops->send(e->f, peer, &h, sizeof h, NULL, 0, told, NULL) >= 0)
+    if (e->f->ops->send(e->f, peer, &h, sizeof h, NULL, 0, sent_nothing, NULL) >= 0)
         l->taken -= h.op;
     e->f->express = false;
 }
@@ -390,5 +403,6 @@ void sends_were_taken(struct engine *e, unsigned peer, uint32_t bytes)
 {
     struct send_link *l = &e->links[peer];
 
+    assert(peer < FABRIC_MAX_PEERS);
     l->under_way -= MIN(l->under_way, (size_t)bytes);
 }

@@ -294,7 +294,7 @@ static unsigned steps_ahead(struct cluster *c, struct run *r)
         run_poll(r);
         engine_poll_all(e);
     }
-    assert_true(eb->state == EB_CHECK && eb->cposted);
+    assert_true(eb->state == EB_CHECK && eb->check == STEP_AWAITED);
     return eb->next_start;
 }
 
