@@ -14,13 +14,18 @@ libcommd_fabric_la_SOURCES = transport/fabric/fabric.c transport/fabric/fabric.h
 	transport/fabric/fabric_net.c \
 	transport/fabric/fabric_net.h \
 	transport/fabric/tcp/fabric_tcp.c transport/fabric/tcp/fabric_tcp_conn.c \
-	transport/fabric/tcp/fabric_tcp_mend.c transport/fabric/tcp/fabric_tcp_peer.c \
-	transport/fabric/tcp/fabric_tcp_priv.h \
-	transport/fabric/tcp/fabric_tcp_stream.c transport/fabric/tcp/fabric_tcp_traffic.c \
-	transport/fabric/ucx/fabric_ucx.c \
+	transport/fabric/tcp/fabric_tcp_in.c transport/fabric/tcp/fabric_tcp_listen.c \
+	transport/fabric/tcp/fabric_tcp_mend.c transport/fabric/tcp/fabric_tcp_out.c \
+	transport/fabric/tcp/fabric_tcp_peer.c transport/fabric/tcp/fabric_tcp_priv.h \
+	transport/fabric/tcp/fabric_tcp_traffic.c
+if HAVE_UCX
+libcommd_fabric_la_SOURCES += transport/fabric/ucx/fabric_ucx.c \
 	transport/fabric/ucx/fabric_ucx.h transport/fabric/ucx/fabric_ucx_init.c \
-	transport/fabric/ucx/fabric_ucx_peer.c transport/fabric/ucx/fabric_ucx_priv.h \
-	transport/fabric/ucx/fabric_ucx_socket.c
+	transport/fabric/ucx/fabric_ucx_msg.c transport/fabric/ucx/fabric_ucx_peer.c \
+	transport/fabric/ucx/fabric_ucx_priv.h transport/fabric/ucx/fabric_ucx_socket.c
+else
+libcommd_fabric_la_SOURCES += transport/fabric/ucx/fabric_ucx_none.c
+endif
 libcommd_fabric_la_CFLAGS = $(AM_CFLAGS) $(UCX_CFLAGS)
 libcommd_fabric_la_LIBADD = $(UCX_LIBS)
 

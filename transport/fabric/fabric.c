@@ -1,5 +1,5 @@
 /* fabric.c - which fabric a configuration asks for. "auto" takes our own TCP where UCX would use
- * nothing but TCP, else UCX. The contract of a fabric is in fabric.h. */
+ * nothing but TCP, else UCX. */
 #include "transport/fabric/fabric.h"
 
 int fabric_new(const struct fabric_conf *conf, const struct fabric_events *ev,

@@ -1,10 +1,12 @@
-/* fabric.h - the one door between the engine and a network: messages with a small fixed
- * header and an optional body to numbered peers. Implementations: fabric_tcp.c (plain TCP) and
- * fabric_ucx.c (UCX active messages); for tests tests/lib/fabric_loop.c (in one process) and
- * fabric_fault.c (wraps any).
+/* fabric.h - what the engine knows of a network: messages with a small header and an optional body
+ * to numbered peers. Implementations: fabric_tcp.c (plain TCP) and fabric_ucx.c (UCX active
+ * messages); for tests tests/lib/fabric_loop.c (in one process) and fabric_fault.c (wraps any).
  * Single-threaded: every call and every callback happens on the engine's thread. */
 #ifndef COMMD_FABRIC_H
 #define COMMD_FABRIC_H
+
+#undef NDEBUG /* what is asserted here is cheap: it holds in every build */
+#include <assert.h>
 
 #include "shm/model/eager.h"
 #include "shm/util/base.h"
@@ -23,12 +25,11 @@ enum {
 /* st: 0, or negative errno (-ECANCELED when the peer was dropped, -EIO on a broken link) */
 typedef void (*fabric_done_fn)(void *arg, int st);
 
-/* An arrived message. Messages of one peer arrive in the order in which they were sent, but for
+/* An arrived message. Messages of one peer arrive in the order in which they were sent, except
  * those sent as `express`. @body is NULL when the body still lies with the sender ("rendezvous"),
- * or is still on its way: then
- * @claim is not NULL and the handler keeps it until it calls fabric->ops->recv or
- * fabric->ops->drop, which it may do at once. With @body set the bytes are only valid during the
- * call and have no particular alignment; @hdr is aligned to 16 bytes and valid during the call. */
+ * or is still on its way: then @claim is not NULL, and the handler keeps it until it calls
+ * fabric->ops->recv or fabric->ops->drop, which it may do at once. A @body is valid during the call
+ * and has no particular alignment; @hdr is aligned to 16 bytes and valid during the call. */
 struct fabric_msg {
     unsigned peer;
     const void *hdr;
@@ -51,7 +52,7 @@ struct fabric_traffic {
     uint64_t sent, received; /* bytes */
     uint64_t segments, retransmits;
     uint64_t stalled_us;         /* in which the other side took nothing */
-    uint32_t rtt_us, min_rtt_us; /* smoothed, of who sent lately; the least */
+    uint32_t rtt_us, min_rtt_us; /* smoothed, of connections that sent lately; the least */
     uint64_t rate;               /* bytes in a second, at which data arrived last */
     uint64_t mends;              /* connections that broke and were made again, nothing lost */
 };
@@ -108,15 +109,14 @@ struct fabric_stats {
 struct fabric {
     const struct fabric_ops *ops;
     struct fabric_stats stats;
-    /* Set by the caller around a send(), hints but for `behind`:
-     * more      further ones will follow to this peer before progress(), so that both may go out
-     *           together
+    /* Set by the caller around a send(); the first two are hints:
+     * more      another message to this peer follows before progress(), so both may go out together
      * express   may overtake what was sent before, if the body has no more than FABRIC_EXPRESS_MAX
      *           bytes; express messages keep their order among themselves
-     * behind    not before any that was sent before, express ones included */
+     * behind    arrives behind all that was sent before, express messages included */
     bool more, express, behind;
-    /* Set by the caller as long as it is so: others wait while a long body is read. So less is read
-     * in a turn. A hint. */
+    /* Set by the caller while several groups are busy: less is read in a turn, because they wait
+     * while a long body is read. A hint. */
     bool crowded;
     int port; /* borrowed: the socket that listens; 0: none that could be given to another engine */
 };
@@ -128,16 +128,13 @@ struct fabric_conf {
     const char *port_range; /* "18500-18509"; NULL for ephemeral ports */
     const char *congestion; /* of TCP: "auto", "system" or a name; NULL: "auto" */
     unsigned channels;      /* tcp: connections per peer, that large bodies take in turns; 0: 1 */
-    bool express;           /* tcp: one more, for what is sent as express */
-    /* tcp: how long a broken connection may take to be made again, unnoticed; then, or at once if
-     * this is 0, the link is down */
-    unsigned mend_ms;
-    int port; /* tcp: taken; a socket that listens there already, of the engine before; 0: none */
+    bool express;           /* tcp: one more connection, for what is sent as express */
+    unsigned mend_ms; /* tcp: the link is down if a broken connection is not made again by then */
+    int port;         /* tcp: taken; the socket on which the engine before us listened; 0: none */
 };
 
-/* On failure returns negative errno and puts one line for people into why[]; on success why[]
- * is empty or what it does without or UCX warned about. fabric_new() makes the one of conf->kind.
- */
+/* On failure they return negative errno and put one line for people into why[]; on success why[] is
+ * empty, or says what the fabric does without. fabric_new() makes the fabric of conf->kind. */
 int fabric_new(const struct fabric_conf *conf, const struct fabric_events *ev,
                struct fabric **ret_fabric, char why[256]);
 int fabric_tcp_new(const struct fabric_conf *conf, const struct fabric_events *ev,

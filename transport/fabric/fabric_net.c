@@ -1,5 +1,4 @@
-/* fabric_net.c - asks the kernel about devices and sets the congestion control; see fabric_net.h.
- */
+/* fabric_net.c - see fabric_net.h. */
 #include "transport/fabric/fabric_net.h"
 
 #include <ifaddrs.h>
@@ -11,6 +10,22 @@
 #include <sys/ioctl.h>
 
 enum { CC_NAME_MAX = 16 }; /* TCP_CA_NAME_MAX */
+
+/* clang-format off */
+static const bool peer_may[PEER_NSTATES][PEER_NSTATES] = { /* rows: from; columns: to */
+                      /* GREETING UP DOWN GONE */
+    [PEER_GREETING] = {0,       1, 1,   1},
+    [PEER_UP]       = {0,       0, 1,   1},
+    [PEER_DOWN]     = {0,       0, 0,   1},
+    [PEER_GONE]     = {0},
+};
+/* clang-format on */
+
+void peer_set_state(enum peer_state *state, enum peer_state to)
+{
+    assert(peer_may[*state][to]);
+    *state = to;
+}
 
 void net_explain(char *why, const char *fmt, ...)
 {
@@ -26,6 +41,7 @@ void net_append(char *buf, size_t size, const char *fmt, ...)
     size_t used = strlen(buf);
     va_list ap;
 
+    assert(used < size);
     va_start(ap, fmt);
     vsnprintf(buf + used, size - used, fmt, ap);
     va_end(ap);

@@ -1,26 +1,27 @@
 /* fabric_tcp.c - the fabric over plain TCP, for networks without RDMA.
  *
- * Why beside UCX, which has a tcp transport: there a body is copied to a segment before it is sent
+ * Why not UCX, which has a tcp transport: there a body is copied to a segment before it is sent,
  * and lands in a segment before it is copied to where it belongs; each turn of the engine costs an
- * epoll_wait(); and whoever reaches its port can crash the process. Here bodies go from the
- * caller's memory to the socket and from the socket to the caller's memory, and strangers reach the
- * lobby. Measured in tests/bench/README.md.
+ * epoll_wait(); and a stranger that reaches its port can crash the process. Here bodies go from the
+ * caller's memory to the socket and from the socket to the caller's memory, and strangers get as
+ * far as the lobby. Measured in tests/bench/README.md.
  *
- * Model. One thread. One listener; one connection per pair of peers (and channel), made by one of
- * the two and greeted with tokens (fabric_tcp_peer.c). A connection carries frames both ways
- * (fabric_tcp_stream.c). Bodies up to FABRIC_EAGER_MAX follow their header at once; larger ones are
- * asked for, and sent in parts when the receiver has memory for them.
+ * Model. One thread. One listener (fabric_tcp_listen.c); one connection per pair of peers (and
+ * channel), made by one of the two (fabric_tcp_conn.c) and greeted with tokens (fabric_tcp_peer.c).
+ * A connection carries frames both ways (fabric_tcp_out.c, fabric_tcp_in.c). Bodies up to
+ * FABRIC_EAGER_MAX follow their header at once; larger ones are asked for, and sent in parts when
+ * the receiver has memory for them.
  *
- * Express messages have a connection of their own, so that they need not wait for what others have
- * in the way: in the queue, in the kernel's memory on both sides, or in the network.
+ * Express messages have a connection of their own, so that they need not wait behind other messages
+ * in the queue, in the kernel's memory on both sides, or in the network.
  *
  * A turn (progress): read all connections, write what is queued, then report and close what broke.
  * send() tries to write at once when nothing is queued before it, so most messages cost one system
  * call. What is written is kept until the other side has it, so that a stream can go on over
  * another socket (fabric_tcp_mend.c).
  *
- * What is not protected: data are neither encrypted nor signed, and who can listen on the network
- * sees the tokens. Hence transport.trusted_network. */
+ * What is not protected: data are neither encrypted nor signed, and tokens go in the clear. Hence
+ * transport.trusted_network. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -30,8 +31,8 @@
 
 enum {
     FREE_REQS_KEEP = 256,
-    DIRECT_MAX = 2,    /* so few connections, without express ones, are read without asking epoll */
-    LOOK_EVERY = 64,   /* turns, then */
+    DIRECT_MAX = 2,    /* so few connections, express ones not counted, are read without epoll */
+    LOOK_EVERY = 64,   /* and epoll is asked every so many turns */
     EXPRESS_EVERY = 8, /* turns, when they are short and no express message came for long */
 };
 
@@ -67,6 +68,7 @@ void tcp_req_free(struct fabric_req *req)
     struct tcp_peer *peer = req->peer;
     struct tcp *t = peer->t;
 
+    assert(peer->answers >= req->answer);
     peer->answers -= req->answer;
     free(steal_ptr(req->copy));
     if (t->nfree < FREE_REQS_KEEP) {
@@ -106,7 +108,8 @@ static int tcp_send(struct fabric *f, unsigned index, const void *hdr, size_t hd
         return -ENOTCONN;
     if (hdr_len > FABRIC_HDR_MAX)
         return -EINVAL;
-    if (peer->state == PEER_DOWN || peer->failed)
+    assert(peer->state != PEER_GONE);
+    if (!peer_lives(peer))
         return -EIO;
     req = tcp_req_new(peer);
     if (!req)
@@ -130,19 +133,15 @@ static int tcp_send(struct fabric *f, unsigned index, const void *hdr, size_t hd
     return r;
 }
 
-static bool peer_usable(const struct tcp_peer *peer)
-{
-    return peer->state == PEER_UP && !peer->failed;
-}
-
 static void tcp_drop(struct fabric *f, void *claim)
 {
     struct inbound *b = claim;
 
-    if (b->asked && peer_usable(b->peer) && conn_put_frame(b->peer->conn[0], FRAME_DROP, b->id))
+    assert(!b->taken && !b->dropped);
+    if (b->asked && peer_lives(b->peer) && conn_put_frame(b->peer->conn[0], FRAME_DROP, b->id))
         peer_fail(b->peer, -ENOMEM, "no memory to drop a body");
     if (b->calling)
-        b->dropped = true; /* offer() frees it */
+        b->dropped = true; /* tcp_offer() frees it */
     else
         body_free(b);
 }
@@ -153,9 +152,10 @@ static int tcp_recv(struct fabric *f, void *claim, void *buf, size_t len, fabric
     struct inbound *b = claim;
     int r = 0;
 
+    assert(!b->taken && !b->dropped);
     if (b->peer->state == PEER_GONE)
         r = -ECANCELED;
-    else if (b->peer->state == PEER_DOWN || b->peer->failed)
+    else if (!peer_lives(b->peer))
         r = -EIO;
     else if (len < b->len)
         r = -EMSGSIZE;
@@ -203,7 +203,7 @@ static int tcp_address(struct fabric *f, void *buf, size_t *inout_len)
 
 /* --- the loop's side ----------------------------------------------------------------------- */
 
-/* An empty look costs as much as a short turn, so there it is taken now and then. */
+/* An empty look costs as much as a short turn: when turns are short it is taken now and then. */
 static bool look_for_express(struct tcp *t)
 {
     bool look =
@@ -224,6 +224,7 @@ static bool read_all(struct tcp *t)
     t->armed = false;
     if (!direct)
         return tcp_look(t);
+    assert(t->nexpress <= t->nopen);
     /* none is closed before peers_reap() */
     if (t->nexpress && look_for_express(t))
         TAILQ_FOREACH(c, &t->conns, link)
@@ -287,7 +288,7 @@ static int tcp_arm(struct fabric *f)
     return 0;
 }
 
-/* Claims that nobody took go last: they hold their peers. */
+/* Claims that nobody took go last: they refer to their peers. */
 static void drop_claims(struct tcp *t)
 {
     struct tcp_peer *peer;

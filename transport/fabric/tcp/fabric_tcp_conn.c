@@ -1,28 +1,23 @@
-/* fabric_tcp_conn.c - sockets: listening, connecting, the lobby, the timer.
+/* fabric_tcp_conn.c - connections: their states and sockets, the lobby, the timer.
  *
- * Who wakes a connection: epoll, in every state but CLOSED and CUT. Those that may be waiting for
- * nobody (connecting, in the lobby, or cut) have a limit, which the timer looks at; it runs only
- * while there is such a one or a peer is to be connected again. Strangers fill the lobby and
- * nothing else: the oldest has to go when it is full, and who was turned away wrongly connects
- * again. */
-#include <assert.h>
+ * Who wakes a connection: epoll, in every state that has a socket. In the states CONNECTING, LOBBY,
+ * ACCEPTED and CUT the other side may never answer, so these have a limit, which the timer looks
+ * at; it runs only while there is such a connection, or a peer is to be connected again. Strangers
+ * fill the lobby and nothing else: when it is full the oldest has to go, and a peer that was turned
+ * away connects again. */
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/pkt_sched.h> /* TC_PRIO_INTERACTIVE */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 
 #include "shm/util/wait.h"
-#include "transport/fabric/fabric_net.h"
 #include "transport/fabric/tcp/fabric_tcp_priv.h"
 
 enum {
-    LOBBY_MAX = 128,
     HELLO_MS = 5000,    /* for a whole hello */
     LOBBY_MS = 30000,   /* for its token to become known */
     CONNECT_MS = 10000, /* for an answer to SYN, and for ACCEPT_MAGIC */
@@ -35,9 +30,46 @@ enum {
     KEEP_COUNT = 3,
 };
 
-/* --- one connection ------------------------------------------------------------------------- */
+/* clang-format off */
+static const bool conn_may[CONN_NSTATES][CONN_NSTATES] = { /* rows: from; columns: to */
+                        /* NEW CNCT GREE LOBB ACCE OPEN BROK CUT CLOS */
+    [CONN_NEW]        = {0,  1,   0,   1,   0,   0,   0,   0,  0},
+    [CONN_CONNECTING] = {0,  0,   1,   0,   0,   0,   0,   1,  1},
+    [CONN_GREETING]   = {0,  0,   0,   0,   0,   1,   0,   1,  1},
+    [CONN_LOBBY]      = {0,  0,   0,   0,   1,   0,   0,   0,  1},
+    [CONN_ACCEPTED]   = {0,  0,   0,   0,   0,   1,   0,   1,  1},
+    [CONN_OPEN]       = {0,  0,   0,   0,   0,   0,   1,   1,  1},
+    [CONN_BROKEN]     = {0,  0,   0,   0,   0,   0,   0,   1,  1},
+    [CONN_CUT]        = {0,  1,   0,   0,   1,   0,   0,   0,  1},
+    [CONN_CLOSED]     = {0},
+};
+/* clang-format on */
 
-static void set_int(int fd, int level, int option, int value)
+static void conn_count(struct conn *c, int by)
+{
+    struct tcp *t = c->t;
+
+    t->nlobby += c->state == CONN_LOBBY ? by : 0;
+    t->nbroken += c->state == CONN_BROKEN ? by : 0;
+    if (!conn_is_open(c))
+        return;
+    t->nopen += by;
+    t->nexpress += c->express ? by : 0;
+    c->peer->nopen += by;
+    assert(t->nopen <= t->nconns && t->nexpress <= t->nopen && c->peer->nopen <= t->nopen);
+}
+
+void conn_set_state(struct conn *c, enum conn_state state)
+{
+    assert(conn_may[c->state][state]);
+    conn_count(c, -1);
+    c->state = state;
+    conn_count(c, 1);
+    if (state < CONN_BROKEN)
+        c->since_ms = now_ms();
+}
+
+void set_int(int fd, int level, int option, int value)
 {
     setsockopt(fd, level, option, &value, sizeof(value));
 }
@@ -54,6 +86,7 @@ static void tune(int fd)
 /* The kernel, too, lets express messages go first, where the device has queues for that. */
 void conn_settle(struct conn *c)
 {
+    assert(!conn_is_open(c) && c->channel < c->peer->channels + c->peer->express);
     c->express = c->channel == c->peer->channels;
     if (c->express)
         set_int(c->fd, SOL_SOCKET, SO_PRIORITY, TC_PRIO_INTERACTIVE);
@@ -67,8 +100,7 @@ static int conn_take_socket(struct conn *c, int *fd, enum conn_state state)
     if (epoll_ctl(c->t->epoll, EPOLL_CTL_ADD, *fd, &ev))
         return -errno;
     c->fd = steal_fd(fd);
-    c->state = state;
-    c->since_ms = now_ms();
+    conn_set_state(c, state);
     return 0;
 }
 
@@ -87,7 +119,6 @@ static struct conn *conn_new(struct tcp *t, int *fd, enum conn_state state)
     TAILQ_INIT(&c->kept);
     TAILQ_INSERT_TAIL(&t->conns, c, link);
     t->nconns++;
-    t->nlobby += state == CONN_LOBBY;
     timer_need(t);
     return c;
 }
@@ -99,7 +130,7 @@ void conn_watch(struct conn *c)
     if (c->state == CONN_CUT)
         return;
     c->polled_out = c->writing && c->t->armed;
-    if (!c->parked || c->state != CONN_OPEN) /* but a greeting is read */
+    if (!c->parked || c->state != CONN_OPEN) /* a greeting is read all the same */
         ev.events |= EPOLLIN;
     if (c->polled_out || c->state == CONN_CONNECTING)
         ev.events |= EPOLLOUT;
@@ -119,22 +150,9 @@ void conn_plug(struct conn *c, struct conn *from)
     assert(c->state == CONN_CUT && c->fd < 0);
     c->fd = steal_fd(&from->fd);
     conn_close(from);
-    c->state = CONN_ACCEPTED;
-    c->since_ms = now_ms();
+    conn_set_state(c, CONN_ACCEPTED);
     conn_settle(c);
     conn_watch(c);
-}
-
-void conn_uncount_open(struct conn *c)
-{
-    struct tcp *t = c->t;
-
-    if (!conn_is_open(c))
-        return;
-    t->nbroken -= c->state == CONN_BROKEN;
-    t->nopen--;
-    t->nexpress -= c->express;
-    c->peer->nopen--;
 }
 
 void conn_close(struct conn *c)
@@ -143,8 +161,8 @@ void conn_close(struct conn *c)
 
     if (c->state == CONN_CLOSED)
         return;
-    t->nlobby -= c->state == CONN_LOBBY;
-    conn_uncount_open(c);
+    assert(t->held >= c->held && t->nparked >= c->parked && t->nconns > 0);
+    conn_set_state(c, CONN_CLOSED);
     t->held -= c->held;
     if (c->keeping)
         TAILQ_REMOVE(&t->keepers, c, keep_link);
@@ -156,7 +174,6 @@ void conn_close(struct conn *c)
         c->peer = NULL;
     }
     conn_unplug(c);
-    c->state = CONN_CLOSED;
     c->sink = NULL;
     free(steal_ptr(c->rest));
     TAILQ_REMOVE(&t->conns, c, link);
@@ -176,14 +193,13 @@ void conns_sweep(struct tcp *t)
 
 /* ---- listening and connecting ---------------------------------------------------------------- */
 
-/* The oldest that has not said who it is, else the oldest: a peer says its hello at once, and then
- * waits for us to learn its token. */
+/* Closes the oldest connection in the lobby that has not said who it is, else the oldest: a peer
+ * says its hello at once, and then waits for us to learn its token. */
 static void evict(struct tcp *t)
 {
     struct conn *c, *victim = NULL;
 
-    TAILQ_FOREACH(c, &t->conns, link) /* oldest first */
-    {
+    TAILQ_FOREACH(c, &t->conns, link) { /* oldest first */
         if (c->state != CONN_LOBBY)
             continue;
         if (!victim)
@@ -197,7 +213,7 @@ static void evict(struct tcp *t)
         conn_close(victim);
 }
 
-/* Until the next tick nobody can be accepted: epoll must not report it all the time. */
+/* No descriptors are left: until the next tick epoll must not report who wants to be accepted. */
 static void set_deaf(struct tcp *t, bool deaf)
 {
     struct epoll_event ev = {.events = deaf ? 0 : EPOLLIN, .data.ptr = &t->listener};
@@ -231,19 +247,6 @@ static bool accept_all(struct tcp *t)
     return any;
 }
 
-static socklen_t addr_len(const struct sockaddr_storage *addr)
-{
-    return addr->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
-}
-
-static void set_port(struct sockaddr_storage *addr, unsigned port)
-{
-    if (addr->ss_family == AF_INET6)
-        ((struct sockaddr_in6 *)addr)->sin6_port = htons((uint16_t)port);
-    else
-        ((struct sockaddr_in *)addr)->sin_port = htons((uint16_t)port);
-}
-
 int tcp_connect(struct tcp_peer *peer, unsigned channel)
 {
     struct tcp *t = peer->t;
@@ -258,7 +261,7 @@ int tcp_connect(struct tcp_peer *peer, unsigned channel)
     tune(fd);
     net_congestion_take(fd, t->congestion);
     set_int(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
-    set_port(&from, 0);
+    addr_set_port(&from, 0);
     if (from.ss_family == peer->addr.ss_family &&
         bind(fd, (struct sockaddr *)&from, addr_len(&from)))
         return -errno;
@@ -310,8 +313,7 @@ static bool connected(struct conn *c)
         conn_lost(c, err);
         return true;
     }
-    c->state = CONN_GREETING;
-    c->since_ms = now_ms();
+    conn_set_state(c, CONN_GREETING);
     conn_watch(c);
     return true;
 }
@@ -321,7 +323,7 @@ static bool read_hello(struct conn *c)
     uint8_t *at = (uint8_t *)&c->hello + c->hello_got;
     uint8_t more;
     bool whole = c->hello_got == sizeof(c->hello);
-    /* nobody may say more than hello before it is answered */
+    /* before the hello is answered nothing may follow it */
     ssize_t n = whole ? recv(c->fd, &more, 1, MSG_PEEK)
                       : recv(c->fd, at, sizeof(c->hello) - c->hello_got, 0);
 
@@ -385,7 +387,7 @@ void timer_need(struct tcp *t)
     timer_set(t, true);
 }
 
-/* A process that was stopped finds the time over, and what it waited for here. */
+/* A process that was stopped for long finds its time over, but what it waited for may be here. */
 static bool has_arrived(const struct conn *c)
 {
     struct pollfd p = {.fd = c->fd, .events = c->state == CONN_CONNECTING ? POLLOUT : POLLIN};
@@ -393,8 +395,8 @@ static bool has_arrived(const struct conn *c)
     return poll(&p, 1, 0) > 0;
 }
 
-/* An accepted socket of a stream has no limit of its own: the other side may send over it already,
- * and what is closed with it is lost. True if the connection has to be looked at again. */
+/* An accepted socket of a cut stream has no limit of its own: the other side may send over it
+ * already, and what is closed with it is lost. True if the connection has to be looked at again. */
 static bool conn_tick(struct conn *c, uint64_t now)
 {
     uint64_t age = now - c->since_ms;
@@ -455,9 +457,11 @@ static bool conn_event(struct conn *c, uint32_t events)
             return false;              /* room for write_all() */
         conn_lost(c, socket_error(c)); /* epoll was not asked for input: it has broken */
         return true;
+    case CONN_NEW:
     case CONN_BROKEN:
     case CONN_CUT:
     case CONN_CLOSED:
+    case CONN_NSTATES:
         break;
     }
     return false;
@@ -486,156 +490,4 @@ bool tcp_look(struct tcp *t)
             any |= conn_event(ev[i].data.ptr, ev[i].events);
     }
     return any;
-}
-
-/* ---- opening --------------------------------------------------------------------------------- */
-
-static int port_range(const struct fabric_conf *conf, unsigned *ret_low, unsigned *ret_high,
-                      char *why)
-{
-    char more;
-
-    *ret_low = *ret_high = 0;
-    if (!conf->port_range)
-        return 0;
-    if (sscanf(conf->port_range, "%5u-%5u%c", ret_low, ret_high, &more) == 2 && *ret_low > 0 &&
-        *ret_low <= *ret_high && *ret_high <= UINT16_MAX)
-        return 0;
-    net_explain(why, "transport.port_range: \"%.40s\" is not LOW-HIGH", conf->port_range);
-    return -EINVAL;
-}
-
-static int listen_on(struct tcp *t, unsigned port)
-{
-    _cleanup_(close_fdp) int fd =
-        socket(t->addr.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    socklen_t len = sizeof(t->addr);
-
-    if (fd < 0)
-        return -errno;
-    set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
-    set_port(&t->addr, port);
-    if (bind(fd, (struct sockaddr *)&t->addr, addr_len(&t->addr)) || listen(fd, LOBBY_MAX) ||
-        getsockname(fd, (struct sockaddr *)&t->addr, &len))
-        return -errno;
-    t->listener = steal_fd(&fd);
-    return 0;
-}
-
-static unsigned port_of(const struct sockaddr_storage *addr)
-{
-    return addr->ss_family == AF_INET6 ? ntohs(((const struct sockaddr_in6 *)addr)->sin6_port)
-                                       : ntohs(((const struct sockaddr_in *)addr)->sin_port);
-}
-
-/* Where the engine before us listened. It has been open all the while, so that nobody could take
- * it. Not where device or range are others now. */
-static bool listen_again(struct tcp *t, int kept, unsigned low, unsigned high)
-{
-    _cleanup_(close_fdp) int fd = kept > 0 ? kept : -1;
-    struct sockaddr_storage addr = {0}, host;
-    socklen_t len = sizeof(addr);
-    unsigned port;
-
-    if (fd < 0 || getsockname(fd, (struct sockaddr *)&addr, &len) ||
-        addr.ss_family != t->addr.ss_family)
-        return false;
-    port = port_of(&addr);
-    host = addr;
-    set_port(&host, 0);
-    set_port(&t->addr, 0);
-    if (memcmp(&host, &t->addr, addr_len(&host)) != 0 || (low && (port < low || port > high)) ||
-        fcntl(fd, F_SETFL, O_NONBLOCK) || listen(fd, LOBBY_MAX))
-        return false;
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
-    t->addr = addr;
-    t->listener = steal_fd(&fd);
-    return true;
-}
-
-static int listen_somewhere(struct tcp *t, const struct fabric_conf *conf, char *why)
-{
-    unsigned low, high;
-    int r = port_range(conf, &low, &high, why);
-
-    if (r || listen_again(t, conf->port, low, high))
-        return r;
-    for (unsigned port = low; port <= high; port++) {
-        r = listen_on(t, port);
-        if (r == 0)
-            return 0;
-        if (r != -EADDRINUSE && r != -EACCES)
-            break;
-    }
-    if (conf->port_range && (r == -EADDRINUSE || r == -EACCES))
-        net_explain(why,
-                    "transport.port_range: no free TCP port in %.40s on device %.20s: others have "
-                    "them (ss -ltnp, as root, shows who)",
-                    conf->port_range, conf->device);
-    else
-        net_explain(why, "cannot listen on device %.20s: %s", conf->device, strerror(-r));
-    return r;
-}
-
-static int open_polling(struct tcp *t, char *why)
-{
-    struct epoll_event listener = {.events = EPOLLIN, .data.ptr = &t->listener},
-                       timer = {.events = EPOLLIN, .data.ptr = &t->timer};
-
-    t->epoll = epoll_create1(EPOLL_CLOEXEC);
-    t->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-    t->buf = malloc(READ_MAX);
-    if (t->buf && t->epoll >= 0 && t->timer >= 0 &&
-        !epoll_ctl(t->epoll, EPOLL_CTL_ADD, t->listener, &listener) &&
-        !epoll_ctl(t->epoll, EPOLL_CTL_ADD, t->timer, &timer))
-        return 0;
-    net_explain(why, "cannot wait for the network: %s", strerror(errno));
-    return -errno;
-}
-
-static int check_transports(const struct fabric_conf *conf, char *why)
-{
-    if (strcmp(conf->tls, "tcp")) {
-        net_explain(why,
-                    "transport.fabric is tcp, but transport.ucx_tls is \"%.60s\"; allowed: "
-                    "transport.ucx_tls: "
-                    "tcp, or transport.fabric: ucx",
-                    conf->tls);
-        return -EINVAL;
-    }
-    if (conf->device && *conf->device && net_is_infiniband(conf->device)) {
-        net_explain(why,
-                    "transport.device: \"%.40s\" is an InfiniBand port, which TCP cannot use; set "
-                    "transport.ucx_tls to rc,ud, or transport.device to a network device",
-                    conf->device);
-        return -ENODEV;
-    }
-    return 0;
-}
-
-int tcp_open(struct tcp *t, const struct fabric_conf *conf, char why[256])
-{
-    int r = check_transports(conf, why);
-
-    if (r == 0)
-        r = net_check_device(conf->device, why);
-    if (r == 0)
-        r = net_device_address(conf->device, &t->addr, why);
-    if (r == 0)
-        r = listen_somewhere(t, conf, why);
-    if (r == 0)
-        r = net_congestion_settle(t->congestion, /* those accepted inherit it */
-                                  net_congestion_take(t->listener, t->congestion), why);
-    if (r == 0)
-        r = open_polling(t, why);
-    t->base.port = r ? 0 : t->listener;
-    return r;
-}
-
-void tcp_close(struct tcp *t)
-{
-    close_fdp(&t->listener);
-    close_fdp(&t->timer);
-    close_fdp(&t->epoll);
-    free(t->buf);
 }

@@ -3,26 +3,25 @@
  *
  * Model. Both sides count the bytes of a stream. What has been written is kept until the other
  * side's kernel has acknowledged it (SIOCOUTQ): from then on it can be read there whatever happens
- * to the socket, for a reset drops what is to be sent, not what has come. When a socket breaks, its
- * side reads all that is left in it ("broken"), closes it ("cut"), and makes a new one: at once if
- * it is the side that connects; a little later if not, because the other side may not know that its
- * end has broken, too. Where both try, the side that connects takes no other's. In the greeting
- * each side says how many bytes it has, and the other goes on from there. So each byte comes once
- * and in order, and whoever reads frames notices nothing.
+ * to the socket, for a reset drops what is to be sent, not what has come. A side whose socket
+ * breaks reads all that is left in it ("broken"), closes it ("cut"), and makes a new one. The side
+ * that connects does so at once; the other a little later, in case the first has not noticed. Where
+ * both try, the side that connects takes no socket of the other. In the greeting each side says how
+ * many bytes it has, and the other goes on from there. So each byte comes once and in order, and
+ * the code that reads frames notices nothing.
  *
  *     open --error, end--> broken --read to its end--> cut --greeted again--> open
  *                                                       |
  *                     no new socket within mend_ms, or the other side has given up: the link ends
  *
- * A kept request is on c->kept, in the order of the stream. Its body is the caller's ("held") until
- * it is acknowledged. Bodies of up to COPY_NOW are copied at once instead, because such a send
- * should be over when send() returns. The last COPY_TAIL bytes may be acknowledged late, by 40 ms
- * if nothing goes back: they are copied after PATIENCE turns, and everything is before the engine
- * sleeps. A frame of an asked body that is not its last is kept as a request of its own.
+ * A kept request is on c->kept, in the order of the stream. Its body stays in the caller's memory
+ * ("held") until it is acknowledged. Bodies of up to COPY_NOW are copied at once instead, so that
+ * such a send is over when send() returns. The last COPY_TAIL bytes may be acknowledged late, by 40
+ * ms if nothing goes back: they are copied after PATIENCE turns. Before the engine sleeps all
+ * bodies are copied. A frame of an asked body that is not its last is kept as a request of its own.
  *
  * If the other engine dies, commd says so sooner than mend_ms. If a box on the way acknowledges in
- * the other side's name, the other side has less than was let go, and the link ends. */
-#include <assert.h>
+ * the other side's name, the other side has less than was released here, and the link ends. */
 #include <errno.h>
 #include <linux/sockios.h>
 #include <stdio.h>
@@ -38,7 +37,7 @@ enum {
     LOOK_BYTES = 64 << 10, /* written between two looks */
     LOOK_REQS = 64,        /* and kept */
     PATIENCE = 16,         /* looks in vain, before the tail is copied */
-    LASTED_MS = 200,       /* shorter, and nothing came: the next socket has to wait */
+    LASTED_MS = 200,       /* after a socket that was open for less, and brought nothing, we wait */
 };
 
 /* --- what is kept ------------------------------------------------------------------------- */
@@ -74,6 +73,7 @@ static void body_unhold(struct conn *c, struct fabric_req *req)
 
 static bool body_copy(struct fabric_req *req)
 {
+    assert(!req->copy && req->part_len);
     req->copy = malloc(req->part_len);
     if (!req->copy)
         return false;
@@ -107,7 +107,7 @@ bool conn_keep(struct conn *c, struct fabric_req *req, bool may_tell)
     if (c->unlooked >= LOOK_BYTES || c->nkept >= LOOK_REQS)
         set_keeping(c);
     if (req->copy)
-        return true; /* written again: its caller has been told, or waits for other parts */
+        return true; /* written again: the caller has been told, or waits for other parts */
     if (req->part_len) {
         body_hold(c, req);
         if (req->part_len > COPY_NOW || !body_copy(req)) {
@@ -130,6 +130,7 @@ static void trim(struct fabric_req *req, size_t n)
 {
     size_t head = MIN(n, (size_t)req->head_len);
 
+    assert(n < req_len(req));
     memmove(req->head, req->head + head, req->head_len - head);
     req->head_len -= (uint16_t)head;
     if (n > head) { /* NULL + 0 is undefined */
@@ -146,6 +147,7 @@ static void kept_release(struct conn *c, uint64_t upto)
     while ((req = TAILQ_FIRST(&c->kept)) && c->kept_at < upto) {
         size_t n = MIN(req_len(req), upto - c->kept_at);
 
+        assert(c->nkept > 0);
         c->kept_at += n;
         if (n < req_len(req)) {
             trim(req, n);
@@ -169,7 +171,7 @@ static void kept_look(struct conn *c)
         kept_release(c, c->sent - MIN((uint64_t)unacked, written));
 }
 
-/* The last one that holds its body and lies, wholly, in the last @tail bytes. */
+/* The last kept request whose body is held and which lies wholly in the last @tail bytes. */
 static struct fabric_req *held_in_tail(struct conn *c, size_t tail)
 {
     struct fabric_req *req;
@@ -228,9 +230,8 @@ bool conn_break(struct conn *c, int err)
     assert(c->state == CONN_OPEN);
     if (!c->t->mend_ms || peer->state != PEER_UP || peer->failed)
         return false;
-    c->state = CONN_BROKEN;
+    conn_set_state(c, CONN_BROKEN);
     c->err = err;
-    c->t->nbroken++;
     c->t->touched = true;
     conn_stop_writing(c);
     return true;
@@ -238,19 +239,16 @@ bool conn_break(struct conn *c, int err)
 
 void conn_cut(struct conn *c)
 {
-    struct tcp *t = c->t;
-
     if (c->state == CONN_CUT)
         return;
     if (conn_is_open(c)) {
-        conn_uncount_open(c);
         c->cut_ms = now_ms();
         conn_add_traffic(c, &c->past);
     }
     assert(c->cut_ms);
     conn_unplug(c);
-    c->state = CONN_CUT;
-    timer_need(t);
+    conn_set_state(c, CONN_CUT);
+    timer_need(c->t);
 }
 
 static void connect_again(struct conn *c)
@@ -266,8 +264,7 @@ bool conns_mend(struct tcp *t)
     struct conn *c;
     bool any = false;
 
-    TAILQ_FOREACH(c, &t->conns, link) /* none is closed before peers_reap() */
-    {
+    TAILQ_FOREACH(c, &t->conns, link) { /* none is closed before peers_reap() */
         if (c->state != CONN_BROKEN)
             continue;
         any = true;
@@ -289,13 +286,13 @@ void conn_rewind(struct conn *c, uint64_t got)
         peer_fail(c->peer, -EPROTO, "the other side lost what its kernel had acknowledged");
         return;
     }
-    if (got > c->sent) /* it came over a socket before the last one */
+    if (got > c->sent) /* the rest came there over a socket before the last one */
         conn_wrote(c, got - c->sent);
     kept_release(c, got);
     TAILQ_FOREACH(req, &c->kept, link) {
         req->sent = 0;
         if (req->held)
-            body_unhold(c, req); /* held again when it has been written again */
+            body_unhold(c, req); /* until it has been written again */
     }
     req = TAILQ_FIRST(&c->out);
     if (req)
@@ -312,6 +309,7 @@ void conn_rewind(struct conn *c, uint64_t got)
 
 void conn_mended(struct conn *c)
 {
+    assert(c->state == CONN_OPEN && c->cut_ms);
     c->cut_ms = 0;
     c->peer->mends++;
     conn_watch(c);

@@ -12,10 +12,10 @@
  *
  * So it does not matter which side adds the other first, and no messages go to a side that has not
  * shown the right token. A connection that ends before it is open is made again, with growing
- * pauses; so is one that ends afterwards, by the same side, and there the stream goes on
- * (fabric_tcp_mend.c), or the link is down, for the control plane to decide about. Who drops a peer
- * on purpose says BYE, as far as the socket takes it.
- * Tokens are fresh for each pair and incarnation: what is left of a predecessor is a stranger.
+ * pauses. If it ends afterwards, its stream goes on over a new socket (fabric_tcp_mend.c); where
+ * that fails the link is down, and the control plane decides what that means. A side that drops a
+ * peer on purpose says BYE, if the socket takes it at once. Tokens are fresh for each pair and
+ * incarnation: what is left of an earlier one is a stranger.
  *
  * A link may break inside any call, and the caller may drop a peer in any callback; both only queue
  * the peer. peers_reap() does the work between two turns. */
@@ -25,22 +25,24 @@
 #include <string.h>
 
 #include "shm/util/wait.h"
-#include "transport/fabric/fabric_net.h"
 #include "transport/fabric/tcp/fabric_tcp_priv.h"
 
 enum { RETRY_MS = 50, RETRY_DOUBLINGS = 5, MEND_DOUBLINGS = 2 };
 
 void peer_unref(struct tcp_peer *peer)
 {
+    assert(peer->refs > 0);
     if (--peer->refs > 0)
         return;
+    assert(peer->state == PEER_GONE && LIST_EMPTY(&peer->bodies) && peer->answers == 0);
     LIST_REMOVE(peer, all_link);
     free(peer);
 }
 
 void peer_fail(struct tcp_peer *peer, int err, const char *fault)
 {
-    if (peer->failed || peer->state == PEER_DOWN || peer->state == PEER_GONE)
+    assert(err < 0);
+    if (!peer_lives(peer))
         return;
     peer->failed = true;
     peer->err = err;
@@ -98,31 +100,23 @@ void conn_lost(struct conn *c, int err)
         retry_later(peer);
 }
 
-/* In the first state: it is to be greeted; in the second, a stream of it may be cut. */
-static bool wants_to_meet(const struct tcp_peer *peer)
-{
-    return (peer->state == PEER_GREETING || peer->state == PEER_UP) && !peer->failed;
-}
-
 void peer_opened(struct conn *c)
 {
     struct tcp_peer *peer = c->peer;
     struct fabric_req *req;
 
-    if (!wants_to_meet(peer))
+    if (!peer_lives(peer))
         return; /* deleted since: peers_reap() closes */
-    c->state = CONN_OPEN;
-    c->since_ms = now_ms();
+    conn_set_state(c, CONN_OPEN);
     c->got_at = c->got;
     c->opened = c->attempt;
-    c->t->nopen++;
-    c->t->nexpress += c->express;
     peer->retries = 0;
     if (c->cut_ms)
         conn_mended(c);
-    if (++peer->nopen < peer->channels + peer->express)
+    if (peer->nopen < peer->channels + peer->express)
         return;
-    peer->state = PEER_UP;
+    if (peer->state == PEER_GREETING)
+        peer_set_state(&peer->state, PEER_UP);
     /* done() may drop the peer: the rest is then cancelled by peers_reap() */
     while (peer->state == PEER_UP && !peer->failed && (req = TAILQ_FIRST(&peer->waiting))) {
         fabric_done_fn done = req->done;
@@ -144,7 +138,7 @@ static void stranger(struct conn *c)
     conn_lost(c, 0);
 }
 
-/* What the hello says of the peer's connections, by itself and beside those of the others. */
+/* Does what @h says of the peer's connections make sense, also beside its other connections? */
 static bool hello_fits(const struct hello *h, const struct tcp_peer *peer)
 {
     return h->channels > 0 && h->channels <= FABRIC_CHANNELS_MAX && h->express <= 1 &&
@@ -167,9 +161,7 @@ static void adopt(struct conn *c, struct tcp_peer *peer)
         conn_close(c);
         return;
     }
-    c->t->nlobby--;
-    c->state = CONN_ACCEPTED;
-    c->since_ms = now_ms();
+    conn_set_state(c, CONN_ACCEPTED);
     c->hello_got = 0;
     c->peer = peer;
     c->channel = hello.channel;
@@ -179,8 +171,8 @@ static void adopt(struct conn *c, struct tcp_peer *peer)
     conn_settle(c);
 }
 
-/* Attempts are counted by both sides together, as by a Lamport clock: so a hello that was sent
- * before the stream was open last is known for one, whichever side sent it. */
+/* Both sides count attempts together, as by a Lamport clock. So the number tells of a hello,
+ * whichever side sent it, whether it was sent before the stream was opened last. */
 static bool earlier(uint16_t attempt, uint16_t than)
 {
     return (int16_t)(attempt - than) < 0;
@@ -192,8 +184,7 @@ static void attempt_learn(struct conn *c, uint16_t attempt)
         c->attempt = attempt;
 }
 
-/* A connection from the lobby goes on with a stream of ours, which may still believe that its
- * socket is well. */
+/* A connection from the lobby goes on with a stream, whose own socket may seem to be well here. */
 static void adopt_stream(struct conn *from, struct tcp_peer *peer)
 {
     struct hello hello = from->hello;
@@ -205,7 +196,7 @@ static void adopt_stream(struct conn *from, struct tcp_peer *peer)
     }
     if ((peer->connects && (c->state == CONN_CONNECTING || c->state == CONN_GREETING)) ||
         earlier(hello.attempt, c->attempt_seen) || earlier(hello.attempt, c->opened)) {
-        conn_close(from); /* it takes ours, or has given this one up */
+        conn_close(from); /* the other side takes our attempt, or has given this one up */
         return;
     }
     c->attempt_seen = hello.attempt;
@@ -214,7 +205,7 @@ static void adopt_stream(struct conn *from, struct tcp_peer *peer)
     conn_empty(c);
     conn_cut(c);
     conn_rewind(c, hello.got);
-    if (!wants_to_meet(peer)) { /* or a handler has just dropped it */
+    if (!peer_lives(peer)) { /* or a handler has just dropped it */
         conn_close(from);
         return;
     }
@@ -236,7 +227,7 @@ static struct tcp_peer *find_by_hello(struct tcp *t, const struct hello *hello)
     if (hello->of > HELLO_MENDS || (mends && !t->mend_ms))
         return NULL;
     for (unsigned i = 0; i < FABRIC_MAX_PEERS; i++)
-        if (t->slot[i] && wants_to_meet(t->slot[i]) && (mends || !t->slot[i]->connects) &&
+        if (t->slot[i] && peer_lives(t->slot[i]) && (mends || !t->slot[i]->connects) &&
             t->slot[i]->state == (mends ? PEER_UP : PEER_GREETING) &&
             net_same_token(t->slot[i]->expect, hello->token))
             found = t->slot[i];
@@ -257,7 +248,7 @@ static void guest_greeted(struct conn *c)
     } else if (c->hello.of == HELLO_BEGINS) {
         c->t->base.stats.strangers++; /* until the peer is added */
     } else {
-        send(c->fd, &unknown, sizeof(unknown), MSG_NOSIGNAL); /* or it has been given up */
+        send(c->fd, &unknown, sizeof(unknown), MSG_NOSIGNAL); /* the stream may be given up here */
         stranger(c);
     }
 }
@@ -275,7 +266,7 @@ void peer_greeted(struct conn *c)
         guest_greeted(c);
         return;
     }
-    if (!wants_to_meet(peer))
+    if (!peer_lives(peer))
         return; /* deleted since: peers_reap() closes */
     if (c->cut_ms && c->hello.of == HELLO_UNKNOWN) {
         peer_fail(peer, -ECONNRESET, end_text(0));
@@ -289,8 +280,8 @@ void peer_greeted(struct conn *c)
         attempt_learn(c, c->hello.attempt);
         conn_rewind(c, c->hello.got);
     }
-    if (!wants_to_meet(peer))
-        return; /* dropped by who has just heard that its message has arrived, too */
+    if (!peer_lives(peer))
+        return; /* dropped in a callback of conn_rewind() */
     if (send(c->fd, &accept, sizeof(accept), MSG_NOSIGNAL) != sizeof(accept))
         conn_lost(c, EPIPE);
     else
@@ -315,7 +306,7 @@ void peers_tick(struct tcp *t, uint64_t now)
     struct tcp_peer *peer;
 
     LIST_FOREACH(peer, &t->peers, all_link) {
-        if (!peer->retry_ms || !wants_to_meet(peer))
+        if (!peer->retry_ms || !peer_lives(peer))
             continue;
         if (peer->retry_ms > now) {
             timer_need(t);
@@ -359,7 +350,7 @@ static int tcp_check_new(const struct tcp *t, const struct tcp_peer *peer)
     if (t->slot[peer->index])
         return -EEXIST;
     if (net_same_token(peer->token, peer->expect))
-        return -EINVAL; /* who would connect? */
+        return -EINVAL; /* the smaller token says which side connects */
     for (unsigned i = 0; i < FABRIC_MAX_PEERS; i++)
         if (t->slot[i] && (net_same_token(t->slot[i]->expect, peer->expect) ||
                            net_same_token(t->slot[i]->token, peer->token)))
@@ -367,7 +358,7 @@ static int tcp_check_new(const struct tcp *t, const struct tcp_peer *peer)
     return 0;
 }
 
-/* Those who came before they were known. */
+/* Connections of @peer that came before it was added. */
 static void adopt_waiting(struct tcp_peer *peer)
 {
     for (struct conn *c = TAILQ_FIRST(&peer->t->conns), *next; c; c = next) {
@@ -429,7 +420,7 @@ void tcp_peer_del(struct fabric *f, unsigned index)
     if (!peer)
         return;
     t->slot[index] = NULL;
-    peer->state = PEER_GONE;
+    peer_set_state(&peer->state, PEER_GONE);
     t->touched = true;
     STAILQ_INSERT_TAIL(&t->to_close, peer, close_link); /* takes the slot's reference with it */
 }
@@ -476,14 +467,8 @@ static void cut(struct tcp_peer *peer, int st)
         TAILQ_REMOVE(&doomed, req, link);
         tcp_finish(req, st);
     }
-    while ((b = taken_body(peer))) {
-        fabric_done_fn done = b->done;
-        void *arg = b->arg;
-
-        body_free(b);
-        if (done)
-            done(arg, st);
-    }
+    while ((b = taken_body(peer)))
+        body_end(b, st);
 }
 
 bool peers_reap(struct tcp *t)
@@ -496,7 +481,7 @@ bool peers_reap(struct tcp *t)
         any = true;
         peer->failed = false;
         if (peer->state != PEER_GONE) {
-            peer->state = PEER_DOWN;
+            peer_set_state(&peer->state, PEER_DOWN);
             cut(peer, -EIO);
         }
         if (!t->stopping && peer->state == PEER_DOWN) /* done() may have dropped it */

@@ -8,12 +8,6 @@
  * dropped: each such line (with advice about somaxconn, for one) accompanies a failure that
  * on_peer_down reports, and that may be as ordinary as a peer's exit. UCX's own thread, which
  * accepts connections, still writes to stderr, and so does all with UCX_LOG_LEVEL set. */
-#ifdef HAVE_CONFIG_H
-#include "config.h"
-#endif
-
-#ifdef HAVE_UCX
-
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -21,7 +15,6 @@
 #include <ucs/debug/log_def.h>
 #include <uct/api/uct.h>
 
-#include "transport/fabric/fabric_net.h"
 #include "transport/fabric/ucx/fabric_ucx_priv.h"
 
 enum { TL_MAX = 64 };
@@ -442,5 +435,3 @@ void ucx_close(struct ucx *u)
     if (u->ctx)
         ucp_cleanup(u->ctx);
 }
-
-#endif

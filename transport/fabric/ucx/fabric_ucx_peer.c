@@ -1,9 +1,9 @@
 /* fabric_ucx_peer.c - endpoints: hello, failure, closing.
  *
  * Two peers know each other's worker address and a 32-byte token per direction from the TLS
- * control plane. Each opens an endpoint and sends HELLO{token}. Who gets a right hello answers
- * once with HELLO{token, ack}; who gets an ack may send data. So nothing is sent to somebody
- * who would drop it, and it does not matter who adds whom first:
+ * control plane. Each opens an endpoint and sends HELLO{token}. A side that gets a right hello
+ * answers once with HELLO{token, ack}; a side that gets an ack may send data. So nothing is sent to
+ * a side that would drop it, and it does not matter which side adds the other first:
  *
  *     A adds B:  hello ------> B does not know A yet: dropped, counted
  *     B adds A:  <------ hello
@@ -26,32 +26,25 @@
  * at B, B's ucp_ep_create() takes that one, and it is tied to the endpoint that A has closed.
  * From there on each announced body of B is dropped inside A's UCX without a word to either
  * side, while the small messages around it arrive; and a second later UCP's keepalive resets
- * the link. So both sides count what they have opened to each other's worker, and each hello
- * says which one it came from. It is only accepted when both ends have the same number. Who is
- * behind opens anew until it has caught up, and says hello again; who is ahead says hello
- * again, lest the first one was dropped. Nothing but hellos has been sent by then, so nothing
- * is lost with the endpoint.
+ * the link. So both sides count the endpoints that they open to each other's worker, and each hello
+ * says the number of its endpoint. A hello is accepted only when both ends have the same number.
+ * The side that is behind opens endpoints until it has caught up, and says hello again; the side
+ * that is ahead says hello again, in case the first hello was dropped. Only hellos have been sent
+ * by then, so nothing is lost with an endpoint.
  *
  * Closing. UCX does not tell the other side: the socket stays open for the other direction,
- * and UCP's keepalive finds out seconds later. So the last message is HELLO{token, bye}; one
- * that cannot leave at once is lost, and then the keepalive has to do.
+ * and UCP's keepalive finds out seconds later. So the last message is HELLO{token, bye}; if it
+ * cannot leave at once it is lost, and the keepalive tells.
  * An endpoint that UCX has not wired up yet is flushed before it is closed, though nobody needs
  * it any more. Else a request of the other side that is still on its way finds no endpoint, UCX
  * makes one and answers for it, and on the other side, which has had a request of the closed one,
  * an assertion ends the process: "remote_id == ucp_ep_ext_control(ep)->remote_ep_id" (1.13).
- * UCX may report an error while it delivers a message, and the caller may drop a peer from
- * inside any callback. Closing an endpoint under UCX's feet is asking for trouble, so both
- * only queue the peer; ucx_peers_reap() does the work between two ucp_worker_progress(). */
-#ifdef HAVE_CONFIG_H
-#include "config.h"
-#endif
-
-#ifdef HAVE_UCX
-
+ * UCX may report an error while it delivers a message, and the caller may drop a peer inside any
+ * callback. An endpoint must not be closed inside a call of UCX, so both only queue the peer;
+ * ucx_peers_reap() does the work between two ucp_worker_progress(). */
 #include <errno.h>
 #include <string.h>
 
-#include "transport/fabric/fabric_net.h"
 #include "transport/fabric/ucx/fabric_ucx_priv.h"
 
 enum { CATCH_UP_MAX = 64 }; /* endpoints opened anew for one hello: more take more hellos */
@@ -70,6 +63,7 @@ static uint64_t cookie_of(const uint8_t token[32])
 
 void ucx_peer_unref(struct ucx_peer *peer)
 {
+    assert(peer->refs > 0);
     if (--peer->refs > 0)
         return;
     LIST_REMOVE(peer, all_link);
@@ -101,7 +95,7 @@ static void on_ep_error(void *arg, ucp_ep_h ep, ucs_status_t st)
     struct ucx_peer *peer = arg;
 
     if (ep != peer->ep)
-        return; /* given up meanwhile */
+        return; /* that endpoint was given up meanwhile */
     peer->settled = true;
     ucx_peer_fail(peer, ucx_errno(st), ucs_status_string(st));
 }
@@ -154,7 +148,7 @@ static struct ucx_peer *ucx_find_by_token(struct ucx *u, const uint8_t token[32]
 static void meet(struct ucx_peer *peer, uint32_t serial)
 {
     if (peer->state != PEER_GREETING)
-        return; /* an old hello, come by another connection */
+        return; /* an old hello, which came over another connection */
     if (serial < peer->serial) {
         if (send_hello(peer, HELLO_ADDED))
             ucx_peer_fail(peer, -EIO, "could not repeat the hello");
@@ -189,7 +183,7 @@ static void accept_hello(struct ucx_peer *peer, const struct wire_hello *hello)
     }
     if (hello->says == HELLO_ACCEPTED && peer->state == PEER_GREETING) {
         ucx_sockets_tune(peer->u->congestion);
-        peer->state = PEER_UP;
+        peer_set_state(&peer->state, PEER_UP);
         peer->settled = true;
         flush_waiting(peer);
     }
@@ -325,7 +319,7 @@ void ucx_peer_del(struct fabric *f, unsigned index)
     if (!peer)
         return;
     u->slot[index] = NULL;
-    peer->state = PEER_GONE;
+    peer_set_state(&peer->state, PEER_GONE);
     queue_close(peer); /* takes the slot's reference with it */
 }
 
@@ -427,7 +421,7 @@ static void report_down(struct ucx_peer *peer)
 {
     struct ucx *u = peer->u;
 
-    peer->state = PEER_DOWN;
+    peer_set_state(&peer->state, PEER_DOWN);
     purge_waiting(peer, -EIO);
     close_ep(peer);
     if (!u->stopping && peer->state == PEER_DOWN) /* done() may have dropped it */
@@ -481,5 +475,3 @@ bool ucx_peers_reap(struct ucx *u)
     }
     return any;
 }
-
-#endif

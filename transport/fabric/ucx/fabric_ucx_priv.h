@@ -1,11 +1,12 @@
-/* fabric_ucx_priv.h - shared by fabric_ucx.c (messages, loop), fabric_ucx_peer.c (endpoints,
- * hello) and fabric_ucx_init.c (configuration, checks). See fabric_ucx.c for the model. */
+/* fabric_ucx_priv.h - shared by fabric_ucx.c (the model, the loop), fabric_ucx_msg.c (messages),
+ * fabric_ucx_peer.c (endpoints, hello) and fabric_ucx_init.c (configuration, checks). */
 #ifndef COMMD_FABRIC_UCX_PRIV_H
 #define COMMD_FABRIC_UCX_PRIV_H
 
 #include <sys/queue.h>
 #include <ucp/api/ucp.h>
 
+#include "transport/fabric/fabric_net.h"
 #include "transport/fabric/ucx/fabric_ucx.h"
 
 enum { AM_HELLO = 1, AM_DATA = 2 };
@@ -68,28 +69,21 @@ struct ucx_claim {
 };
 
 /* A worker to which there is, or was, a peer. UCX pairs the n-th endpoint that one worker opens
- * to another with the n-th of the other way: this counts as UCX does. Kept until free(), as UCX
- * keeps its own count. */
+ * to another with the n-th in the other direction: a route counts as UCX does. It is kept until
+ * free(), as UCX keeps its own count. */
 struct ucx_route {
     LIST_ENTRY(ucx_route) link;
     uint32_t opened;
     size_t len;
-    _Alignas(8) uint8_t addr[]; /* zeroes behind it, see route_to() */
+    _Alignas(8) uint8_t addr[]; /* with zeroes behind it, see route_to() */
 };
 
 /* An endpoint that nobody needs but that UCX has not wired up yet. */
 struct ucx_spent {
     LIST_ENTRY(ucx_spent) link;
     struct ucx_peer *peer; /* by the endpoint's reference */
-    ucp_ep_h ep;           /* NULL: closed */
+    ucp_ep_h ep;           /* NULL: it is closed */
     bool flushing;
-};
-
-enum peer_state {
-    PEER_GREETING, /* hello sent; sends wait in the queue */
-    PEER_UP,       /* the other side has accepted our hello */
-    PEER_DOWN,     /* link broke, reported; waits for peer_del */
-    PEER_GONE,     /* no longer in its slot; waits for UCX to let go */
 };
 
 struct ucx_peer {
@@ -99,9 +93,9 @@ struct ucx_peer {
     enum peer_state state;
     struct ucx_route *route; /* borrowed: routes end with their fabric */
     ucp_ep_h ep;
-    uint32_t serial; /* ep is the route's so manieth */
-    uint32_t wanted; /* and has to be this one to meet the other side's */
-    bool lagging;    /* queued for that */
+    uint32_t serial; /* number of ep among the endpoints of the route */
+    uint32_t wanted; /* number that ep needs, to be paired with the other side's */
+    bool lagging;    /* queued to open endpoints until ep has that number */
     bool settled;    /* UCX has wired ep up, or given it up: it may be closed by force */
     bool failed;     /* UCX reported the endpoint; progress() will tell the caller */
     bool greeted;    /* a right hello came in */
@@ -153,7 +147,12 @@ struct ucx {
  * negative errno; -EIO: /proc could not be read. */
 int ucx_sockets_tune(const char *wish);
 
-/* fabric_ucx.c */
+/* fabric_ucx_msg.c */
+int ucx_send(struct fabric *f, unsigned index, const void *hdr, size_t hdr_len, const void *body,
+             size_t body_len, fabric_done_fn done, void *arg);
+int ucx_recv(struct fabric *f, void *claim, void *buf, size_t len, fabric_done_fn done, void *arg);
+void ucx_claim_release(struct ucx_claim *c);
+bool ucx_run_finished(struct ucx *u);
 ucs_status_t ucx_on_data(void *arg, const void *hdr, size_t hdr_len, void *data, size_t len,
                          const ucp_am_recv_param_t *param);
 struct fabric_req *ucx_req_new(struct ucx_peer *peer);

@@ -1,19 +1,12 @@
 /* fabric_ucx_socket.c - the TCP sockets that UCX has opened, and their congestion control, for
  * which it has no option: see fabric_net.h.
  *
- * UCX does not let its sockets be seen; the engine's process has no other TCP sockets, so all that
- * it has are UCX's. A listening socket hands the setting on to those that it accepts. */
-#ifdef HAVE_CONFIG_H
-#include "config.h"
-#endif
-
-#ifdef HAVE_UCX
-
+ * UCX does not show its sockets; but the engine's process has no other TCP sockets. A listening
+ * socket hands the setting on to those that it accepts. */
 #include <dirent.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include "transport/fabric/fabric_net.h"
 #include "transport/fabric/ucx/fabric_ucx_priv.h"
 
 static bool is_tcp(int fd)
@@ -47,5 +40,3 @@ int ucx_sockets_tune(const char *wish)
     closedir(dir);
     return all;
 }
-
-#endif

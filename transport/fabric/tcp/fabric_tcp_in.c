@@ -1,24 +1,18 @@
-/* fabric_tcp_stream.c - frames: from requests to bytes of a connection, and back to messages.
+/* fabric_tcp_in.c - from the bytes of a connection to messages.
  *
- * Out: a connection has a queue of requests; one sendmsg() takes as many as its vector holds, with
- * bodies straight from the caller's memory. A request with an asked body comes once for each part
- * and goes to the end of the queue in between, so that a large body does not hold up small ones.
- *
- * In: bytes are read into one buffer of the fabric, whatever the connection. Messages with inline
+ * Bytes are read into one buffer of the fabric, whatever the connection. Messages with inline
  * bodies are handed out from it. The body of any other frame is read straight to where it belongs
  * (the "sink"), and what follows it into the buffer, by the same readv(). An incomplete frame at
  * the end of the buffer is kept with its connection, so idle connections have no memory.
  *
  * A body that is on its way (frame MSG) is offered as a claim, before it is here. If the handler
- * takes it at once, it lands where it should; if not, it is read into memory of ours ("spill") and
- * waits there. Either way the stream goes on.
+ * takes it at once, it is read to where the handler wants it; if not, into memory of ours, where it
+ * waits. Either way the stream goes on.
  *
- * Channels: messages are numbered over all connections of a peer; one that comes before its turn,
- * or before all connections are open, parks its connection until those before it have been handed
- * out.
- *
- * Express messages have a connection and numbers of their own, and are never asked for. A message
- * that goes behind them says which was the last, and waits for it as for another channel.
+ * Messages are numbered over all channels of a peer. One that comes before its turn, or before all
+ * connections are open, parks its connection until those before it have been handed out. Express
+ * messages have a connection and numbers of their own, and are never asked for. A message that goes
+ * behind them says which was the last, and waits for it as for another channel.
  *
  * Whatever a peer can write is checked: frame_ok(), and the state that a frame needs. What is wrong
  * takes the link down. */
@@ -29,273 +23,11 @@
 #include "transport/fabric/tcp/fabric_tcp_priv.h"
 
 enum {
-    READ_ROUNDS = 4, /* reads per connection and turn */
-    WRITE_ROUNDS = 4,
-    IOV_REQS = 16,
+    READ_ROUNDS = 4,         /* reads per connection and turn */
     READ_CROWDED = 64 << 10, /* in a turn, of what is not express */
     READ_LONG = 16 << 10,
     DRAIN_ROUNDS = 1024, /* of READ_MAX: more than a socket holds */
 };
-
-/* --- out ----------------------------------------------------------------------------------- */
-
-static size_t req_left(const struct fabric_req *req)
-{
-    return req_len(req) - req->sent;
-}
-
-void conn_want_write(struct conn *c)
-{
-    if (c->writing || c->state != CONN_OPEN)
-        return;
-    c->writing = true;
-    TAILQ_INSERT_TAIL(&c->t->writers, c, write_link);
-}
-
-void conn_stop_writing(struct conn *c)
-{
-    if (!c->writing)
-        return;
-    c->writing = false;
-    TAILQ_REMOVE(&c->t->writers, c, write_link);
-}
-
-static void conn_put(struct conn *c, struct fabric_req *req)
-{
-    TAILQ_INSERT_TAIL(&c->out, req, link);
-    c->t->touched = true;
-    conn_want_write(c);
-}
-
-static void req_set_frame(struct fabric_req *req, const struct frame *f)
-{
-    memcpy(req->head, f, sizeof(*f));
-    req->head_len = (uint16_t)(sizeof(*f) + f->hdr_len);
-}
-
-int conn_put_frame(struct conn *c, enum frame_type type, uint32_t id)
-{
-    struct tcp_peer *peer = c->peer;
-    struct fabric_req *req = tcp_req_new(peer);
-    struct frame f = {.type = (uint8_t)type, .id = id};
-
-    if (!req)
-        return -ENOMEM;
-    req->answer = true;
-    if (++peer->answers > ANSWERS_MAX)
-        peer_fail(peer, -ENOBUFS, "the other side asks and does not read the answers");
-    req_set_frame(req, &f);
-    conn_put(c, req);
-    return 0;
-}
-
-static struct conn *express_of(const struct tcp_peer *peer)
-{
-    return peer->express ? peer->conn[peer->channels] : NULL;
-}
-
-/* Small messages share a connection, large ones take all in turns. */
-static struct conn *channel_for(struct tcp_peer *peer, size_t len)
-{
-    if (len <= INLINE_MAX || peer->channels == 1)
-        return peer->conn[0];
-    return peer->conn[peer->turn++ % peer->channels];
-}
-
-static unsigned gather(struct iovec *iov, const struct fabric_req *req)
-{
-    size_t skip = req->sent;
-    unsigned n = 0;
-
-    if (skip < req->head_len)
-        iov[n++] = (struct iovec){(void *)(uintptr_t)(req->head + skip), req->head_len - skip};
-    skip = skip > req->head_len ? skip - req->head_len : 0;
-    if (skip < req->part_len)
-        iov[n++] = (struct iovec){(void *)(uintptr_t)(req->part + skip), req->part_len - skip};
-    return n;
-}
-
-/* Bytes that the socket took, or negative errno; -EAGAIN when it is full. */
-static ssize_t conn_sendmsg(struct conn *c, struct iovec *iov, unsigned n)
-{
-    struct msghdr msg = {.msg_iov = iov, .msg_iovlen = n};
-    ssize_t sent;
-
-    do {
-        sent = n == 1 ? send(c->fd, iov->iov_base, iov->iov_len, MSG_DONTWAIT | MSG_NOSIGNAL)
-                      : sendmsg(c->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
-    } while (sent < 0 && errno == EINTR);
-    return sent < 0 ? -errno : sent;
-}
-
-/* The next frame of an asked body. */
-static void req_next_part(struct fabric_req *req)
-{
-    size_t len = MIN(req->body_len - req->next, (size_t)PART_MAX);
-    struct frame f = {.type = FRAME_PART, .id = req->id, .len = (uint32_t)len, .size = req->next};
-
-    req_set_frame(req, &f);
-    req->part = req->body + req->next;
-    req->part_len = len;
-    req->sent = 0;
-    req->next += len;
-}
-
-/* A frame of @whole, which is not its last, is out: the next one goes to the end of the queue. */
-static void part_wrote(struct conn *c, struct fabric_req *whole)
-{
-    struct fabric_req *part = c->t->mend_ms ? tcp_req_new(c->peer) : NULL;
-
-    if (part) {
-        memcpy(part->head, whole->head, whole->head_len);
-        part->head_len = whole->head_len;
-        part->part = whole->part;
-        part->part_len = whole->part_len;
-        part->whole = whole;
-        whole->lent++;
-        conn_keep(c, part, true);
-    } else if (c->t->mend_ms) {
-        peer_fail(c->peer, -ENOMEM, "no memory to remember what was sent");
-    }
-    req_next_part(whole);
-    TAILQ_INSERT_TAIL(&c->out, whole, link);
-}
-
-void conn_wrote(struct conn *c, size_t n)
-{
-    struct fabric_req *req;
-
-    c->sent += n;
-    while ((req = TAILQ_FIRST(&c->out)) && n >= req_left(req)) {
-        n -= req_left(req);
-        TAILQ_REMOVE(&c->out, req, link);
-        if (req->asked && req->next < req->body_len)
-            part_wrote(c, req);
-        else
-            conn_keep(c, req, true);
-    }
-    if (req)
-        req->sent += n;
-}
-
-bool conn_write(struct conn *c)
-{
-    struct iovec iov[2 * IOV_REQS];
-    struct fabric_req *req;
-    bool any = false;
-
-    for (unsigned round = 0; round < WRITE_ROUNDS && !TAILQ_EMPTY(&c->out); round++) {
-        size_t total = 0;
-        unsigned n = 0;
-        ssize_t sent;
-
-        TAILQ_FOREACH(req, &c->out, link) {
-            if (n + 2 > ARRAY_LEN(iov))
-                break;
-            n += gather(iov + n, req);
-            total += req_left(req);
-        }
-        sent = conn_sendmsg(c, iov, n);
-        if (sent == -EAGAIN)
-            break;
-        any = true;
-        if (sent < 0) {
-            conn_lost(c, (int)-sent);
-            return true; /* no longer a writer, or its peer has failed */
-        }
-        conn_wrote(c, (size_t)sent);
-        if ((size_t)sent < total)
-            break;
-    }
-    if (TAILQ_EMPTY(&c->out)) {
-        conn_stop_writing(c);
-        if (c->polled_out)
-            conn_watch(c);
-    }
-    return any;
-}
-
-/* Without a detour through the queue, which is empty: 1 when the body is not needed any more, 0
- * when it is, or when the rest is queued. */
-static int conn_post(struct conn *c, struct fabric_req *req)
-{
-    struct iovec iov[2];
-    ssize_t sent = conn_sendmsg(c, iov, gather(iov, req));
-
-    if (sent < 0 && sent != -EAGAIN) {
-        conn_lost(c, (int)-sent);
-        if (c->peer->failed)
-            return -EIO;
-    }
-    req->sent += sent > 0 ? (size_t)sent : 0;
-    c->sent += sent > 0 ? (size_t)sent : 0;
-    if (req_left(req) == 0)
-        return conn_keep(c, req, false);
-    conn_put(c, req);
-    return 0;
-}
-
-/* The header asks, the body waits. */
-static int post_asked(struct fabric_req *req, size_t hdr_len)
-{
-    struct tcp_peer *peer = req->peer;
-    struct fabric_req *question = tcp_req_new(peer);
-    struct frame f = {.type = FRAME_ASK,
-                      .hdr_len = (uint16_t)hdr_len,
-                      .seq = peer->seq_out,
-                      .id = peer->next_id,
-                      .size = req->body_len};
-
-    if (!question)
-        return -ENOMEM;
-    peer->seq_out++;
-    peer->next_id++;
-    memcpy(question->head + sizeof(f), req->head + sizeof(f), hdr_len);
-    req_set_frame(question, &f);
-    req->id = f.id;
-    req->asked = true;
-    TAILQ_INSERT_TAIL(&peer->asked, req, link);
-    conn_put(peer->conn[0], question);
-    return 0;
-}
-
-int peer_post(struct fabric_req *req, size_t hdr_len)
-{
-    struct tcp_peer *peer = req->peer;
-    struct frame f = {.type = FRAME_MSG,
-                      .hdr_len = (uint16_t)hdr_len,
-                      .seq = peer->seq_out,
-                      .len = (uint32_t)req->body_len};
-    struct conn *c = req->express && !req->behind && req->body_len <= FABRIC_EXPRESS_MAX
-                         ? express_of(peer)
-                         : NULL;
-
-    if (c) {
-        f.seq = peer->express_out++;
-    } else if (req->body_len > FABRIC_EAGER_MAX) {
-        return post_asked(req, hdr_len);
-    } else {
-        c = channel_for(peer, req->body_len);
-        peer->seq_out++;
-        f.behind = req->behind && peer->express;
-        f.id = f.behind ? peer->express_out - 1 : 0;
-    }
-    req_set_frame(req, &f);
-    if (req->head_len + req->body_len <= sizeof(req->head)) {
-        if (req->body_len) /* one piece costs the kernel less than two */
-            memcpy(req->head + req->head_len, req->body, req->body_len);
-        req->head_len += (uint16_t)req->body_len;
-    } else {
-        req->part = req->body;
-        req->part_len = req->body_len;
-    }
-    /* on other channels what follows would overtake it, and wait there */
-    if (TAILQ_EMPTY(&c->out) && c->state == CONN_OPEN &&
-        (c->express || !(peer->t->base.more && peer->channels == 1)))
-        return conn_post(c, req);
-    conn_put(c, req);
-    return 0;
-}
 
 /* --- bodies --------------------------------------------------------------------------------- */
 
@@ -320,11 +52,23 @@ void body_free(struct inbound *b)
         if (c && c->sink == b)
             c->sink = NULL; /* what is still to come is thrown away */
     }
+    assert(!b->calling);
     LIST_REMOVE(b, link);
     if (!b->taken)
         free(b->buf);
     peer_unref(b->peer);
     free(b);
+}
+
+void body_end(struct inbound *b, int st)
+{
+    fabric_done_fn done = b->done;
+    void *arg = b->arg;
+
+    assert(b->taken);
+    body_free(b);
+    if (done)
+        done(arg, st);
 }
 
 static struct inbound *find_body(struct tcp_peer *peer, uint32_t id)
@@ -341,9 +85,8 @@ static struct inbound *find_body(struct tcp_peer *peer, uint32_t id)
 static void sink_got(struct conn *c, size_t n)
 {
     struct inbound *b = c->sink;
-    fabric_done_fn done;
-    void *arg;
 
+    assert(n <= c->sink_left);
     c->sink_left -= n;
     c->sink_at += n;
     if (c->sink_left == 0)
@@ -351,22 +94,17 @@ static void sink_got(struct conn *c, size_t n)
     if (!b)
         return;
     b->got += n;
-    if (b->got < b->len || !b->taken)
-        return;
-    done = b->done;
-    arg = b->arg;
-    body_free(b);
-    if (done)
-        done(arg, 0);
+    assert(b->got <= b->len);
+    if (b->got == b->len && b->taken)
+        body_end(b, 0);
 }
 
 /* --- in ------------------------------------------------------------------------------------- */
 
-/* What has come may be handed out, whether or not there is a socket now. */
+/* May what has come be handed out? There need not be a socket now. */
 static bool reading(const struct conn *c)
 {
-    return (conn_is_open(c) || c->cut_ms) && !c->parked && !c->peer->failed &&
-           (c->peer->state == PEER_UP || c->peer->state == PEER_GREETING);
+    return (conn_is_open(c) || c->cut_ms) && !c->parked && peer_lives(c->peer);
 }
 
 static bool frame_ok(const struct conn *c, const struct frame *f)
@@ -385,7 +123,7 @@ static bool frame_ok(const struct conn *c, const struct frame *f)
     return f->type > FRAME_MSG && f->type <= FRAME_LAST && f->hdr_len == 0 && f->len == 0;
 }
 
-/* The handler has the claim: now or later, or not at all. */
+/* Gives the handler a claim of a body, which it may take now, or later, or not at all. */
 static void tcp_offer(struct conn *c, struct fabric_msg *msg, const struct frame *f)
 {
     struct tcp_peer *peer = c->peer;
@@ -418,7 +156,7 @@ static void tcp_offer(struct conn *c, struct fabric_msg *msg, const struct frame
     c->sink_at = 0;
 }
 
-/* @p: header and, if it is inline, body. */
+/* @p: the header and, if it is inline, the body. */
 static void tcp_deliver(struct conn *c, const struct frame *f, const uint8_t *p)
 {
     _Alignas(16) uint8_t user[FABRIC_HDR_MAX];
@@ -453,7 +191,7 @@ static uint32_t next_in(const struct conn *c)
     return c->express ? c->peer->express_in : c->peer->seq_in;
 }
 
-/* The next one, and its receiver can answer on all channels. */
+/* Is the message the next one, and can its receiver answer on all channels? */
 static bool due(const struct conn *c, const struct frame *f)
 {
     const struct tcp_peer *peer = c->peer;
@@ -462,7 +200,7 @@ static bool due(const struct conn *c, const struct frame *f)
            (!f->behind || seq_reached(peer->express_in, f->id + 1));
 }
 
-/* Is it the turn of this message? False: wait, those before it are still to come. */
+/* As due(); if not, the connection waits for the messages before this one. */
 static bool in_turn(struct conn *c, const struct frame *f)
 {
     struct tcp_peer *peer = c->peer;
@@ -480,32 +218,6 @@ static bool in_turn(struct conn *c, const struct frame *f)
     return false;
 }
 
-static struct fabric_req *take_asked(struct tcp_peer *peer, uint32_t id)
-{
-    struct fabric_req *req;
-
-    TAILQ_FOREACH(req, &peer->asked, link)
-        if (req->id == id)
-            break;
-    if (req)
-        TAILQ_REMOVE(&peer->asked, req, link);
-    return req;
-}
-
-static void on_answer(struct conn *c, const struct frame *f)
-{
-    struct fabric_req *req = take_asked(c->peer, f->id);
-
-    if (!req) {
-        peer_fail(c->peer, -EPROTO, "the other side answered what it was not asked");
-    } else if (f->type == FRAME_DROP) {
-        tcp_finish(req, 0);
-    } else {
-        req_next_part(req);
-        conn_put(channel_for(c->peer, req->body_len), req);
-    }
-}
-
 static void on_part(struct conn *c, const struct frame *f)
 {
     struct inbound *b = find_body(c->peer, f->id);
@@ -515,6 +227,7 @@ static void on_part(struct conn *c, const struct frame *f)
         return;
     }
     b->promised += f->len;
+    assert(c->sink_left == 0);
     c->sink = b;
     c->sink_at = (size_t)f->size;
     c->sink_left = f->len;
@@ -528,10 +241,10 @@ static void on_control(struct conn *c, const struct frame *f)
     else if (f->type == FRAME_BYE)
         peer_fail(c->peer, -ECONNRESET, "the other side has closed the link");
     else
-        on_answer(c, f);
+        peer_answered(c->peer, f);
 }
 
-/* Bytes of the frame at @p that are done with; 0: it is not complete, or it has to wait. */
+/* Takes the frame at @p, and returns its bytes. 0: the frame is not complete, or has to wait. */
 static size_t frame_take(struct conn *c, const uint8_t *p, size_t len)
 {
     struct tcp_peer *peer = c->peer;
@@ -561,6 +274,7 @@ static size_t frame_take(struct conn *c, const uint8_t *p, size_t len)
 
 static void keep_rest(struct conn *c, const uint8_t *p, size_t len)
 {
+    assert(!c->rest);
     c->rest = malloc(len);
     if (!c->rest) {
         peer_fail(c->peer, -ENOMEM, "no memory for half a frame");
@@ -620,7 +334,7 @@ bool conn_read(struct conn *c)
         if (kept)
             memcpy(t->buf, c->rest, kept);
         if (c->big && want > READ_AFTER_BODY)
-            want = READ_AFTER_BODY; /* rather a read more than a copy of the next body */
+            want = READ_AFTER_BODY; /* one more read costs less than a copy of the next body */
         if (direct && direct < c->sink_left)
             want = 0; /* the rest of the body comes first */
         iov[direct > 0] = (struct iovec){t->buf + kept, want};
@@ -656,7 +370,7 @@ static void parse_rest(struct conn *c)
     free(rest);
 }
 
-/* Behind what is here already. */
+/* Parses @p, behind what is kept already. */
 static bool feed(struct conn *c, const uint8_t *p, size_t n)
 {
     uint8_t *rest;
@@ -695,7 +409,8 @@ static bool its_turn(const struct conn *c)
 {
     struct frame f;
 
-    memcpy(&f, c->rest, sizeof(f)); /* parked with at least a frame's head */
+    assert(c->rest_len >= sizeof(f));
+    memcpy(&f, c->rest, sizeof(f));
     return due(c, &f);
 }
 
