@@ -22,8 +22,6 @@ enum {
     RESCUE_NS = 1000000, /* and for one engine_poll_all() */
 };
 
-/* ---- turns ----------------------------------------------------------------------------------- */
-
 /* Looks once at each board of @u; unless @u is @alone, only for a while: the boards that are left
  * come first in the next turn. */
 static bool euser_poll(struct euser *u, bool alone)
@@ -135,8 +133,6 @@ bool engine_idle(const struct engine *e)
     return TAILQ_EMPTY(&e->busy);
 }
 
-/* ---- the engine ------------------------------------------------------------------------------ */
-
 static void fabric_peer_down(void *arg, unsigned peer, int err, const char *why)
 {
     struct engine *e = arg;
@@ -155,7 +151,7 @@ struct engine *engine_new(const char *node, const struct engine_events *ev)
     e->fev =
         (struct fabric_events){.on_msg = engine_on_msg, .on_peer_down = fabric_peer_down, .arg = e};
     snprintf(e->node, sizeof e->node, "%s", node);
-    pending_init(e);
+    TAILQ_INIT(&e->pending.groups);
     sends_init(e);
     TAILQ_INIT(&e->users);
     TAILQ_INIT(&e->busy);

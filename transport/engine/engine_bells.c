@@ -61,7 +61,8 @@ static int bell_list(struct ebell *bell, struct eboard *eb)
 
 int bells_board_add(struct eboard *eb, const struct msg_board_add *m)
 {
-    assert(!eb->clients && eb->nclients == 0);
+    assert(!eb->clients);
+    assert(eb->nclients == 0);
     eb->clients = calloc(MAX(m->nclients, 1u), sizeof *eb->clients);
     if (!eb->clients)
         return -ENOMEM;
@@ -82,7 +83,8 @@ static void bell_unlist(struct engine *e, unsigned client, const struct eboard *
     struct ebell *bell;
     unsigned i = 0;
 
-    assert(client < e->nbells && e->bells[client]);
+    assert(client < e->nbells);
+    assert(e->bells[client]);
     bell = e->bells[client];
     while (i < bell->n && bell->boards[i] != eb)
         i++;

@@ -56,7 +56,8 @@ void eboard_deactivate(struct eboard *eb)
 {
     if (!eb->active)
         return;
-    assert(eb->e->nactive > 0 && eb->user->nactive > 0);
+    assert(eb->e->nactive > 0);
+    assert(eb->user->nactive > 0);
     eb->active = false;
     eb->e->nactive--;
     TAILQ_REMOVE(&eb->user->active, eb, active_link);
@@ -90,20 +91,12 @@ static void eusers_trim(struct engine *e)
         next = TAILQ_NEXT(u, link);
         if (u->nboards)
             continue;
-        assert(u->nactive == 0 && u->sending == 0);
+        assert(u->nactive == 0);
+        assert(u->sending == 0);
         TAILQ_REMOVE(&e->users, u, link);
         e->nusers--;
         free(u);
     }
-}
-
-/* The weight is that of the latest board: an administrator may have changed it since. */
-static void euser_weigh(struct engine *e, struct euser *u, uint32_t weight)
-{
-    if (!weight || u->weight == weight)
-        return;
-    u->weight = weight;
-    sends_weigh(e, u);
 }
 
 /* One more board of user @uid. NULL: no memory. */
@@ -136,7 +129,8 @@ static void euser_unref(struct engine *e, struct euser *u)
 {
     if (!u)
         return;
-    assert(u->nboards > 0 && e->nowners > 0);
+    assert(u->nboards > 0);
+    assert(e->nowners > 0);
     if (--u->nboards)
         return;
     e->nowners--;
@@ -169,7 +163,9 @@ static void eboard_free(struct eboard *eb)
 {
     if (!eb)
         return;
-    assert(!eb->active && eb->inflight == 0 && eb->inbox.n == 0);
+    assert(!eb->active);
+    assert(eb->inflight == 0);
+    assert(eb->inbox.n == 0);
     for (unsigned i = 0; i < PLAN_DEPTH_NET; i++)
         scratch_put(eb->e, eb->steps[i].scratch, PLAN_CHUNK_NET);
     mail_free(eb);
@@ -261,7 +257,10 @@ int engine_board_add(struct engine *e, const struct msg_board_add *m, int fd)
     eb->user = euser_ref(e, m->uid);
     if (!eb->user)
         return -ENOMEM;
-    euser_weigh(e, eb->user, m->weight);
+    if (m->weight && m->weight != eb->user->weight) { /* an administrator has changed it */
+        eb->user->weight = m->weight;
+        sends_weigh(e, eb->user);
+    }
     r = board_map(fd, &eb->b);
     if (r)
         return r < 0 ? r : -EPROTO;
@@ -294,7 +293,8 @@ static void eboard_remove(struct eboard *eb)
 {
     struct engine *e = eb->e;
 
-    assert(!eb->removed && e->nboards > 0);
+    assert(!eb->removed);
+    assert(e->nboards > 0);
     LIST_REMOVE(eb, hash_link);
     eboard_deactivate(eb);
     eb->removed = true;
@@ -332,7 +332,8 @@ void boards_sweep(struct engine *e)
         eb = TAILQ_FIRST(&e->graveyard);
         if (!eb || eb == seen)
             break;
-        assert(eb->removed && eb->dead);
+        assert(eb->removed);
+        assert(eb->dead);
         if (!seen && eb->inflight)
             seen = eb;
         TAILQ_REMOVE(&e->graveyard, eb, end_link);
@@ -346,7 +347,8 @@ void boards_sweep(struct engine *e)
         eb = TAILQ_FIRST(&e->closing);
         if (!eb || eb == seen)
             break;
-        assert(eb->closing && !eb->removed);
+        assert(eb->closing);
+        assert(!eb->removed);
         TAILQ_REMOVE(&e->closing, eb, end_link);
         TAILQ_INSERT_TAIL(&e->closing, eb, end_link);
         if (eboard_finished(eb) || now_ms() - eb->closing_ms > CLOSING_MS)
@@ -415,7 +417,10 @@ void boards_free(struct engine *e)
         eb->inflight = 0;
         eboard_free(eb);
     }
-    assert(e->nboards == 0 && e->nactive == 0 && e->nowners == 0 && TAILQ_EMPTY(&e->busy));
+    assert(e->nboards == 0);
+    assert(e->nactive == 0);
+    assert(e->nowners == 0);
+    assert(TAILQ_EMPTY(&e->busy));
     while ((u = TAILQ_FIRST(&e->users))) {
         TAILQ_REMOVE(&e->users, u, link);
         free(u);

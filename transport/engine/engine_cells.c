@@ -17,7 +17,9 @@ static uint64_t cell_count(const struct eboard *eb, unsigned m, unsigned k, bool
 {
     if (!coll_table[eb->plan.coll].counted)
         return eb->plan.count;
-    assert(eb->rows && m < eb->b.nlocal && k < eb->b.world);
+    assert(eb->rows);
+    assert(m < eb->b.nlocal);
+    assert(k < eb->b.world);
     return eb->rows[((size_t)m * 2 + (send ? 0 : 1)) * eb->b.world + k];
 }
 
@@ -28,7 +30,9 @@ static bool cell_there(const struct eboard *eb, unsigned m, unsigned pos, bool s
     unsigned from = send ? eb->local_rank[m] : eb->rank_at[pos];
     unsigned to = send ? eb->rank_at[pos] : eb->local_rank[m];
 
-    assert(from != to && from < eb->b.world && to < eb->b.world);
+    assert(from != to);
+    assert(from < eb->b.world);
+    assert(to < eb->b.world);
     if (!info->rooted)
         return true;
     return info->send == EXTENT_ONE ? to == eb->plan.root : from == eb->plan.root;
@@ -49,7 +53,8 @@ static struct cell cell_of(const struct eboard *eb, uint32_t c, uint32_t g, unsi
     unsigned pos = eb->node_start[node] + (send ? i % theirs : i / eb->b.nlocal);
     struct cell cell = {0};
 
-    assert(m < eb->b.nlocal && pos < eb->node_start[node + 1]);
+    assert(m < eb->b.nlocal);
+    assert(pos < eb->node_start[node + 1]);
     if (!cell_there(eb, m, pos, send))
         return cell;
     cell.len = plan_part(p, cell_count(eb, m, eb->rank_at[pos], send), c) * p->esize;
@@ -64,7 +69,8 @@ static struct cell cell_of(const struct eboard *eb, uint32_t c, uint32_t g, unsi
 
 static unsigned cells_between(const struct eboard *eb, unsigned node)
 {
-    assert(node < eb->geom.nnodes && node != eb->geom.me);
+    assert(node < eb->geom.nnodes);
+    assert(node != eb->geom.me);
     assert(coll_table[eb->plan.coll].window == WINDOW_CELLS);
     return (eb->node_start[node + 1] - eb->node_start[node]) * eb->b.nlocal;
 }

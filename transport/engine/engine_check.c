@@ -58,7 +58,8 @@ void check_gather(struct eboard *eb)
 
     if (!eb->acc) /* only operations without a byte have come yet: check_room() */
         return;
-    assert(op_is_small(eb) && check_result_len(eb) <= eb->room);
+    assert(op_is_small(eb));
+    assert(check_result_len(eb) <= eb->room);
     if (p->reduces) {
         memcpy(eb->acc, result_at(eb, 0), len);
         return;
@@ -82,7 +83,9 @@ static void check_lend(struct eboard *eb, struct sbuf *s)
 {
     uint8_t *copy = malloc(eb->room);
 
-    assert(!s->lent && eb->acc && check_result_len(eb) <= eb->room);
+    assert(!s->lent);
+    assert(eb->acc);
+    assert(check_result_len(eb) <= eb->room);
     s->lent = eb->acc;
     eb->acc = copy;
     if (copy)
@@ -156,7 +159,8 @@ static bool check_send(struct eboard *eb, unsigned node, size_t lo, size_t hi)
     struct fabric *f = eb->e->f;
     int r;
 
-    assert(lo <= hi && hi <= eb->room);
+    assert(lo <= hi);
+    assert(hi <= eb->room);
     if (!s) {
         eboard_link_failed(eb, node, -ENOMEM);
         return false;
@@ -188,7 +192,8 @@ static void check_apply(struct eboard *eb, const void *body, size_t len)
     size_t lo, hi;
 
     check_range(eb, mv->recv_lo, mv->recv_n, &lo, &hi);
-    assert(len == hi - lo && hi <= eb->room);
+    assert(len == hi - lo);
+    assert(hi <= eb->room);
     check_next(eb);
     if (!len)
         return;
@@ -212,7 +217,8 @@ static void check_received(void *arg, int st)
 {
     struct eboard *eb = arg;
 
-    assert(eb->check == STEP_RECEIVING && eb->inflight > 0);
+    assert(eb->check == STEP_RECEIVING);
+    assert(eb->inflight > 0);
     eb->inflight--;
     if (st < 0 || eb->dead)
         return;
@@ -228,7 +234,8 @@ static bool check_recv(struct eboard *eb)
 
     if (eb->check == STEP_RECEIVING)
         return false;
-    assert(eb->check == STEP_AWAITED && eb->cmv.from >= 0);
+    assert(eb->check == STEP_AWAITED);
+    assert(eb->cmv.from >= 0);
     m = inbox_take(eb, WIRE_CHECK, eb->cmv.recv_tag, eb->peers[eb->cmv.from]);
     if (!m)
         return false;

@@ -21,7 +21,8 @@
 
 static void step_sent(struct estep *s)
 {
-    assert(s->sends > 0 && s->eb->inflight > 0);
+    assert(s->sends > 0);
+    assert(s->eb->inflight > 0);
     s->sends--;
     s->eb->inflight--;
 }
@@ -86,7 +87,8 @@ static bool send_data(struct eboard *eb, struct estep *s, const struct sched_mov
         h.len = (uint32_t)(hi - lo);
         from = result_at(eb, s->c) + lo;
     }
-    assert(h.len <= PLAN_CHUNK_NET && node != eb->geom.me);
+    assert(h.len <= PLAN_CHUNK_NET);
+    assert(node != eb->geom.me);
     r = from ? send_window(eb, s, node, &h, from) : send_packed(eb, s, node, &h);
     if (r < 0)
         eboard_link_failed(eb, node, r);
@@ -156,7 +158,8 @@ static void step_received(void *arg, int st)
     struct estep *s = arg;
     struct eboard *eb = s->eb;
 
-    assert(s->state == STEP_RECEIVING && eb->inflight > 0);
+    assert(s->state == STEP_RECEIVING);
+    assert(eb->inflight > 0);
     eb->inflight--;
     if (st < 0)
         eb->dead = true; /* the fabric reports the broken link; commd ends the group */
@@ -182,13 +185,6 @@ static size_t step_expects(const struct estep *s, uint8_t **ret_to)
     plan_segment(&eb->plan, &eb->geom, s->c, s->mv.recv_lo, s->mv.recv_n, &lo, &hi);
     *ret_to = s->mv.act == SCHED_REDUCE ? NULL : receive_at(eb, s->c) + lo;
     return hi - lo;
-}
-
-/* A message without a cell is not sent. */
-static bool step_is_empty(const struct estep *s)
-{
-    return coll_table[s->eb->plan.coll].window == WINDOW_CELLS &&
-           !cells_len(s->eb, s->c, (unsigned)s->mv.from, false);
 }
 
 /* A body that still lies with the sender: into its place, or into scratch to be applied. */
@@ -218,7 +214,8 @@ static bool step_recv(struct estep *s)
 
     if (s->state == STEP_RECEIVING)
         return false;
-    assert(s->state == STEP_AWAITED && s->mv.from >= 0);
+    assert(s->state == STEP_AWAITED);
+    assert(s->mv.from >= 0);
     m = inbox_take(eb, s->c, s->mv.recv_tag, eb->peers[s->mv.from]);
     if (!m)
         return false;
@@ -250,7 +247,8 @@ static bool step_poll(struct estep *s)
             if (!step_send(s))
                 return true;
         }
-        if (s->mv.from < 0 || step_is_empty(s))
+        /* a message without a cell is not sent */
+        if (s->mv.from < 0 || !has_part(eb, s->c, (unsigned)s->mv.from, false))
             step_next(s);
         else if (step_recv(s))
             moved = true;

@@ -15,8 +15,7 @@
 
 _Static_assert((int)FLOW_AHEAD == (int)PLAN_DEPTH_NET, "data_start_ahead() fills all slots");
 
-/* Is there anything to send to (or receive from) @node in step @c? */
-static bool has_part(const struct eboard *eb, uint32_t c, unsigned node, bool send)
+bool has_part(const struct eboard *eb, uint32_t c, unsigned node, bool send)
 {
     return coll_table[eb->plan.coll].window != WINDOW_CELLS || cells_len(eb, c, node, send);
 }
@@ -54,7 +53,8 @@ void steps_tell(struct eboard *eb, uint32_t before)
 {
     uint32_t passed = eb->published - eb->base;
 
-    assert(eb->state == EB_DATA && before < passed);
+    assert(eb->state == EB_DATA);
+    assert(before < passed);
     if (!eb->one_way || !flow_tells(before, passed, eb->plan.steps))
         return;
     for (unsigned i = 0; i < op_moves(eb) && !eb->dead; i++) {
@@ -85,7 +85,8 @@ void steps_were_passed(struct eboard *eb, const struct inmsg *m)
 
 bool message_may_come(const struct eboard *eb, const struct inmsg *m)
 {
-    assert(m->h.group == eb->b.group && m->h.step != WIRE_MAIL);
+    assert(m->h.group == eb->b.group);
+    assert(m->h.step != WIRE_MAIL);
     return m->h.step == WIRE_CHECK
                ? flow_check_may_come(m->h.op, eb->op)
                : flow_may_come(m->h.op, m->h.step, eb->op, eb->published - eb->base);

@@ -29,22 +29,6 @@ void inbox_init(struct inbox *in)
     TAILQ_INIT(&in->all);
 }
 
-/* ---- a message ------------------------------------------------------------------------------- */
-
-/* Large bodies lie in scratch: malloc() would get each from the kernel and give it back at once. */
-static uint8_t *inmsg_body_new(struct engine *e, size_t len)
-{
-    return len > BODY_SMALL ? scratch_get(e, len) : malloc(len);
-}
-
-static void inmsg_body_free(struct engine *e, uint8_t *body, size_t len)
-{
-    if (len > BODY_SMALL)
-        scratch_put(e, body, len);
-    else
-        free(body);
-}
-
 struct inmsg *inmsg_keep(struct engine *e, const struct inmsg *m, const struct fabric_msg *fm)
 {
     struct inmsg *k = malloc(sizeof *k);
@@ -52,11 +36,13 @@ struct inmsg *inmsg_keep(struct engine *e, const struct inmsg *m, const struct f
 
     if (!k)
         return NULL;
-    assert(m->on_stack && fm->body_len == m->h.len);
+    assert(m->on_stack);
+    assert(fm->body_len == m->h.len);
     *k = *m;
     k->on_stack = false;
     if (fm->body && fm->body_len) {
-        body = inmsg_body_new(e, fm->body_len);
+        /* malloc() would get large ones from the kernel, and give them back at once */
+        body = m->h.len > BODY_SMALL ? scratch_get(e, m->h.len) : malloc(m->h.len);
         if (!body) {
             free(k);
             return NULL;
@@ -72,7 +58,10 @@ void inmsg_done(struct engine *e, struct inmsg *m)
 {
     if (m->on_stack)
         return;
-    inmsg_body_free(e, (uint8_t *)m->body, m->h.len);
+    if (m->h.len > BODY_SMALL)
+        scratch_put(e, (uint8_t *)m->body, m->h.len);
+    else
+        free((uint8_t *)m->body);
     free(m);
 }
 
@@ -95,7 +84,9 @@ void inmsg_fetch(struct eboard *eb, struct inmsg *m, unsigned node, void *to, fa
     struct fabric *f = eb->e->f;
     int r;
 
-    assert(m->claim && node < eb->geom.nnodes && eb->peers[node] == m->peer);
+    assert(m->claim);
+    assert(node < eb->geom.nnodes);
+    assert(eb->peers[node] == m->peer);
     eb->inflight++;
     r = f->ops->recv(f, steal_ptr(m->claim), to, m->h.len, done, arg);
     if (r < 0)
@@ -110,11 +101,10 @@ size_t inmsg_cost(const struct inmsg *m)
     return sizeof *m + (m->body && m->h.len > BODY_SMALL ? scratch_size(m->h.len) : m->h.len);
 }
 
-/* ---- the queue ------------------------------------------------------------------------------- */
-
 void inbox_unlink(struct inbox *in, struct inmsg *m)
 {
-    assert(in->n > 0 && in->bytes >= inmsg_cost(m));
+    assert(in->n > 0);
+    assert(in->bytes >= inmsg_cost(m));
     TAILQ_REMOVE(&in->all, m, link);
     in->n--;
     in->bytes -= inmsg_cost(m);

@@ -310,6 +310,8 @@ void cells_copy(const struct eboard *eb, const struct estep *s, unsigned node, b
 bool cells_learn(struct eboard *eb);
 
 /* engine_flow.c */
+/* Is there anything to send to (or receive from) @node in step @c? */
+bool has_part(const struct eboard *eb, uint32_t c, unsigned node, bool send);
 bool step_may_go(const struct eboard *eb, uint32_t c); /* do all receivers have credit for it? */
 /* Tells the senders how many steps are published, of which @before were so earlier. */
 void steps_tell(struct eboard *eb, uint32_t before);
@@ -376,7 +378,6 @@ bool inbox_keep(struct eboard *eb, struct inmsg *m);
 void inbox_unlink(struct inbox *in, struct inmsg *m);
 
 /* engine_pending.c */
-void pending_init(struct engine *e);
 /* Takes @m, which came for a group that is not known. */
 void pending_keep(struct engine *e, struct inmsg *m);
 /* Has a message of this group from @peer been dropped? Then no further one is kept. */

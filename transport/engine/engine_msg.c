@@ -85,7 +85,8 @@ void engine_on_msg(void *arg, const struct fabric_msg *fm)
     struct inmsg m = {.peer = fm->peer, .body = fm->body, .claim = fm->claim, .on_stack = true};
     struct eboard *eb;
 
-    assert(fm->peer < FABRIC_MAX_PEERS && (uintptr_t)fm->hdr % 16 == 0);
+    assert(fm->peer < FABRIC_MAX_PEERS);
+    assert((uintptr_t)fm->hdr % 16 == 0);
     if (!header_ok(fm, &m)) {
         inmsg_drop_claim(e, &m);
         e->ev.on_peer_down(e->ev.arg, fm->peer, "its engine sent a malformed message");

@@ -81,7 +81,8 @@ static bool close_plan(struct eboard *eb)
 {
     uint64_t most = 0, said = 0;
 
-    assert(eb->plan.path == PATH_OPEN && eb->rows);
+    assert(eb->plan.path == PATH_OPEN);
+    assert(eb->rows);
     for (size_t i = 0; i < (size_t)eb->b.nlocal * 2 * eb->b.world; i++)
         most = MAX(most, eb->rows[i]);
     for (unsigned m = 0; m < eb->b.nlocal; m++)
@@ -132,7 +133,8 @@ static void op_begin_flow(struct eboard *eb)
 
 static bool op_begin(struct eboard *eb)
 {
-    assert(eb->state < EB_CHECK && eb->published == eb->base);
+    assert(eb->state < EB_CHECK);
+    assert(eb->published == eb->base);
     if (eb->state == EB_IDLE && !op_learn(eb))
         return false;
     if (!eb->bad && op_is_small(eb)) {
@@ -165,7 +167,8 @@ void op_refuse(struct eboard *eb)
 {
     struct board_hdr *h = eb->b.hdr;
 
-    assert(eb->state == EB_CHECK && eb->published == eb->base);
+    assert(eb->state == EB_CHECK);
+    assert(eb->published == eb->base);
     h->mismatch =
         (struct board_mismatch){.rank_a = eb->rank_a,
                                 .rank_b = eb->rank_b,
@@ -186,7 +189,9 @@ void eboard_link_failed(struct eboard *eb, unsigned node, int err)
 {
     char text[64];
 
-    assert(err < 0 && node < eb->geom.nnodes && node != eb->geom.me);
+    assert(err < 0);
+    assert(node < eb->geom.nnodes);
+    assert(node != eb->geom.me);
     if (err == -ENOMEM) {
         eboard_fail(eb, CAUSE_NOMEM, -1, "the engine has no memory to move a chunk");
         return;

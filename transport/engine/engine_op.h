@@ -6,8 +6,6 @@
 #include "shm/util/wait.h"
 #include "transport/engine/engine_internal.h"
 
-/* ---- counters that members read -------------------------------------------------------------- */
-
 static inline void members_wake(const struct eboard *eb)
 {
     bell_ring(&eb->b.hdr->bell, &eb->b.hdr->sleepers);
@@ -66,8 +64,6 @@ static inline bool op_is_small(const struct eboard *eb)
 {
     return eb->plan.path == PATH_SMALL;
 }
-
-/* ---- where an operation's bytes are ---------------------------------------------------------- */
 
 /* The result window of step @c of the current operation. */
 static inline uint8_t *result_at(const struct eboard *eb, uint32_t c)

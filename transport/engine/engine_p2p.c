@@ -85,7 +85,8 @@ static bool mail_init(struct eboard *eb)
     struct email *em = eb->mail = calloc(1, sizeof *em);
     unsigned nlocal = eb->b.nlocal;
 
-    assert(nlocal > 0 && nlocal < BOARD_NO_MEMBER);
+    assert(nlocal > 0);
+    assert(nlocal < BOARD_NO_MEMBER);
     if (!em)
         return false;
     em->rx = calloc(nlocal, sizeof *em->rx);
@@ -127,14 +128,11 @@ static void ring_member(struct eboard *eb, unsigned member)
 
 /* ---- out ------------------------------------------------------------------------------------- */
 
-static bool user_has_room(const struct eboard *eb)
-{
-    return eb->user->sending < (size_t)(eb->e->nowners > 1 ? USER_SENDING : USER_SENDING_ALONE);
-}
-
 static void sent(struct eboard *eb, size_t cost)
 {
-    assert(eb->inflight > 0 && eb->mail->sending > 0 && eb->user->sending >= cost);
+    assert(eb->inflight > 0);
+    assert(eb->mail->sending > 0);
+    assert(eb->user->sending >= cost);
     eb->inflight--;
     eb->user->sending -= cost;
     eb->mail->sending--;
@@ -182,7 +180,8 @@ static void post(struct eboard *eb, unsigned node, const struct mail_rec *rec,
     size_t cost = RECORD_COST + (slot ? rec->len : 0);
     int r;
 
-    assert(node < eb->geom.nnodes && node != eb->geom.me);
+    assert(node < eb->geom.nnodes);
+    assert(node != eb->geom.me);
     if (slot) {
         assert(!slot->busy);
         slot->id = rec->id;
@@ -255,6 +254,7 @@ static void forward(struct eboard *eb, unsigned member, const struct mail_rec *r
  * At most a ring full: members write as fast as we read. */
 static bool drain_member(struct eboard *eb, unsigned member, bool ahead)
 {
+    size_t user_max = eb->e->nowners > 1 ? USER_SENDING : USER_SENDING_ALONE;
     struct email *em = eb->mail;
     bool moved = false;
 
@@ -262,8 +262,9 @@ static bool drain_member(struct eboard *eb, unsigned member, bool ahead)
     for (unsigned n = 0; !eb->dead; n++) {
         struct mail_rec rec = {0}; /* all of it goes over the wire */
 
-        if (n == MAIL_ENGINE_RING || (!ahead && (em->sending >= SENDING_MAX ||
-                                                 em->looked >= LOOK_BYTES || !user_has_room(eb)))) {
+        if (n == MAIL_ENGINE_RING ||
+            (!ahead && (em->sending >= SENDING_MAX || em->looked >= LOOK_BYTES ||
+                        eb->user->sending >= user_max))) {
             em->again[member / 64] |= 1ull << member % 64;
             break;
         }
@@ -456,7 +457,8 @@ static void mail_came(struct eboard *eb, struct inmsg *m, const struct mail_rec 
     uint32_t *put = &eb->mail->put[(size_t)local * eb->b.world + rec->src], n;
     struct mail_tx tx;
 
-    assert(local < eb->b.nlocal && m->h.group == eb->b.group);
+    assert(local < eb->b.nlocal);
+    assert(m->h.group == eb->b.group);
     n = m->m.h.flags & WIRE_LAST ? *put : m->m.h.op;
     mail_tx_init(&eb->b.mail, local, rec->src, &tx);
     tx.put = n;

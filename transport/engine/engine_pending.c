@@ -41,11 +41,6 @@ struct lgroup {
     size_t cost;
 };
 
-void pending_init(struct engine *e)
-{
-    TAILQ_INIT(&e->pending.groups);
-}
-
 bool pending_flooded(const struct engine *e, uint64_t group, unsigned peer)
 {
     const struct pending *l = &e->pending;
@@ -61,7 +56,8 @@ void pending_mark_flooded(struct engine *e, uint64_t group, unsigned peer)
     struct pending *l = &e->pending;
     unsigned i = l->nflooded % PENDING_FLOODED;
 
-    assert(l->nflooded < 2 * PENDING_FLOODED && peer < FABRIC_MAX_PEERS);
+    assert(l->nflooded < 2 * PENDING_FLOODED);
+    assert(peer < FABRIC_MAX_PEERS);
     l->flooded[i].group = group;
     l->flooded[i].peer = peer;
     l->flooded[i].used = true;
@@ -72,7 +68,8 @@ void pending_mark_flooded(struct engine *e, uint64_t group, unsigned peer)
 
 static void pending_charge(struct pending *l, struct lgroup *g, size_t cost)
 {
-    assert(g->cost <= g->user->cost && g->user->cost <= l->cost);
+    assert(g->cost <= g->user->cost);
+    assert(g->user->cost <= l->cost);
     g->cost += cost;
     g->user->cost += cost;
     l->peer_cost[g->peer] += cost;
@@ -141,7 +138,8 @@ static struct inmsg *group_pop(struct pending *l, struct lgroup *g)
 {
     struct inmsg *m = TAILQ_FIRST(&g->box.all);
 
-    assert(l->n > 0 && g->cost >= ENTRY_COST + inmsg_cost(m));
+    assert(l->n > 0);
+    assert(g->cost >= ENTRY_COST + inmsg_cost(m));
     inbox_unlink(&g->box, m);
     pending_charge(l, g, -inmsg_cost(m));
     l->n--;
@@ -304,7 +302,8 @@ void pending_fini(struct engine *e)
 
     while ((g = TAILQ_FIRST(&e->pending.groups)))
         group_free(e, g);
-    assert(e->pending.n == 0 && e->pending.cost == 0);
+    assert(e->pending.n == 0);
+    assert(e->pending.cost == 0);
 }
 
 const struct inmsg *pending_oldest(const struct engine *e)

@@ -23,8 +23,10 @@ struct sbuf *sbuf_get(struct eboard *eb, size_t len)
     return s;
 }
 
-static void sbuf_put(struct sbuf *s)
+/* A fabric_done_fn. The fabric reports a broken link; commd decides what it means. */
+static void sbuf_put(void *arg, int st)
 {
+    struct sbuf *s = arg;
     struct engine *e = s->eb->e;
 
     assert(s->eb->inflight > 0);
@@ -38,18 +40,12 @@ static void sbuf_put(struct sbuf *s)
     e->sbufs = s;
 }
 
-/* The fabric reports a broken link; commd decides what it means. */
-static void sbuf_sent(void *arg, int st)
-{
-    sbuf_put(arg);
-}
-
 int sbuf_send(struct sbuf *s, unsigned node, struct wire_hdr *h, size_t hdr_len, const void *body)
 {
-    int r = eboard_send(s->eb, node, h, hdr_len, body, sbuf_sent, s);
+    int r = eboard_send(s->eb, node, h, hdr_len, body, sbuf_put, s);
 
     if (r != 0)
-        sbuf_put(s);
+        sbuf_put(s, r);
     return r;
 }
 
@@ -97,13 +93,16 @@ void scratch_put(struct engine *e, uint8_t *p, size_t len)
 
 void pools_free(struct engine *e)
 {
-    for (struct sbuf *s = e->sbufs, *next; s; s = next) {
-        next = s->next;
+    struct sbuf *s;
+    struct chunk *c;
+
+    while ((s = e->sbufs)) {
+        e->sbufs = s->next;
         free(s);
     }
     for (unsigned i = 0; i < SCRATCH_SIZES; i++)
-        for (struct chunk *c = e->scratch[i], *next; c; c = next) {
-            next = c->next;
+        while ((c = e->scratch[i])) {
+            e->scratch[i] = c->next;
             free(c);
         }
 }

@@ -108,7 +108,8 @@ static struct send_group *group_get(struct eboard *eb, unsigned node)
 {
     struct send_group *g;
 
-    assert(node < eb->geom.nnodes && node != eb->geom.me);
+    assert(node < eb->geom.nnodes);
+    assert(node != eb->geom.me);
     if (!eb->sends)
         eb->sends = calloc(eb->geom.nnodes, sizeof(struct send_group *));
     if (!eb->sends || eb->sends[node])
@@ -138,7 +139,8 @@ void sends_board_free(struct eboard *eb)
 
         if (!g)
             continue;
-        assert(!has_items(g) && g->user->ngroups > 0);
+        assert(!has_items(g));
+        assert(g->user->ngroups > 0);
         if (--g->user->ngroups == 0) {
             LIST_REMOVE(g->user, list_link);
             free(g->user);
@@ -186,7 +188,8 @@ static int enqueue(struct send_group *g, const struct send_item *what)
     struct engine *e = g->eb->e;
     struct send_item *it = malloc(sizeof *it);
 
-    assert(what->hdr_len >= sizeof(struct wire_hdr) && what->hdr_len <= sizeof it->hdr);
+    assert(what->hdr_len >= sizeof(struct wire_hdr));
+    assert(what->hdr_len <= sizeof it->hdr);
     if (!it)
         return -ENOMEM;
     *it = *what;
@@ -211,7 +214,10 @@ static struct send_item *dequeue(struct send_group *g)
     struct send_user *u = g->user;
     struct send_link *l = u->link;
 
-    assert(it && l->listed && g->node.listed && u->node.listed);
+    assert(it);
+    assert(l->listed);
+    assert(g->node.listed);
+    assert(u->node.listed);
     STAILQ_REMOVE_HEAD(from, link);
     if (!has_items(g))
         fair_leave(&u->groups, &g->node);
@@ -291,7 +297,9 @@ int eboard_send(struct eboard *eb, unsigned node, struct wire_hdr *h, size_t hdr
     struct send_group *g;
     bool ready;
 
-    assert(!eb->dead && h->group == eb->b.group && node != eb->geom.me);
+    assert(!eb->dead);
+    assert(h->group == eb->b.group);
+    assert(node != eb->geom.me);
     eb->user->sent += h->len;
     if (e->sole != eb)
         e->sole_bytes = 0;
@@ -310,7 +318,9 @@ static struct send_group *first_group(const struct send_link *l)
 {
     struct send_user *u = container_of(fair_first(&l->users), struct send_user, node);
 
-    assert(l->listed && fair_first(&l->users) && fair_first(&u->groups));
+    assert(l->listed);
+    assert(fair_first(&l->users));
+    assert(fair_first(&u->groups));
     return container_of(fair_first(&u->groups), struct send_group, node);
 }
 
@@ -388,7 +398,8 @@ void sends_count_taken(struct engine *e, unsigned peer, size_t len)
     struct send_link *l = &e->links[peer];
     struct wire_hdr h = {.step = WIRE_TAKEN};
 
-    assert(peer < FABRIC_MAX_PEERS && len <= PLAN_CHUNK_NET);
+    assert(peer < FABRIC_MAX_PEERS);
+    assert(len <= PLAN_CHUNK_NET);
     l->taken += cost_of(len);
     if (l->taken < TELL_BYTES)
         return;

@@ -95,13 +95,13 @@ static void watch(struct shell *s, int fd, uint32_t events, uint32_t what)
     epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &ev);
 }
 
-/* A doorbell is an eventfd that its client has too, and may do anything to: so we neither read nor
- * write it. Each write of the client is an edge; what the counter holds is the client's affair. */
+/* A doorbell is an eventfd that its client has too, and may do anything to, so we neither read nor
+ * write it: each write of the client is an edge, whatever the counter holds. */
 static void bell_del(struct shell *s, unsigned client)
 {
     if (client >= s->nbells || s->bells[client] < 0)
         return;
-    /* close() alone would leave it there, as the client has the file open */
+    /* close() alone would leave it in epoll, as the client has the file open */
     epoll_ctl(s->epoll, EPOLL_CTL_DEL, s->bells[client], NULL);
     close_fdp(&s->bells[client]);
 }
@@ -167,7 +167,7 @@ static void board_add(struct shell *s, const struct msg_board_add *b, int fd)
                                     : "the engine cannot use the board");
 }
 
-/* Of some peers at a time: to ask the kernel takes a microsecond for each connection. */
+/* Of some peers at a time: asking the kernel takes a microsecond for each connection. */
 static void tell_traffic(struct shell *s)
 {
     struct msg m = {.type = MSG_ENGINE_TRAFFIC};
@@ -242,8 +242,8 @@ static void control_msg(struct shell *s, const struct msg *m, int *fd)
     }
 }
 
-/* The frames that are there, but not all at once: whoever opens and closes groups without end must
- * not hold up the data of others. What is left is reported again. */
+/* Reads the frames that are there, but not all at once: a user that opens and closes groups without
+ * end must not hold up the data of others. epoll reports again what is left. */
 static void control_read(struct shell *s)
 {
     struct pollfd p = {.fd = s->control, .events = POLLIN};
@@ -266,23 +266,18 @@ static void control_read(struct shell *s)
 
 /* ---- the turn -------------------------------------------------------------------------------- */
 
-static void handle_event(struct shell *s, const struct epoll_event *ev)
-{
-    if (ev->data.u32 == EV_CONTROL)
-        control_read(s);
-    else if (ev->data.u32 != EV_FABRIC)
-        engine_wake_client(s->engine, ev->data.u32);
-}
-
-/* Sockets and doorbells. The net under lost doorbells is spread when nothing came, and now and
- * then: a busy engine would never come to it. */
+/* Looks at sockets and doorbells; when nothing came, and now and then also in a busy engine, at all
+ * boards, in case a doorbell was lost. */
 static void look(struct shell *s, int timeout)
 {
     struct epoll_event ev[64];
     int n = epoll_wait(s->epoll, ev, ARRAY_LEN(ev), timeout);
 
     for (int i = 0; i < n; i++)
-        handle_event(s, &ev[i]);
+        if (ev[i].data.u32 == EV_CONTROL)
+            control_read(s);
+        else if (ev[i].data.u32 != EV_FABRIC)
+            engine_wake_client(s->engine, ev[i].data.u32);
     if ((n == 0 && timeout) || now_ms() - s->rescued_ms > REST_MS) {
         engine_poll_all(s->engine);
         s->rescued_ms = now_ms();
@@ -329,8 +324,8 @@ static void shell_serve(struct shell *s)
             idle = 0;
         if (came)
             continue;
-        /* What moved on a board has been sent, and the network was looked at after that: now it is
-         * the turn of members, or of other engines. */
+        /* What moved on a board has been sent, and the network was looked at after that: now
+         * members, or other engines, have to go on. */
         if (idle++ == 0) {
             last = now_ns();
             crowd_next(&crowd);
@@ -362,12 +357,12 @@ static int say_hello(struct shell *s, const char *text)
             return r;
         m.engine_hello.addr_len = (uint32_t)len;
     }
-    /* commd keeps where we listen open when we are gone */
+    /* commd keeps our socket that listens open when we are gone */
     return msg_send_fd(s->control, &m, s->fabric ? &s->fabric->port : NULL,
                        s->fabric && s->fabric->port > 0, (int64_t)now_ms() + FRAME_MS);
 }
 
-/* Given by who started us; anything else that happens to be there is not. */
+/* The socket that listens, if whoever started us gave one; another file there is not taken. */
 static int kept_port(void)
 {
     int listens = 0;
@@ -395,83 +390,48 @@ struct engine_options {
 
 static int parse_engine_words(int argc, char **argv, struct engine_options *o)
 {
-    enum {
-        FD = 1,
-        NODE,
-        FABRIC,
-        DEVICE,
-        TLS,
-        PORTS,
-        CHANNELS,
-        CONGESTION,
-        MEND_MS,
-        LOG,
-        LAUNCHER,
-        HELP,
-        WHICH
-    };
-    static const struct option longs[] = {{"fd", 1, NULL, FD},
-                                          {"node", 1, NULL, NODE},
-                                          {"device", 1, NULL, DEVICE},
-                                          {"tls", 1, NULL, TLS},
-                                          {"ports", 1, NULL, PORTS},
-                                          {"log", 1, NULL, LOG},
-                                          {"congestion", 1, NULL, CONGESTION},
-                                          {"mend-ms", 1, NULL, MEND_MS},
-                                          {"launcher", 1, NULL, LAUNCHER},
-                                          {"fabric", 1, NULL, FABRIC},
-                                          {"channels", 1, NULL, CHANNELS},
+    enum { HELP = 256, WHICH };
+    const char *log; /* commd gives it to all that it starts; nothing is logged here */
+    const char **texts[] = {&o->node,
+                            &o->fabric.device,
+                            &o->fabric.tls,
+                            &o->fabric.kind,
+                            &o->fabric.congestion,
+                            &o->fabric.port_range,
+                            &log};
+    int *numbers[] = {&o->fd, &o->launcher, (int *)&o->fabric.channels, (int *)&o->fabric.mend_ms};
+    enum { NUMBERS = ARRAY_LEN(texts) }; /* the last column: an index in texts, or in numbers */
+    static const struct option longs[] = {{"node", 1, NULL, 0},
+                                          {"device", 1, NULL, 1},
+                                          {"tls", 1, NULL, 2},
+                                          {"fabric", 1, NULL, 3},
+                                          {"congestion", 1, NULL, 4},
+                                          {"ports", 1, NULL, 5},
+                                          {"log", 1, NULL, 6},
+                                          {"fd", 1, NULL, NUMBERS},
+                                          {"launcher", 1, NULL, NUMBERS + 1},
+                                          {"channels", 1, NULL, NUMBERS + 2},
+                                          {"mend-ms", 1, NULL, NUMBERS + 3},
                                           {"help", 0, NULL, HELP},
                                           {"version", 0, NULL, WHICH},
                                           {NULL, 0, NULL, 0}};
     int c;
 
     while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
-        switch (c) {
-        case FD:
-            o->fd = atoi(optarg);
-            break;
-        case NODE:
-            o->node = optarg;
-            break;
-        case DEVICE:
-            o->fabric.device = optarg;
-            break;
-        case TLS:
-            o->fabric.tls = optarg;
-            break;
-        case PORTS:
-            o->fabric.port_range = *optarg ? optarg : NULL;
-            break;
-        case FABRIC:
-            o->fabric.kind = optarg;
-            break;
-        case CHANNELS:
-            o->fabric.channels = (unsigned)atoi(optarg);
-            break;
-        case CONGESTION:
-            o->fabric.congestion = optarg;
-            break;
-        case MEND_MS:
-            o->fabric.mend_ms = (unsigned)strtoul(optarg, NULL, 10);
-            break;
-        case LOG:
-            break;
-        case LAUNCHER:
-            o->launcher = atoi(optarg);
-            break;
-        case HELP:
-            fputs(usage, stdout);
+        if (c == HELP || c == WHICH) {
+            fputs(c == HELP ? usage : "commd-engine " COMMD_BUILD_VERSION "\n", stdout);
             exit(0);
-        case WHICH:
-            puts("commd-engine " COMMD_BUILD_VERSION);
-            exit(0);
-        default:
-            fputs(usage, stderr);
-            return -EINVAL;
         }
+        if (c < NUMBERS)
+            *texts[c] = optarg;
+        else if (c < NUMBERS + (int)ARRAY_LEN(numbers))
+            *numbers[c - NUMBERS] = (int)strtol(optarg, NULL, 10);
+        else
+            break;
     }
-    if (o->launcher < 0 && (o->fd < 0 || !o->node)) {
+    if (o->fabric.port_range && !*o->fabric.port_range)
+        o->fabric.port_range = NULL;
+    if (c != -1 || (o->launcher < 0 && (o->fd < 0 || !o->node))) {
         fputs(usage, stderr);
         return -EINVAL;
     }

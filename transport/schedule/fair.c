@@ -13,7 +13,8 @@ static bool later(uint64_t a, uint64_t b)
 
 static uint64_t span(const struct fair_node *n, size_t bytes)
 {
-    assert(n->weight > 0 && n->weight <= FAIR_WEIGHT_MAX);
+    assert(n->weight > 0);
+    assert(n->weight <= FAIR_WEIGHT_MAX);
     return (uint64_t)bytes * SCALE / n->weight;
 }
 
@@ -27,7 +28,8 @@ void fair_init(struct fair *f, size_t keep)
 
 void fair_most(struct fair *f, uint64_t bytes)
 {
-    assert(bytes > 0 && bytes <= INT64_MAX / SCALE);
+    assert(bytes > 0);
+    assert(bytes <= INT64_MAX / SCALE);
     f->ahead = bytes * SCALE;
 }
 

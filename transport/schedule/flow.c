@@ -15,7 +15,8 @@ bool flow_tells(uint32_t before, uint32_t now, uint32_t steps)
 {
     uint32_t told = before - before % FLOW_TELL; /* or more */
 
-    assert(before <= now && now <= steps);
+    assert(before <= now);
+    assert(now <= steps);
     return now >= told + FLOW_TELL && steps > told + FLOW_CREDIT;
 }
 

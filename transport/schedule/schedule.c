@@ -39,7 +39,8 @@ bool sched_one_way(enum sched_kind kind)
 unsigned sched_len(enum sched_kind kind, unsigned nodes, unsigned me, unsigned root)
 {
     assert(kind < SCHED_COUNT);
-    assert(nodes <= SCHED_MAX_NODES && me < nodes);
+    assert(nodes <= SCHED_MAX_NODES);
+    assert(me < nodes);
     assert(!kinds[kind].rooted || root < nodes);
     if (kinds[kind].family == FAMILY_RD)
         return sched_rd_len(kind, nodes, me);
@@ -60,8 +61,11 @@ struct sched_move sched_move(enum sched_kind kind, unsigned nodes, unsigned me, 
         mv = sched_direct_move(kind, nodes, me, root, i);
     else
         mv = sched_ring_move(kind, nodes, me, root, i);
-    assert(mv.to < (int)nodes && mv.to != (int)me);
-    assert(mv.from < (int)nodes && mv.from != (int)me);
-    assert(mv.send_lo + mv.send_n <= nodes && mv.recv_lo + mv.recv_n <= nodes);
+    assert(mv.to < (int)nodes);
+    assert(mv.to != (int)me);
+    assert(mv.from < (int)nodes);
+    assert(mv.from != (int)me);
+    assert(mv.send_lo + mv.send_n <= nodes);
+    assert(mv.recv_lo + mv.recv_n <= nodes);
     return mv;
 }

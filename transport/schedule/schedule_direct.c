@@ -33,7 +33,8 @@ struct sched_move sched_direct_move(enum sched_kind kind, unsigned nodes, unsign
     struct sched_move mv = sched_no_move();
     unsigned after = (me + 1 + i) % nodes, before = (me + nodes - 1 - i) % nodes;
 
-    assert(i + 1 < nodes && after != me);
+    assert(i + 1 < nodes);
+    assert(after != me);
     if (kind == SCHED_EXCHANGE) {
         send_to(&mv, after);
         recv_from(&mv, before, i);
@@ -42,7 +43,8 @@ struct sched_move sched_direct_move(enum sched_kind kind, unsigned nodes, unsign
     } else if (me == root) {
         send_to(&mv, after);
     } else {
-        assert(i == 0 && me != root);
+        assert(i == 0);
+        assert(me != root);
         recv_from(&mv, root, (me + nodes - root) % nodes - 1);
     }
     return mv;

@@ -105,7 +105,8 @@ static struct rd_run rd_share(const struct rd *rd, unsigned v, unsigned k)
 {
     unsigned first = 0, parts = rd->participants >> k, lo;
 
-    assert(v < rd->participants && k <= rd->rounds);
+    assert(v < rd->participants);
+    assert(k <= rd->rounds);
     for (unsigned i = 0; i < k; i++)
         first += (v >> i & 1) * (rd->participants >> (i + 1));
     lo = first * rd->nodes / rd->participants;
@@ -171,7 +172,8 @@ static struct sched_move rd_waiter_move(enum sched_kind kind, const struct rd *r
 {
     struct sched_move mv = sched_no_move();
 
-    assert(rd_waits(rd, rd->me) && i < 2);
+    assert(rd_waits(rd, rd->me));
+    assert(i < 2);
     if (i == 0)
         set_send(&mv, rd->me + 1, rd_segments(kind, rd, (struct rd_run){rd->me, 1}));
     else /* its stand-in: one fold move, the rounds, then this */
@@ -218,7 +220,8 @@ static struct sched_move rd_pass(enum sched_kind kind, const struct rd *rd, unsi
     unsigned partner = v ^ (1u << rd_bit(kind, rd, i));
     unsigned node = rd_node(rd, partner);
 
-    assert(!rd_waits(rd, rd->me) && !rd_waits(rd, node));
+    assert(!rd_waits(rd, rd->me));
+    assert(!rd_waits(rd, node));
     set_send(&mv, node, rd_handed(kind, rd, v, partner, i));
     set_recv(&mv, node, rd_handed(kind, rd, partner, v, i), i + (rd_stands_in(rd, node) ? 1 : 0));
     if (mv.recv_n && rd_reduces(kind) && i < rd->rounds) {

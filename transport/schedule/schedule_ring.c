@@ -20,7 +20,8 @@
 
 static unsigned ring_back(unsigned a, unsigned b, unsigned n)
 {
-    assert(a < n && b <= 2 * n);
+    assert(a < n);
+    assert(b <= 2 * n);
     return (a + 2 * n - b) % n;
 }
 

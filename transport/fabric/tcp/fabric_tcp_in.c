@@ -234,16 +234,6 @@ static void on_part(struct conn *c, const struct frame *f)
     c->big = BIG_MEMORY;
 }
 
-static void on_control(struct conn *c, const struct frame *f)
-{
-    if (f->type == FRAME_PART)
-        on_part(c, f);
-    else if (f->type == FRAME_BYE)
-        peer_fail(c->peer, -ECONNRESET, "the other side has closed the link");
-    else
-        peer_answered(c->peer, f);
-}
-
 /* Takes the frame at @p, and returns its bytes. 0: the frame is not complete, or has to wait. */
 static size_t frame_take(struct conn *c, const uint8_t *p, size_t len)
 {
@@ -263,8 +253,12 @@ static size_t frame_take(struct conn *c, const uint8_t *p, size_t len)
         need += f.len;
     if (len < need)
         return 0;
-    if (f.type != FRAME_MSG && f.type != FRAME_ASK)
-        on_control(c, &f);
+    if (f.type == FRAME_PART)
+        on_part(c, &f);
+    else if (f.type == FRAME_BYE)
+        peer_fail(peer, -ECONNRESET, "the other side has closed the link");
+    else if (f.type == FRAME_GRANT || f.type == FRAME_DROP)
+        peer_answered(peer, &f);
     else if (in_turn(c, &f))
         tcp_deliver(c, &f, p + sizeof(f));
     else
@@ -309,12 +303,6 @@ static void conn_parse(struct conn *c, const uint8_t *p, size_t len)
     peer_unref(peer);
 }
 
-static void drop_rest(struct conn *c)
-{
-    free(steal_ptr(c->rest));
-    c->rest_len = 0;
-}
-
 bool conn_read(struct conn *c)
 {
     struct tcp *t = c->t;
@@ -347,7 +335,8 @@ bool conn_read(struct conn *c)
         }
         any = true;
         c->got += (size_t)got;
-        drop_rest(c);
+        free(steal_ptr(c->rest));
+        c->rest_len = 0;
         took = MIN((size_t)got, direct);
         if (took)
             sink_got(c, took);

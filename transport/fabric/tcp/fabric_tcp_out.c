@@ -65,11 +65,6 @@ int conn_put_frame(struct conn *c, enum frame_type type, uint32_t id)
     return 0;
 }
 
-static struct conn *express_of(const struct tcp_peer *peer)
-{
-    return peer->express ? peer->conn[peer->channels] : NULL;
-}
-
 /* Small messages share a connection, large ones take all connections in turns. */
 static struct conn *channel_for(struct tcp_peer *peer, size_t len)
 {
@@ -247,9 +242,8 @@ int peer_post(struct fabric_req *req, size_t hdr_len)
                       .hdr_len = (uint16_t)hdr_len,
                       .seq = peer->seq_out,
                       .len = (uint32_t)req->body_len};
-    struct conn *c = req->express && !req->behind && req->body_len <= FABRIC_EXPRESS_MAX
-                         ? express_of(peer)
-                         : NULL;
+    bool express = req->express && !req->behind && req->body_len <= FABRIC_EXPRESS_MAX;
+    struct conn *c = express && peer->express ? peer->conn[peer->channels] : NULL;
 
     assert(peer->state == PEER_UP && hdr_len <= FABRIC_HDR_MAX);
     if (c) {

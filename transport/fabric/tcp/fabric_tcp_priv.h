@@ -72,8 +72,6 @@ struct frame {
 };
 _Static_assert(sizeof(struct frame) == 24, "wire layout");
 
-/* --- what there is ------------------------------------------------------------------------ */
-
 /* Something to be written: a message, or a frame of ours without a body. */
 struct fabric_req {
     struct tcp_peer *peer; /* referenced */
@@ -178,7 +176,7 @@ struct tcp_peer {
     unsigned index;
     enum peer_state state;
     bool failed; /* progress() will tell the caller */
-    bool connects, close_queued;
+    bool connects;
     int err;
     char fault[FAULT_MAX];
     uint8_t token[32], expect[32];

@@ -120,11 +120,6 @@ static int ucx_address(struct fabric *f, void *buf, size_t *inout_len)
     return 0;
 }
 
-static void ucx_drop(struct fabric *f, void *claim)
-{
-    ucx_claim_release(claim);
-}
-
 static void on_worker_flushed(void *request, ucs_status_t st, void *arg)
 {
     struct ucx *u = arg;
@@ -156,7 +151,7 @@ static void ucx_drain(struct ucx *u)
 
     u->stopping = true;
     while ((c = LIST_FIRST(&u->claims)))
-        ucx_claim_release(c);
+        ucx_drop(&u->base, c);
     for (unsigned i = 0; i < FABRIC_MAX_PEERS; i++)
         ucx_peer_del(&u->base, i);
     for (unsigned i = 0; i < FREE_ROUNDS && !LIST_EMPTY(&u->peers); i++) {

@@ -32,36 +32,30 @@ struct ucx_transports {
 
 int ucx_errno(ucs_status_t st)
 {
-    switch ((int)st) {
-    case UCS_OK:
-        return 0;
-    case UCS_ERR_NO_MEMORY:
-        return -ENOMEM;
-    case UCS_ERR_INVALID_PARAM:
-    case UCS_ERR_INVALID_ADDR:
-        return -EINVAL;
-    case UCS_ERR_NO_DEVICE:
-        return -ENODEV;
-    case UCS_ERR_UNREACHABLE:
-        return -EHOSTUNREACH;
-    case UCS_ERR_CANCELED:
-        return -ECANCELED;
-    case UCS_ERR_CONNECTION_RESET:
-        return -ECONNRESET;
-    case UCS_ERR_NOT_CONNECTED:
-        return -ENOTCONN;
-    case UCS_ERR_TIMED_OUT:
-    case UCS_ERR_ENDPOINT_TIMEOUT:
-        return -ETIMEDOUT;
-    case UCS_ERR_REJECTED:
-        return -ECONNREFUSED;
-    case UCS_ERR_UNSUPPORTED:
-        return -EOPNOTSUPP;
-    case UCS_ERR_BUSY:
-        return -EADDRINUSE;
-    default:
-        return -EIO;
-    }
+    static const struct {
+        ucs_status_t st;
+        int err;
+    } rows[] = {
+        {UCS_OK, 0},
+        {UCS_ERR_NO_MEMORY, -ENOMEM},
+        {UCS_ERR_INVALID_PARAM, -EINVAL},
+        {UCS_ERR_INVALID_ADDR, -EINVAL},
+        {UCS_ERR_NO_DEVICE, -ENODEV},
+        {UCS_ERR_UNREACHABLE, -EHOSTUNREACH},
+        {UCS_ERR_CANCELED, -ECANCELED},
+        {UCS_ERR_CONNECTION_RESET, -ECONNRESET},
+        {UCS_ERR_NOT_CONNECTED, -ENOTCONN},
+        {UCS_ERR_TIMED_OUT, -ETIMEDOUT},
+        {UCS_ERR_ENDPOINT_TIMEOUT, -ETIMEDOUT},
+        {UCS_ERR_REJECTED, -ECONNREFUSED},
+        {UCS_ERR_UNSUPPORTED, -EOPNOTSUPP},
+        {UCS_ERR_BUSY, -EADDRINUSE},
+    };
+
+    for (unsigned i = 0; i < ARRAY_LEN(rows); i++)
+        if (rows[i].st == st)
+            return rows[i].err;
+    return -EIO;
 }
 
 /* --- what UCX has to say ---------------------------------------------------------- */

@@ -27,15 +27,11 @@ enum { SLAB_REQS = 64 };
 
 /* --- requests ---------------------------------------------------------------------------- */
 
-static size_t req_stride(const struct ucx *u)
-{
-    return ALIGN_UP(u->req_space, CACHELINE) + ALIGN_UP(sizeof(struct fabric_req), CACHELINE);
-}
-
 /* Each piece: the space that UCX uses, then our part. UCX is given the pointer in between. */
 static bool grow(struct ucx *u)
 {
-    size_t space = ALIGN_UP(u->req_space, CACHELINE), stride = req_stride(u);
+    size_t space = ALIGN_UP(u->req_space, CACHELINE);
+    size_t stride = space + ALIGN_UP(sizeof(struct fabric_req), CACHELINE);
     struct slab *slab = aligned_alloc(CACHELINE, CACHELINE + SLAB_REQS * stride);
 
     if (!slab)
@@ -227,9 +223,10 @@ static void ucx_claim_free(struct ucx_claim *c)
     free(c);
 }
 
-void ucx_claim_release(struct ucx_claim *c)
+void ucx_drop(struct fabric *f, void *claim)
 {
-    struct ucx *u = c->peer->u;
+    struct ucx *u = container_of(f, struct ucx, base);
+    struct ucx_claim *c = claim;
 
     assert(!c->dropped && c->desc);
     if (c->in_callback) {
@@ -279,7 +276,7 @@ int ucx_recv(struct fabric *f, void *claim, void *buf, size_t len, fabric_done_f
         r = -EMSGSIZE;
     req = r ? NULL : ucx_req_new(c->peer);
     if (!req) {
-        ucx_claim_release(c);
+        ucx_drop(f, c);
         return r ? r : -ENOMEM;
     }
     req->done = done;
@@ -288,7 +285,7 @@ int ucx_recv(struct fabric *f, void *claim, void *buf, size_t len, fabric_done_f
     if (r != 0)
         ucx_req_free(req);
     if (r < 0)
-        ucx_claim_release(c); /* UCX has not taken the descriptor */
+        ucx_drop(f, c); /* UCX has not taken the descriptor */
     else if (c->in_callback)
         c->desc = NULL; /* on_data() frees the claim */
     else

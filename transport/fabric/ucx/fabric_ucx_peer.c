@@ -70,14 +70,6 @@ void ucx_peer_unref(struct ucx_peer *peer)
     free(peer);
 }
 
-static void queue_close(struct ucx_peer *peer)
-{
-    if (peer->close_queued)
-        return;
-    peer->close_queued = true;
-    STAILQ_INSERT_TAIL(&peer->u->to_close, peer, close_link);
-}
-
 void ucx_peer_fail(struct ucx_peer *peer, int err, const char *fault)
 {
     if (peer->failed || peer->state == PEER_DOWN || peer->state == PEER_GONE)
@@ -320,7 +312,7 @@ void ucx_peer_del(struct fabric *f, unsigned index)
         return;
     u->slot[index] = NULL;
     peer_set_state(&peer->state, PEER_GONE);
-    queue_close(peer); /* takes the slot's reference with it */
+    STAILQ_INSERT_TAIL(&u->to_close, peer, close_link); /* takes the slot's reference with it */
 }
 
 static void on_closed(void *request, ucs_status_t st, void *arg)

@@ -100,7 +100,6 @@ struct ucx_peer {
     bool failed;     /* UCX reported the endpoint; progress() will tell the caller */
     bool greeted;    /* a right hello came in */
     bool ack_sent;
-    bool close_queued;
     int err;           /* of the failure */
     const char *fault; /* what went wrong; a literal, or UCX's text for a status */
     uint8_t token[32], expect[32];
@@ -151,7 +150,7 @@ int ucx_sockets_tune(const char *wish);
 int ucx_send(struct fabric *f, unsigned index, const void *hdr, size_t hdr_len, const void *body,
              size_t body_len, fabric_done_fn done, void *arg);
 int ucx_recv(struct fabric *f, void *claim, void *buf, size_t len, fabric_done_fn done, void *arg);
-void ucx_claim_release(struct ucx_claim *c);
+void ucx_drop(struct fabric *f, void *claim);
 bool ucx_run_finished(struct ucx *u);
 ucs_status_t ucx_on_data(void *arg, const void *hdr, size_t hdr_len, void *data, size_t len,
                          const ucp_am_recv_param_t *param);
