@@ -18,8 +18,6 @@
 
 #include "shm/reduce/reduce.h"
 
-/* ---- memory for a small payload -------------------------------------------------------------- */
-
 size_t check_result_len(const struct eboard *eb)
 {
     if (coll_table[eb->plan.coll].window == WINDOW_BLOCKS)
@@ -94,8 +92,6 @@ static void check_lend(struct eboard *eb, struct sbuf *s)
         eboard_fail(eb, CAUSE_NOMEM, -1, "the engine has no memory for a small operation");
 }
 
-/* ---- what is compared ------------------------------------------------------------------------ */
-
 void check_differ(struct eboard *eb, uint32_t rank_a, const struct op_desc *a, uint32_t rank_b,
                   const struct op_desc *b)
 {
@@ -124,8 +120,6 @@ static void check_compare(struct eboard *eb, const struct wire_check *w)
     eb->balance.diff += w->balance.diff;
     eb->balance.checksum += w->balance.checksum;
 }
-
-/* ---- moves ----------------------------------------------------------------------------------- */
 
 /* Bytes of a small payload that the run of segments stands for. */
 static void check_range(const struct eboard *eb, unsigned lo, unsigned n, size_t *ret_lo,

@@ -52,8 +52,6 @@ void step_set_state(enum step_state *state, enum step_state to)
     *state = to;
 }
 
-/* ---- what the operation is ------------------------------------------------------------------- */
-
 /* Copies and compares what the local members say that the operation is. */
 static void learn_desc(struct eboard *eb)
 {
@@ -122,15 +120,6 @@ static bool op_learn(struct eboard *eb)
     return true;
 }
 
-/* All nodes begin with all of their credit. */
-static void op_begin_flow(struct eboard *eb)
-{
-    eb->one_way = sched_one_way(eb->plan.schedule) ||
-                  (eb->plan.schedule == SCHED_EXCHANGE && coll_table[eb->plan.coll].counted);
-    if (eb->one_way)
-        memset(eb->passed, 0, eb->geom.nnodes * sizeof *eb->passed);
-}
-
 static bool op_begin(struct eboard *eb)
 {
     assert(eb->state < EB_CHECK);
@@ -148,12 +137,13 @@ static bool op_begin(struct eboard *eb)
     step_set_state(&eb->check, STEP_NEXT);
     eb->in_place = false;
     eb->next_start = 0;
-    op_begin_flow(eb);
+    eb->one_way = sched_one_way(eb->plan.schedule) ||
+                  (eb->plan.schedule == SCHED_EXCHANGE && coll_table[eb->plan.coll].counted);
+    if (eb->one_way) /* all nodes begin with all of their credit */
+        memset(eb->passed, 0, eb->geom.nnodes * sizeof *eb->passed);
     eboard_set_state(eb, EB_CHECK);
     return true;
 }
-
-/* ---- its end --------------------------------------------------------------------------------- */
 
 void op_done(struct eboard *eb, uint32_t steps)
 {

@@ -374,10 +374,8 @@ void sends_drop_peer(struct engine *e, unsigned peer)
 void sends_init(struct engine *e)
 {
     TAILQ_INIT(&e->links_waiting);
-    for (unsigned peer = 0; peer < FABRIC_MAX_PEERS; peer++) {
+    for (unsigned peer = 0; peer < FABRIC_MAX_PEERS; peer++)
         fair_init(&e->links[peer].users, USER_PAUSE);
-        LIST_INIT(&e->links[peer].all);
-    }
 }
 
 void sends_fini(struct engine *e)

@@ -56,8 +56,6 @@ bool net_same_token(const uint8_t a[32], const uint8_t b[32])
     return diff == 0;
 }
 
-/* --- the device -------------------------------------------------------------------------- */
-
 static void list_devices(char *buf, size_t size)
 {
     struct if_nameindex *all = if_nameindex();
@@ -155,8 +153,6 @@ int net_device_address(const char *device, struct sockaddr_storage *ret_addr, ch
     net_explain(why, "transport.device: network device \"%.40s\" has no IP address", device);
     return -EADDRNOTAVAIL;
 }
-
-/* --- congestion control ------------------------------------------------------------------- */
 
 static const char preferred[] = "cubic";
 

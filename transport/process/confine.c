@@ -1,13 +1,13 @@
 /* confine.c - the engine gives up what it does not need, by Landlock (Linux 5.13).
  *
- * It speaks to the network, and maps memory that any user can write: if one of them took it over,
- * it would run as the user that owns the cluster key. Confined, it cannot open the key file; and
- * the kernel lets no confined process trace or read the memory of one that is not, which is commd.
- * Linux 6.12 also keeps its signals from commd.
+ * The engine speaks to the network, and maps memory that any user can write. An attacker who took
+ * it over would run as the user that owns the cluster key. Confined, the engine cannot open the key
+ * file, nor trace or read the memory of commd, which is not confined. Linux 6.12 also keeps its
+ * signals from commd.
  *
- * Before the network is opened only those directories stay readable in which libraries, devices and
- * what the kernel tells about them lie: UCX loads modules late, and starts threads, which would
- * escape a later call. Without UCX nothing is opened once the engine serves.
+ * Before the network is opened only directories with libraries, devices, and what the kernel tells
+ * of devices stay readable: UCX loads modules late, and starts threads, which would escape a later
+ * call. Without UCX nothing is opened once the engine serves.
  *
  * Not covered: descriptors that are open already, the network, UNIX sockets that have a path. */
 #include "transport/process/confine.h"
@@ -66,9 +66,9 @@ static void allow(int rules, const char *path, uint64_t access)
         allow_opened(rules, fd, access);
 }
 
-/* The driver gives its threads names (/proc/self/task/TID/comm), and cuInit() fails where it cannot
- * (CUDA_ERROR_OPERATING_SYSTEM; H100, driver 580). The directory stays open for good: the kernel
- * may forget it otherwise, and the rule with it. */
+/* The driver gives its threads names (/proc/self/task/TID/comm), and cuInit() fails where it
+ * cannot. The directory stays open for good: the kernel may forget it otherwise, and the rule with
+ * it. */
 static void allow_names_of_threads(int rules)
 {
     int fd = open("/proc/self/task", O_PATH | O_CLOEXEC);
@@ -90,10 +90,10 @@ static int allow_library(struct dl_phdr_info *info, size_t size, void *arg)
 }
 
 /* What the driver of GPUs, and NCCL between them, open late: devices, files in /dev/shm that NCCL
- * makes and takes away again, the pipes of MPS, NCCL's settings and, in virtual machines, how GPUs
- * and networks are connected; its plugins, and what they are linked with, which makers of clouds
- * install in /opt under names of their own (amazon, hpcx-..., microsoft): so all of it, as /usr.
- * The cluster's key is in neither, and what a file's mode forbids stays forbidden. */
+ * makes and removes, the pipes of MPS, NCCL's settings and, in virtual machines, how GPUs and
+ * networks are connected; and NCCL's plugins with their libraries. Clouds install plugins in /opt
+ * under names of their own (amazon, hpcx-..., microsoft), so all of /opt is readable. The cluster's
+ * key is not there, and what a file's mode forbids stays forbidden. */
 static void allow_driver(int rules)
 {
     const char *pipes = getenv("CUDA_MPS_PIPE_DIRECTORY");

@@ -28,10 +28,7 @@
 enum {
     SPIN_NS = 300000, /* covers the gap between two operations of a tight loop */
     LOOK_EVERY = 256, /* turns */
-    /* A yield that takes longer: members copy, or compute; woken, we come before them. With 200 us
-     * 2 MB between two nodes took a tenth less, but a DDP step of 4 ranks on 2 cores 376 ms, not
-     * 325. */
-    WORK_NS = 60000,
+    WORK_NS = 60000,  /* a yield that takes longer: members copy, or compute */
     CLOCK_EVERY = 16, /* idle turns between looks at the clock */
     RESCUE_MS = 100,  /* sleep at most so long while operations are under way */
     REST_MS = 1000,   /* while only idle boards exist */

@@ -1,15 +1,15 @@
 /* launcher.c - engines under a user of their own.
  *
  * The engine speaks to the network and to memory that clients write, so it must not have what commd
- * has: the key of the cluster, and the right to signal or trace commd. commd has no privileges with
- * which it could start a process of another user. So a process of that other user, this one, does
- * it: systemd makes its socket, which only commd may open (commd-engine.socket, mode 0600), and
- * starts it with the first connection.
+ * has: the key of the cluster, and the right to signal or trace commd. commd may not start a
+ * process of another user. So the launcher, a process of that other user, does it: systemd makes
+ * its socket, which only commd may open (commd-engine.socket, mode 0600), and starts it with the
+ * first connection.
  *
- * One connection is one engine's life, shm/launch/launch.h says what is spoken. What is executed is
- * this very program, never a path from outside. commd cannot signal the engine, so it asks us: any
- * packet, or the end of the connection, is a SIGKILL. The engine has PR_SET_PDEATHSIG: it dies with
- * us.
+ * A connection lasts as long as its engine; shm/launch/launch.h says what is spoken. The launcher
+ * executes its own program, never a path from outside. commd cannot signal the engine, so it asks
+ * the launcher: any packet, or the end of the connection, is a SIGKILL. The engine has
+ * PR_SET_PDEATHSIG: it dies with the launcher.
  *
  *   ASKED    connected, no engine yet         wakes: the request, or the end
  *   RUNS     an engine lives                  wakes: its pidfd; the connection
@@ -17,8 +17,8 @@
  *
  * There are at most LAUNCHER_MAX: commd has one engine, and perhaps one that is still ending.
  *
- * commd-gpu is started in the same way, by a launcher that is commd-gpu itself, under a user who
- * may open the GPUs (commd-gpu.socket): what is said here of the engine is true of it. */
+ * commd-gpu is started in the same way by `commd-gpu --launcher`, under a user that may open the
+ * GPUs (commd-gpu.socket): what is said here of the engine is true of commd-gpu. */
 #include "transport/process/launcher.h"
 
 #include <poll.h>
@@ -44,7 +44,7 @@ static void child_tell(const struct child *c, uint32_t kind, int code, int value
 {
     struct launch_answer a = {.kind = kind, .code = code, .value = value};
 
-    if (c->conn >= 0) /* lost if commd does not read: it has been told nothing else */
+    if (c->conn >= 0) /* lost if commd does not read; the end of the connection tells it, too */
         (void)!send(c->conn, &a, sizeof a, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 

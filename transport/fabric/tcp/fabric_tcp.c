@@ -181,21 +181,14 @@ static int tcp_recv(struct fabric *f, void *claim, void *buf, size_t len, fabric
 static int tcp_address(struct fabric *f, void *buf, size_t *inout_len)
 {
     struct tcp *t = container_of(f, struct tcp, base);
-    const struct sockaddr_in *in = (const struct sockaddr_in *)&t->addr;
-    const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)&t->addr;
-    struct tcp_addr a = {.magic = FABRIC_TCP_MAGIC, .version = HELLO_VERSION};
+    struct tcp_addr a = {.magic = FABRIC_TCP_MAGIC,
+                         .version = HELLO_VERSION,
+                         .family = t->addr.ss_family == AF_INET ? 4 : 6,
+                         .port = ntohs(*addr_port(&t->addr))};
 
     if (*inout_len < sizeof(a))
         return -ENOSPC;
-    if (t->addr.ss_family == AF_INET) {
-        a.family = 4;
-        a.port = ntohs(in->sin_port);
-        memcpy(a.ip, &in->sin_addr, sizeof(in->sin_addr));
-    } else {
-        a.family = 6;
-        a.port = ntohs(in6->sin6_port);
-        memcpy(a.ip, &in6->sin6_addr, sizeof(in6->sin6_addr));
-    }
+    memcpy(a.ip, addr_ip(&t->addr), a.family == 4 ? 4 : 16);
     memcpy(buf, &a, sizeof(a));
     *inout_len = sizeof(a);
     return 0;
@@ -354,7 +347,6 @@ int fabric_tcp_new(const struct fabric_conf *conf, const struct fabric_events *e
     t->mend_ms = conf->mend_ms;
     snprintf(t->congestion, sizeof(t->congestion), "%s",
              conf->congestion ? conf->congestion : "auto");
-    LIST_INIT(&t->peers);
     STAILQ_INIT(&t->to_fail);
     STAILQ_INIT(&t->to_close);
     TAILQ_INIT(&t->conns);

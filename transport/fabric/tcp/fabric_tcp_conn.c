@@ -261,7 +261,7 @@ int tcp_connect(struct tcp_peer *peer, unsigned channel)
     tune(fd);
     net_congestion_take(fd, t->congestion);
     set_int(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
-    addr_set_port(&from, 0);
+    *addr_port(&from) = 0;
     if (from.ss_family == peer->addr.ss_family &&
         bind(fd, (struct sockaddr *)&from, addr_len(&from)))
         return -errno;

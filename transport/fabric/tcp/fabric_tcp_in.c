@@ -29,8 +29,6 @@ enum {
     DRAIN_ROUNDS = 1024, /* of READ_MAX: more than a socket holds */
 };
 
-/* --- bodies --------------------------------------------------------------------------------- */
-
 static struct inbound *body_new(struct tcp_peer *peer, size_t len)
 {
     struct inbound *b = calloc(1, sizeof(*b));
@@ -71,14 +69,14 @@ void body_end(struct inbound *b, int st)
         done(arg, st);
 }
 
-static struct inbound *find_body(struct tcp_peer *peer, uint32_t id)
+struct inbound *body_taken(struct tcp_peer *peer, const uint32_t *id)
 {
     struct inbound *b;
 
     LIST_FOREACH(b, &peer->bodies, link)
-        if (b->asked && b->taken && b->id == id)
-            return b;
-    return NULL;
+        if (b->taken && (!id || (b->asked && b->id == *id)))
+            break;
+    return b;
 }
 
 /* @n bytes have reached the sink, or were thrown away. */
@@ -98,8 +96,6 @@ static void sink_got(struct conn *c, size_t n)
     if (b->got == b->len && b->taken)
         body_end(b, 0);
 }
-
-/* --- in ------------------------------------------------------------------------------------- */
 
 /* May what has come be handed out? There need not be a socket now. */
 static bool reading(const struct conn *c)
@@ -220,7 +216,7 @@ static bool in_turn(struct conn *c, const struct frame *f)
 
 static void on_part(struct conn *c, const struct frame *f)
 {
-    struct inbound *b = find_body(c->peer, f->id);
+    struct inbound *b = body_taken(c->peer, &f->id);
 
     if (!b || f->size != b->promised || f->len > b->len - b->promised) {
         peer_fail(c->peer, -EPROTO, "the other side sent a body that it was not asked for");

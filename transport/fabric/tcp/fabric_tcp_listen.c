@@ -14,12 +14,16 @@ socklen_t addr_len(const struct sockaddr_storage *addr)
     return addr->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
 }
 
-void addr_set_port(struct sockaddr_storage *addr, unsigned port)
+in_port_t *addr_port(struct sockaddr_storage *addr)
 {
-    if (addr->ss_family == AF_INET6)
-        ((struct sockaddr_in6 *)addr)->sin6_port = htons((uint16_t)port);
-    else
-        ((struct sockaddr_in *)addr)->sin_port = htons((uint16_t)port);
+    return addr->ss_family == AF_INET6 ? &((struct sockaddr_in6 *)addr)->sin6_port
+                                       : &((struct sockaddr_in *)addr)->sin_port;
+}
+
+void *addr_ip(struct sockaddr_storage *addr)
+{
+    return addr->ss_family == AF_INET6 ? (void *)&((struct sockaddr_in6 *)addr)->sin6_addr
+                                       : &((struct sockaddr_in *)addr)->sin_addr;
 }
 
 static int port_range(const struct fabric_conf *conf, unsigned *ret_low, unsigned *ret_high,
@@ -46,18 +50,12 @@ static int listen_on(struct tcp *t, unsigned port)
     if (fd < 0)
         return -errno;
     set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
-    addr_set_port(&t->addr, port);
+    *addr_port(&t->addr) = htons((uint16_t)port);
     if (bind(fd, (struct sockaddr *)&t->addr, addr_len(&t->addr)) || listen(fd, LOBBY_MAX) ||
         getsockname(fd, (struct sockaddr *)&t->addr, &len))
         return -errno;
     t->listener = steal_fd(&fd);
     return 0;
-}
-
-static unsigned port_of(const struct sockaddr_storage *addr)
-{
-    return addr->ss_family == AF_INET6 ? ntohs(((const struct sockaddr_in6 *)addr)->sin6_port)
-                                       : ntohs(((const struct sockaddr_in *)addr)->sin_port);
 }
 
 /* Takes the socket of the engine before us, which has stayed open, so that no other process could
@@ -72,10 +70,9 @@ static bool listen_again(struct tcp *t, int kept, unsigned low, unsigned high)
     if (fd < 0 || getsockname(fd, (struct sockaddr *)&addr, &len) ||
         addr.ss_family != t->addr.ss_family)
         return false;
-    port = port_of(&addr);
+    port = ntohs(*addr_port(&addr));
     host = addr;
-    addr_set_port(&host, 0);
-    addr_set_port(&t->addr, 0);
+    *addr_port(&host) = *addr_port(&t->addr) = 0;
     if (memcmp(&host, &t->addr, addr_len(&host)) != 0 || (low && (port < low || port > high)) ||
         fcntl(fd, F_SETFL, O_NONBLOCK) || listen(fd, LOBBY_MAX))
         return false;

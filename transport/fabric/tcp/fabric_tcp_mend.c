@@ -40,8 +40,6 @@ enum {
     LASTED_MS = 200,       /* after a socket that was open for less, and brought nothing, we wait */
 };
 
-/* --- what is kept ------------------------------------------------------------------------- */
-
 size_t req_len(const struct fabric_req *req)
 {
     return req->head_len + req->part_len;
@@ -220,8 +218,6 @@ bool conns_settle(struct tcp *t)
     t->settle = false;
     return any;
 }
-
-/* --- broken, cut, open again ---------------------------------------------------------------- */
 
 bool conn_break(struct conn *c, int err)
 {

@@ -321,8 +321,6 @@ void peers_tick(struct tcp *t, uint64_t now)
 
 static int parse_addr(const void *addr, size_t len, struct sockaddr_storage *ret_addr)
 {
-    struct sockaddr_in in = {.sin_family = AF_INET};
-    struct sockaddr_in6 in6 = {.sin6_family = AF_INET6};
     struct tcp_addr a;
 
     *ret_addr = (struct sockaddr_storage){0};
@@ -333,15 +331,9 @@ static int parse_addr(const void *addr, size_t len, struct sockaddr_storage *ret
         return -EPROTONOSUPPORT;
     if (a.port == 0 || (a.family != 4 && a.family != 6))
         return -EINVAL;
-    if (a.family == 4) {
-        in.sin_port = htons(a.port);
-        memcpy(&in.sin_addr, a.ip, sizeof(in.sin_addr));
-        memcpy(ret_addr, &in, sizeof(in));
-    } else {
-        in6.sin6_port = htons(a.port);
-        memcpy(&in6.sin6_addr, a.ip, sizeof(in6.sin6_addr));
-        memcpy(ret_addr, &in6, sizeof(in6));
-    }
+    ret_addr->ss_family = a.family == 4 ? AF_INET : AF_INET6;
+    *addr_port(ret_addr) = htons(a.port);
+    memcpy(addr_ip(ret_addr), a.ip, a.family == 4 ? 4 : 16);
     return 0;
 }
 
@@ -388,7 +380,6 @@ int tcp_peer_add(struct fabric *f, unsigned index, const void *addr, size_t addr
     *peer = (struct tcp_peer){.t = t, .refs = 1, .index = index, .addr = parsed};
     TAILQ_INIT(&peer->waiting);
     TAILQ_INIT(&peer->asked);
-    LIST_INIT(&peer->bodies);
     memcpy(peer->token, token, sizeof(peer->token));
     memcpy(peer->expect, expect, sizeof(peer->expect));
     r = tcp_check_new(t, peer);
@@ -425,16 +416,6 @@ void tcp_peer_del(struct fabric *f, unsigned index)
     STAILQ_INSERT_TAIL(&t->to_close, peer, close_link); /* takes the slot's reference with it */
 }
 
-static struct inbound *taken_body(struct tcp_peer *peer)
-{
-    struct inbound *b;
-
-    LIST_FOREACH(b, &peer->bodies, link)
-        if (b->taken)
-            return b;
-    return NULL;
-}
-
 static void say_bye(struct tcp_peer *peer)
 {
     struct frame bye = {.type = FRAME_BYE};
@@ -467,7 +448,7 @@ static void cut(struct tcp_peer *peer, int st)
         TAILQ_REMOVE(&doomed, req, link);
         tcp_finish(req, st);
     }
-    while ((b = taken_body(peer)))
+    while ((b = body_taken(peer, NULL)))
         body_end(b, st);
 }
 

@@ -3,8 +3,8 @@
 #ifndef COMMD_FABRIC_TCP_PRIV_H
 #define COMMD_FABRIC_TCP_PRIV_H
 
+#include <netinet/in.h>
 #include <sys/queue.h>
-#include <sys/socket.h>
 
 #include "transport/fabric/fabric.h"
 #include "transport/fabric/fabric_net.h"
@@ -239,7 +239,8 @@ void tcp_finish(struct fabric_req *req, int st); /* the same, and frees it */
 int tcp_open(struct tcp *t, const struct fabric_conf *conf, char why[256]);
 void tcp_close(struct tcp *t);
 socklen_t addr_len(const struct sockaddr_storage *addr);
-void addr_set_port(struct sockaddr_storage *addr, unsigned port);
+in_port_t *addr_port(struct sockaddr_storage *addr); /* in network order, as the next */
+void *addr_ip(struct sockaddr_storage *addr);
 
 /* fabric_tcp_conn.c */
 void conn_set_state(struct conn *c, enum conn_state state); /* and counts */
@@ -279,6 +280,7 @@ bool conn_read(struct conn *c); /* true if bytes came in */
 /* Connections that waited for a message on another one go on; true if one did. */
 bool conns_resume(struct tcp *t);
 void conn_drain(struct conn *c); /* reads all that the socket has; bounded */
+struct inbound *body_taken(struct tcp_peer *peer, const uint32_t *id); /* NULL: any; or none */
 void body_free(struct inbound *b);
 void body_end(struct inbound *b, int st); /* tells the caller, too */
 

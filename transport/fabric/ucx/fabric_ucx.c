@@ -25,14 +25,11 @@ enum {
     WIRE_ROUNDS = 1 << 12, /* of these: for endpoints that are not wired up */
 };
 
-/* By bench_fabric (its table): below 128 KiB the copies of an eager body cost less than the
- * three more messages of an announced one, 25 us against 46 us one way at 128 KiB. More would
- * still gain on lo, but bodies that come before their receiver is ready are copied once more
- * there, without any limit but the sender's patience. A segment must hold body and headers. */
+/* Up to 128 KiB the copies of an eager body cost less (25 us one way) than the three more messages
+ * of an announced one (46 us). Larger eager bodies that come before their receiver is ready would
+ * be copied once more there, without a limit. A segment must hold body and headers. */
 static const struct fabric_ucx_tuning measured = {.eager_max = FABRIC_UCX_EAGER_MAX,
                                                   .seg_size = "136K"};
-
-/* --- the loop's side --------------------------------------------------------------------- */
 
 static bool fd_readable(const struct ucx *u)
 {
@@ -128,8 +125,8 @@ static void on_worker_flushed(void *request, ucs_status_t st, void *arg)
     u->flushing = false;
 }
 
-/* UCX has endpoints of its own, for requests of the other side that found none. Destroying the
- * worker before their answers have left ends the process by an assertion (1.13). */
+/* UCX has endpoints of its own, for requests of the other side that found none. If the worker is
+ * destroyed before their answers have left, an assertion ends the process (1.13). */
 static void flush_worker(struct ucx *u)
 {
     ucp_request_param_t params = {
@@ -143,8 +140,8 @@ static void flush_worker(struct ucx *u)
         ucp_worker_progress(u->worker);
 }
 
-/* Until each peer has let go of its endpoint and requests. Claims go first: they hold
- * references, too, and releasing one sends a message. */
+/* Until each peer has let go of its endpoint and requests. Claims go first: they refer to peers,
+ * and releasing one sends a message. */
 static void ucx_drain(struct ucx *u)
 {
     struct ucx_claim *c;
@@ -174,7 +171,7 @@ static void ucx_free(struct fabric *f)
     if (u->worker)
         ucx_drain(u);
     ucx_close(u);
-    while ((peer = LIST_FIRST(&u->peers))) { /* UCX never let go: it is gone itself now */
+    while ((peer = LIST_FIRST(&u->peers))) { /* UCX has not let go of it, and is gone itself now */
         LIST_REMOVE(peer, all_link);
         free(peer);
     }
@@ -193,7 +190,7 @@ static void ucx_free(struct fabric *f)
     free(u);
 }
 
-/* What UCX does with them is not known: only what it was given, and what it gave. */
+/* Known is what UCX was given and what it gave, not what it does with it. */
 static bool ucx_traffic(struct fabric *f, unsigned index, struct fabric_traffic *ret_traffic)
 {
     const struct ucx *u = container_of(f, struct ucx, base);
@@ -237,10 +234,6 @@ int fabric_ucx_new_tuned(const struct fabric_conf *conf, const struct fabric_ucx
     snprintf(u->congestion, sizeof(u->congestion), "%s",
              conf->congestion ? conf->congestion : "auto");
     u->efd = -1;
-    LIST_INIT(&u->peers);
-    LIST_INIT(&u->routes);
-    LIST_INIT(&u->spent);
-    LIST_INIT(&u->claims);
     STAILQ_INIT(&u->to_fail);
     STAILQ_INIT(&u->to_close);
     STAILQ_INIT(&u->to_reopen);

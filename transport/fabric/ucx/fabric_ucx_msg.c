@@ -25,8 +25,6 @@
 
 enum { SLAB_REQS = 64 };
 
-/* --- requests ---------------------------------------------------------------------------- */
-
 /* Each piece: the space that UCX uses, then our part. UCX is given the pointer in between. */
 static bool grow(struct ucx *u)
 {
@@ -121,8 +119,6 @@ bool ucx_run_finished(struct ucx *u)
     return any;
 }
 
-/* --- sending ----------------------------------------------------------------------------- */
-
 int ucx_post(struct fabric_req *req, unsigned am_id, const void *hdr, size_t hdr_len)
 {
     struct ucx *u = req->peer->u;
@@ -200,8 +196,6 @@ int ucx_send(struct fabric *f, unsigned index, const void *hdr, size_t hdr_len, 
         ucx_req_free(req);
     return r;
 }
-
-/* --- receiving --------------------------------------------------------------------------- */
 
 static struct ucx_claim *claim_new(struct ucx_peer *peer, void *desc, size_t len)
 {

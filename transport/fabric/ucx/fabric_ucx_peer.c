@@ -10,14 +10,12 @@
  *                hello+ack --> B may send
  *                <-- hello+ack A may send
  *
- * Which peer a message is from. UCX does not say: two endpoints between the same workers
- * share one connection, and a reply_ep need not be the endpoint we made. So every message
- * carries a cookie, a hash of its sender's token, plus the receiver's slot number for that
- * sender, learned from the hello. The slot is only a hint: the message counts when that slot
- * has been greeted with the whole token and expects this cookie. Tokens are fresh for each
- * pair and incarnation, so the messages of a predecessor that are still in some socket match
- * nothing. (A reply_ep would have to be resolved per message and compared with endpoints that
- * UCX makes on its own when both sides connect at once; the cookie is 8 bytes.)
+ * Which peer a message is from. UCX does not say: two endpoints between the same workers share one
+ * connection, and a reply_ep need not be the endpoint we made. So every message carries a cookie, a
+ * hash of its sender's token, and the receiver's slot number for that sender, learned from the
+ * hello. The slot is only a hint: the message counts when that slot has been greeted with the whole
+ * token and expects this cookie. Tokens are fresh for each pair and incarnation, so messages of an
+ * earlier one that are still in some socket match nothing.
  *
  * Which endpoint meets which. UCX pairs the n-th endpoint that worker A opens to worker B with
  * the n-th that B opens to A, whoever they were opened for, and announcements (RTS) carry the
