@@ -22,7 +22,7 @@ if HAVE_UCX
 libcommd_fabric_la_SOURCES += transport/fabric/ucx/fabric_ucx.c \
 	transport/fabric/ucx/fabric_ucx.h transport/fabric/ucx/fabric_ucx_init.c \
 	transport/fabric/ucx/fabric_ucx_msg.c transport/fabric/ucx/fabric_ucx_peer.c \
-	transport/fabric/ucx/fabric_ucx_priv.h transport/fabric/ucx/fabric_ucx_socket.c
+	transport/fabric/ucx/fabric_ucx_priv.h
 else
 libcommd_fabric_la_SOURCES += transport/fabric/ucx/fabric_ucx_none.c
 endif

@@ -175,11 +175,6 @@ static void eboard_free(struct eboard *eb)
     bells_board_del(eb);
     eboard_unmap(eb);
     free(eb->node_start);
-    free(eb->peers);
-    free(eb->passed);
-    free(eb->local_rank);
-    free(eb->rank_node);
-    free(eb->rank_at);
     free(eb->clients);
     free(eb->rows);
     free(eb->acc);
@@ -198,16 +193,17 @@ static void eboard_freep(struct eboard **eb)
 static int eboard_tables(struct eboard *eb, const struct msg_board_add *m)
 {
     unsigned local = 0;
+    uint32_t *at =
+        calloc((size_t)3 * m->nnodes + 1 + eb->b.nlocal + (size_t)2 * m->world, sizeof *at);
 
-    eb->node_start = calloc(m->nnodes + 1, sizeof *eb->node_start);
-    eb->peers = calloc(m->nnodes, sizeof *eb->peers);
-    eb->passed = calloc(m->nnodes, sizeof *eb->passed);
-    eb->local_rank = calloc(eb->b.nlocal, sizeof *eb->local_rank);
-    eb->rank_node = calloc(m->world, sizeof *eb->rank_node);
-    eb->rank_at = calloc(m->world, sizeof *eb->rank_at);
-    if (!eb->node_start || !eb->peers || !eb->passed || !eb->local_rank || !eb->rank_node ||
-        !eb->rank_at)
+    if (!at)
         return -ENOMEM;
+    eb->node_start = at;
+    eb->peers = (at += m->nnodes + 1);
+    eb->passed = (at += m->nnodes);
+    eb->local_rank = (at += m->nnodes);
+    eb->rank_node = (at += eb->b.nlocal);
+    eb->rank_at = at + m->world;
     memcpy(eb->peers, m->peers, m->nnodes * sizeof *eb->peers);
     for (unsigned n = 0; n < m->nnodes; n++) {
         if (eb->peers[n] >= FABRIC_MAX_PEERS)

@@ -126,24 +126,15 @@ bool inbox_keep(struct eboard *eb, struct inmsg *m)
     return message_may_come(eb, m) && inbox_push(&eb->inbox, m);
 }
 
-static bool matches(const struct inmsg *m, const struct eboard *eb, uint32_t step, unsigned move,
-                    unsigned peer)
-{
-    return m->peer == peer && m->h.op == eb->op && m->h.step == step && m->h.move == move;
-}
-
 struct inmsg *inbox_take(struct eboard *eb, uint32_t step, unsigned move, unsigned peer)
 {
-    struct inmsg *m = eb->fresh;
+    struct inmsg *m = eb->fresh ? eb->fresh : TAILQ_FIRST(&eb->inbox.all);
 
-    if (m && matches(m, eb, step, move, peer)) {
+    while (m && (m->peer != peer || m->h.op != eb->op || m->h.step != step || m->h.move != move))
+        m = m == eb->fresh ? TAILQ_FIRST(&eb->inbox.all) : TAILQ_NEXT(m, link);
+    if (m && m == eb->fresh)
         eb->fresh = NULL;
-        return m;
-    }
-    TAILQ_FOREACH(m, &eb->inbox.all, link)
-        if (matches(m, eb, step, move, peer))
-            break;
-    if (m)
+    else if (m)
         inbox_unlink(&eb->inbox, m);
     return m;
 }

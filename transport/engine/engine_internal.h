@@ -157,11 +157,11 @@ struct eboard {
     struct euser *user; /* borrowed: outlives its boards */
     struct board b;
     struct plan_geom geom;
-    uint32_t *node_start; /* owned */
-    uint32_t *peers;      /* owned; fabric peer of each participant */
-    uint32_t *local_rank; /* owned; rank of each local member */
-    uint32_t *rank_node;  /* owned; node of each rank */
-    uint32_t *rank_at;    /* owned; rank at each position */
+    uint32_t *node_start; /* owned; the memory of the next four and of passed, too */
+    uint32_t *peers;      /* fabric peer of each participant */
+    uint32_t *local_rank; /* rank of each local member */
+    uint32_t *rank_node;  /* node of each rank */
+    uint32_t *rank_at;    /* rank at each position */
     uint32_t *clients;    /* owned; clients whose doorbells are for this board */
     unsigned nclients;
     uint64_t among[ENGINE_PEER_WORDS]; /* fabric peers that take part */
@@ -198,7 +198,7 @@ struct eboard {
 
     /* data */
     bool one_way;             /* nodes may get ahead of each other: engine_flow.c */
-    uint32_t *passed;         /* owned; by node: how many steps it said that it has passed */
+    uint32_t *passed;         /* by node: how many steps it said that it has passed */
     uint32_t next_start;      /* step in the operation to start next */
     uint32_t published, sent; /* absolute, private copies */
     struct estep steps[PLAN_DEPTH_NET];

@@ -12,21 +12,6 @@ unsigned sched_direct_len(enum sched_kind kind, unsigned nodes, unsigned me, uns
     return kind == SCHED_EXCHANGE || me == root ? nodes - 1 : 1;
 }
 
-static void send_to(struct sched_move *mv, unsigned node)
-{
-    mv->to = (int16_t)node;
-    mv->send_lo = (uint16_t)node;
-    mv->send_n = 1;
-}
-
-static void recv_from(struct sched_move *mv, unsigned node, unsigned tag)
-{
-    mv->from = (int16_t)node;
-    mv->recv_lo = (uint16_t)node;
-    mv->recv_n = 1;
-    mv->recv_tag = (uint16_t)tag;
-}
-
 struct sched_move sched_direct_move(enum sched_kind kind, unsigned nodes, unsigned me,
                                     unsigned root, unsigned i)
 {
@@ -36,16 +21,16 @@ struct sched_move sched_direct_move(enum sched_kind kind, unsigned nodes, unsign
     assert(i + 1 < nodes);
     assert(after != me);
     if (kind == SCHED_EXCHANGE) {
-        send_to(&mv, after);
-        recv_from(&mv, before, i);
+        sched_sends(&mv, after, after, 1);
+        sched_receives(&mv, before, before, 1, i);
     } else if (kind == SCHED_TO_ROOT) {
-        me == root ? recv_from(&mv, after, 0) : send_to(&mv, root);
+        me == root ? sched_receives(&mv, after, after, 1, 0) : sched_sends(&mv, root, root, 1);
     } else if (me == root) {
-        send_to(&mv, after);
+        sched_sends(&mv, after, after, 1);
     } else {
         assert(i == 0);
         assert(me != root);
-        recv_from(&mv, root, (me + nodes - root) % nodes - 1);
+        sched_receives(&mv, root, root, 1, (me + nodes - root) % nodes - 1);
     }
     return mv;
 }

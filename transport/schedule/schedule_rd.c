@@ -133,17 +133,12 @@ static struct rd_run rd_segments(enum sched_kind kind, const struct rd *rd, stru
 
 static void set_send(struct sched_move *mv, unsigned to, struct rd_run segs)
 {
-    mv->to = (int16_t)to;
-    mv->send_lo = (uint16_t)segs.lo;
-    mv->send_n = (uint16_t)segs.n;
+    sched_sends(mv, to, segs.lo, segs.n);
 }
 
 static void set_recv(struct sched_move *mv, unsigned from, struct rd_run segs, unsigned tag)
 {
-    mv->from = (int16_t)from;
-    mv->recv_lo = (uint16_t)segs.lo;
-    mv->recv_n = (uint16_t)segs.n;
-    mv->recv_tag = (uint16_t)tag;
+    sched_receives(mv, from, segs.lo, segs.n, tag);
 }
 
 /* What a folded node gets back: all it lacks. An all-gather sends everything, as the run

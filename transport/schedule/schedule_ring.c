@@ -30,13 +30,8 @@ static struct sched_move ring_segment_move(unsigned nodes, unsigned me, unsigned
 {
     struct sched_move mv = sched_no_move();
 
-    mv.to = (int16_t)((me + 1) % nodes);
-    mv.from = (int16_t)ring_back(me, 1, nodes);
-    mv.send_lo = (uint16_t)send;
-    mv.send_n = 1;
-    mv.recv_lo = (uint16_t)recv;
-    mv.recv_n = 1;
-    mv.recv_tag = (uint16_t)i;
+    sched_sends(&mv, (me + 1) % nodes, send, 1);
+    sched_receives(&mv, ring_back(me, 1, nodes), recv, 1, i);
     return mv;
 }
 
@@ -79,14 +74,12 @@ static struct sched_move chain_move(enum sched_kind kind, unsigned nodes, unsign
     unsigned hop = chain_hop(kind, nodes, me, root);
 
     if (hop == 0 || i == 1) {
-        mv.to = (int16_t)((me + 1) % nodes);
-        mv.send_n = 1;
+        sched_sends(&mv, (me + 1) % nodes, 0, 1);
         return mv;
     }
     assert(i == 0);
-    mv.from = (int16_t)ring_back(me, 1, nodes);
-    mv.recv_n = 1;
-    mv.recv_tag = hop > 1; /* only the first of the chain sends in its first move */
+    /* the tag: only the first of the chain sends in its first move */
+    sched_receives(&mv, ring_back(me, 1, nodes), 0, 1, hop > 1);
     if (kind == SCHED_CHAIN_REDUCE) {
         mv.act = SCHED_REDUCE;
         mv.recv_first = true;

@@ -329,12 +329,9 @@ static bool read_hello(struct conn *c)
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return false;
-    if (n <= 0 || whole) {
+    if (n <= 0 || whole)
         conn_lost(c, n < 0 ? errno : 0);
-        return true;
-    }
-    c->hello_got += (size_t)n;
-    if (c->hello_got == sizeof(c->hello))
+    else if ((c->hello_got += (size_t)n) == sizeof(c->hello))
         peer_greeted(c);
     return true;
 }
@@ -346,14 +343,11 @@ static bool read_accept(struct conn *c)
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return false;
-    if (n <= 0) {
+    if (n <= 0)
         conn_lost(c, n < 0 ? errno : 0);
+    else if ((c->hello_got += (size_t)n) < all)
         return true;
-    }
-    c->hello_got += (size_t)n;
-    if (c->hello_got < all)
-        return true;
-    if (c->hello.magic == ACCEPT_MAGIC)
+    else if (c->hello.magic == ACCEPT_MAGIC)
         peer_opened(c);
     else
         peer_fail(c->peer, -EPROTO, "the other side did not accept the answer to its hello");

@@ -8,7 +8,9 @@
  * dropped: each such line (with advice about somaxconn, for one) accompanies a failure that
  * on_peer_down reports, and that may be as ordinary as a peer's exit. UCX's own thread, which
  * accepts connections, still writes to stderr, and so does all with UCX_LOG_LEVEL set. */
+#include <dirent.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -392,6 +394,40 @@ static int open_worker(struct ucx *u, const struct fabric_conf *conf, char *why)
         return r;
     st = ucp_worker_get_efd(u->worker, &u->efd);
     return st == UCS_OK ? 0 : explain_ucx(why, "UCX wake-up descriptor", st);
+}
+
+/* UCX has no option for congestion control, and does not show its sockets; but the engine's process
+ * has no other TCP sockets. One that listens hands the setting on to those that it accepts. */
+static bool is_tcp(int fd)
+{
+    int protocol = 0;
+    socklen_t len = sizeof(protocol);
+
+    return getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) == 0 && protocol == IPPROTO_TCP;
+}
+
+int ucx_sockets_tune(const char *wish)
+{
+    struct dirent *entry;
+    int all = 0;
+    DIR *dir;
+
+    if (!strcmp(wish, "system"))
+        return 0;
+    dir = opendir("/proc/self/fd");
+    if (!dir)
+        return -EIO;
+    while ((entry = readdir(dir))) {
+        int fd = atoi(entry->d_name), r;
+
+        if (entry->d_name[0] == '.' || !is_tcp(fd))
+            continue;
+        r = net_congestion_take(fd, wish);
+        if (r < 0 || all == 0)
+            all = r;
+    }
+    closedir(dir);
+    return all;
 }
 
 int ucx_open(struct ucx *u, const struct fabric_conf *conf, const struct fabric_ucx_tuning *tuning,

@@ -142,10 +142,6 @@ struct ucx {
     unsigned spins;
 };
 
-/* fabric_ucx_socket.c: congestion control of all TCP sockets there are. 1: set, 0: nothing to do,
- * negative errno; -EIO: /proc could not be read. */
-int ucx_sockets_tune(const char *wish);
-
 /* fabric_ucx_msg.c */
 int ucx_send(struct fabric *f, unsigned index, const void *hdr, size_t hdr_len, const void *body,
              size_t body_len, fabric_done_fn done, void *arg);
@@ -177,5 +173,8 @@ int ucx_open(struct ucx *u, const struct fabric_conf *conf, const struct fabric_
              char why[256]);
 void ucx_close(struct ucx *u);
 int ucx_errno(ucs_status_t st);
+/* Sets the congestion control of all TCP sockets that there are. 1: set, 0: nothing to do, negative
+ * errno; -EIO: /proc could not be read. */
+int ucx_sockets_tune(const char *wish);
 
 #endif
