@@ -83,7 +83,7 @@ static bool has_items(const struct send_group *g)
     return !STAILQ_EMPTY(&g->shorts) || !STAILQ_EMPTY(&g->longs);
 }
 
-/* ---- who there is ---------------------------------------------------------------------------- */
+/* ---- users and groups on the way to a node --------------------------------------------------- */
 
 static struct send_user *send_user_get(struct send_link *l, const struct euser *user)
 {

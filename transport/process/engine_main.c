@@ -2,11 +2,11 @@
  * turn that serves them. Started and watched by commd; holds no secrets but the tokens of this
  * incarnation.
  *
- * The turn: look at the active boards, progress the fabric; while something moved in the last
- * SPIN_NS keep turning and offer the core to others in between (sched_yield); then, or at once
- * while a process that computes takes the core (shm/util/wait.c), arm boards and fabric and sleep
- * in epoll. Awake, commd's socket and the doorbells are looked at every LOOK_EVERY turns: one busy
- * group must not make the engine deaf to the others.
+ * The turn: look at the active boards, progress the fabric. While something moved in the last
+ * SPIN_NS, the engine goes on so, and offers the core to others in between (sched_yield). Then, or
+ * at once if a process that computes takes the core (shm/util/wait.c), it arms boards and fabric
+ * and sleeps in epoll. While it is awake it looks at commd's socket and the doorbells every
+ * LOOK_EVERY turns: one busy group must not make it deaf to the others.
  *
  * The end: commd closes the socket or is gone. Members are told through their boards, and the
  * process exits. A SIGKILL at any moment is commd's way to abort and harms nobody else. */
@@ -359,7 +359,7 @@ static int say_hello(struct shell *s, const char *text)
                        s->fabric && s->fabric->port > 0, (int64_t)now_ms() + FRAME_MS);
 }
 
-/* The socket that listens, if whoever started us gave one; another file there is not taken. */
+/* The socket that listens, if our parent gave one; another file there is not taken. */
 static int kept_port(void)
 {
     int listens = 0;
@@ -491,7 +491,7 @@ int main(int argc, char **argv)
     }
     if (!HAS_LEAK_CHECK && !strncmp(s.fabric->ops->name, "tcp", 3))
         confine(CONFINE_SERVING);
-    /* its threads are as confined as whoever starts them; without them we unmap on the loop */
+    /* its threads are as confined as we are now; without them boards are unmapped on the loop */
     if (closer_new(&s.closer) == 0)
         engine_set_closer(s.engine, s.closer);
     snprintf(runs_on, sizeof runs_on, "%s%s%s", s.fabric->ops->name, *why ? "; " : "", why);

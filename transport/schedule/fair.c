@@ -44,7 +44,7 @@ void fair_node_weigh(struct fair_node *n, uint32_t weight)
     n->weight = MAX(1u, MIN(weight, (uint32_t)FAIR_WEIGHT_MAX));
 }
 
-/* Most come either behind all others or, after a pause, before them. */
+/* Most nodes come either behind all others or, after a pause, before them. */
 static void fair_insert(struct fair *f, struct fair_node *n)
 {
     struct fair_node *at = TAILQ_FIRST(&f->list);
@@ -63,7 +63,7 @@ static void fair_insert(struct fair *f, struct fair_node *n)
         TAILQ_INSERT_HEAD(&f->list, n, link);
 }
 
-/* It sends again, or for the first time. What seems far ahead is old. */
+/* @n sends again, or for the first time. A time that seems far ahead is an old one. */
 static void fair_return(const struct fair *f, struct fair_node *n)
 {
     assert(!n->listed);
@@ -111,7 +111,7 @@ void fair_charge(struct fair *f, struct fair_node *n, size_t bytes)
 
     if (!listed)
         fair_return(f, n);
-    /* whoever goes ahead of the first does not take the queue's time along */
+    /* a node that goes ahead of the first does not take the queue's time along */
     begin = first && later(n->time, first->time) ? first->time : n->time;
     if (later(begin, f->time))
         f->time = begin;

@@ -1,5 +1,5 @@
-/* fair.h - who is next where several want to send: start-time fair queueing (Goyal, Vin, Cheng
- * 1996). Pure.
+/* fair.h - which sender is next where several want to send: start-time fair queueing (Goyal, Vin,
+ * Cheng 1996). Pure.
  *
  * Each sender is a node of a queue, and has a time, which goes on with what it sends: by bytes
  * divided by its weight. A node that has something to send is listed, and the listed node with the

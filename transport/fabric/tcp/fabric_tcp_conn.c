@@ -213,7 +213,7 @@ static void evict(struct tcp *t)
         conn_close(victim);
 }
 
-/* No descriptors are left: until the next tick epoll must not report who wants to be accepted. */
+/* No descriptors are left: until the next tick epoll must not report connections to accept. */
 static void set_deaf(struct tcp *t, bool deaf)
 {
     struct epoll_event ev = {.events = deaf ? 0 : EPOLLIN, .data.ptr = &t->listener};

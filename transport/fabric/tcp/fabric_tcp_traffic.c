@@ -1,5 +1,5 @@
-/* fabric_tcp_traffic.c - what the kernel counts of the connections to a peer, so that nothing is
- * counted on the way of the data. */
+/* fabric_tcp_traffic.c - what the kernel counts of the connections to a peer. So sending and
+ * receiving need not count. */
 #include <linux/tcp.h> /* that of libc lacks what the kernel has added since */
 #include <netinet/in.h>
 
@@ -7,8 +7,8 @@
 
 enum { LATELY_MS = 2000 };
 
-/* Smoothed by the kernel while data flow; what is left of a connection that has been idle is how
- * full its queues were at the end. So only those count that were in use lately, and of these the
+/* The kernel smooths the round trip while data flow; of a connection that has been idle it tells
+ * how full the queues were at the end. So only connections that sent lately count, and of these the
  * slowest. */
 uint32_t tcp_rtt_add(uint32_t rtt_us, uint32_t us, uint32_t idle_ms)
 {
@@ -26,7 +26,7 @@ void conn_add_traffic(const struct conn *c, struct fabric_traffic *traffic)
     traffic->sent += info.tcpi_bytes_acked;
     traffic->received += info.tcpi_bytes_received;
     traffic->segments += info.tcpi_segs_out;
-    /* those that the other side had already were not lost: it was slow, as a stopped engine is */
+    /* a segment that the other side had already was not lost: the other side was slow */
     traffic->retransmits +=
         info.tcpi_total_retrans - MIN(info.tcpi_total_retrans, info.tcpi_dsack_dups);
     traffic->stalled_us += info.tcpi_rwnd_limited;

@@ -18,10 +18,10 @@
  * earlier one that are still in some socket match nothing.
  *
  * Which endpoint meets which. UCX pairs the n-th endpoint that worker A opens to worker B with
- * the n-th that B opens to A, whoever they were opened for, and announcements (RTS) carry the
+ * the n-th that B opens to A, for whatever peers, and announcements (RTS) carry the
  * number of the endpoint that they are for; eager messages do not. Now let A have added,
  * deleted and added B before B adds A once: the first wire-up of A has left an endpoint waiting
- * at B, B's ucp_ep_create() takes that one, and it is tied to the endpoint that A has closed.
+ * at B, B's ucp_ep_create() takes it, and it is tied to the endpoint that A has closed.
  * From there on each announced body of B is dropped inside A's UCX without a word to either
  * side, while the small messages around it arrive; and a second later UCP's keepalive resets
  * the link. So both sides count the endpoints that they open to each other's worker, and each hello
