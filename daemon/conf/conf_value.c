@@ -9,6 +9,7 @@
 #include "shm/util/weight.h"
 
 #include <arpa/inet.h>
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -33,8 +34,19 @@ static const struct unit size_units[] = {{"T", UINT64_C(1) << 40},
                                          {"M", UINT64_C(1) << 20},
                                          {"K", UINT64_C(1) << 10},
                                          {NULL, 0}};
-static const char *const level_names[] = {"error", "warn", "info", "debug", NULL};
-static const char *const bool_names[] = {"false", "true", NULL};
+
+/* What values of a type may be. A type of text has @check or @letters, or takes one of @words; a
+ * number has @parse. */
+struct value_type {
+    const char *allowed; /* for people; MIN and MAX stand for the key's; NULL: as @words */
+    const char *words;   /* all that there are, joined by ", "; a number is a word's place */
+    const char *letters; /* of which the text may consist */
+    const char *wrong;   /* what a text is that has other letters, or that is none of the words */
+    const struct unit *units;
+    const char *(*check)(const struct conf_key *key, const char *text);
+    const char *(*parse)(const struct conf_key *key, const char *text, uint64_t *ret_value);
+};
+static const struct value_type types[CONF_NODES + 1];
 
 const char *conf_quote(const char *text, size_t len, char buf[CONF_QUOTE_MAX])
 {
@@ -89,20 +101,21 @@ static const char *parse_count(const struct conf_key *key, const char *text, uin
     return NULL;
 }
 
-static const char *parse_with_unit(const struct conf_key *key, const struct unit *units,
-                                   const char *what, const char *text, uint64_t *ret_value)
+static const char *parse_with_unit(const struct conf_key *key, const char *text,
+                                   uint64_t *ret_value)
 {
+    const struct value_type *type = &types[key->type];
+    const struct unit *unit = type->units;
     const char *end;
     uint64_t v;
 
     if (!parse_number(text, 10, &v, &end))
-        return what;
-    for (; units->name; units++)
-        if (!strcmp(end, units->name))
-            break;
-    if (!units->name)
-        return *end ? what : "a number without a unit";
-    if (__builtin_mul_overflow(v, units->factor, &v) || v < key->min || v > key->max)
+        return type->wrong;
+    while (unit->name && strcmp(end, unit->name))
+        unit++;
+    if (!unit->name)
+        return *end ? type->wrong : "a number without a unit";
+    if (__builtin_mul_overflow(v, unit->factor, &v) || v < key->min || v > key->max)
         return "out of range";
     *ret_value = v;
     return NULL;
@@ -121,14 +134,35 @@ static const char *parse_mode(const struct conf_key *key, const char *text, uint
     return NULL;
 }
 
-static const char *parse_word(const char *const *words, const char *text, uint64_t *ret_value)
+/* The place of @text among @words, from 0 on; -1: it is none of them. */
+static int word_place(const char *words, const char *text)
 {
-    for (unsigned i = 0; words[i]; i++)
-        if (!strcmp(words[i], text)) {
-            *ret_value = i;
-            return NULL;
-        }
-    return "";
+    size_t len = strlen(text), n;
+
+    for (int place = 0;; place++, words += n + strlen(", ")) {
+        n = strcspn(words, ",");
+        if (n == len && !strncmp(words, text, n))
+            return place;
+        if (!words[n])
+            return -1;
+    }
+}
+
+static const char *parse_word(const struct conf_key *key, const char *text, uint64_t *ret_value)
+{
+    int place = word_place(types[key->type].words, text);
+
+    if (place < 0)
+        return types[key->type].wrong;
+    *ret_value = (uint64_t)place;
+    return NULL;
+}
+
+static void format_word(const char *words, uint64_t place, char *buf, size_t len)
+{
+    while (place--)
+        words += strcspn(words, ",") + strlen(", ");
+    snprintf(buf, len, "%.*s", (int)strcspn(words, ","), words);
 }
 
 static void format_with_unit(const struct unit *units, uint64_t v, char *buf, size_t len)
@@ -144,7 +178,7 @@ static void format_with_unit(const struct unit *units, uint64_t v, char *buf, si
 
 /* ---- text: NULL when good, else what is wrong ------------------------------------------------ */
 
-static const char *check_name(const char *text)
+static const char *check_name(const struct conf_key *key, const char *text)
 {
     if (!strchr(ALNUM, text[0]) || text[strspn(text, ALNUM "._-")])
         return "not a name";
@@ -164,22 +198,9 @@ static const char *check_path(const struct conf_key *key, const char *text)
     return NULL;
 }
 
-/* Letters as the kernel and the verbs library use them: "eth0.5@if3", "mlx5_0:1". */
-static const char *check_device(const char *text)
-{
-    return text[strspn(text, ALNUM "._:@-")] ? "not the name of a device" : NULL;
-}
-
-static const char *check_fabric_name(const char *text)
-{
-    bool known = !strcmp(text, "auto") || !strcmp(text, "tcp") || !strcmp(text, "ucx");
-
-    return known ? NULL : "not a fabric";
-}
-
 /* UCX also knows "^x" (all but x) and "x:aux". Refused: which transports are in use decides
  * whether the network must be trusted, so they have to be named. */
-static const char *check_transport_names(const char *text)
+static const char *check_transport_names(const struct conf_key *key, const char *text)
 {
     for (const char *at = text;;) {
         size_t n = strspn(at, LOWER DIGITS "_");
@@ -192,13 +213,6 @@ static const char *check_transport_names(const char *text)
             return "not a list of transports";
         at += n + 1;
     }
-}
-
-/* As the kernel names its modules. Which there are, the engine finds out: it may be started on
- * another kernel than the one on which the file was checked. */
-static const char *check_word(const char *text)
-{
-    return text[strspn(text, ALNUM "_-")] ? "not a word" : NULL;
 }
 
 bool conf_port_range(const char *text, unsigned *ret_low, unsigned *ret_high)
@@ -243,7 +257,7 @@ static const char *check_ipv6(const char *text)
     return memcmp(&v6, &any, sizeof(any)) ? NULL : "not the address of one node";
 }
 
-static const char *check_address(const char *text)
+static const char *check_address(const struct conf_key *key, const char *text)
 {
     struct in_addr v4;
 
@@ -289,17 +303,12 @@ bool conf_listen(const char *text, char ret_address[CONF_ADDR_MAX], uint16_t *re
     return true;
 }
 
-static const char *check_listen(const char *text)
+static const char *check_listen(const struct conf_key *key, const char *text)
 {
     char address[CONF_ADDR_MAX];
     uint16_t port;
 
     return conf_listen(text, address, &port) ? NULL : "not an address and a port";
-}
-
-static const char *check_switch(const char *text)
-{
-    return !strcmp(text, "auto") || !strcmp(text, "yes") || !strcmp(text, "no") ? NULL : "unknown";
 }
 
 const char *conf_next_weight(const char **at, struct conf_weight *ret_weight)
@@ -318,7 +327,7 @@ const char *conf_next_weight(const char **at, struct conf_weight *ret_weight)
     return NULL;
 }
 
-static const char *check_weights(const char *text)
+static const char *check_weights(const struct conf_key *key, const char *text)
 {
     const char *wrong = NULL;
     struct conf_weight w, earlier;
@@ -367,117 +376,99 @@ static const char *check_nccl_env(const struct conf_key *key, const char *text)
 
 /* ---- by type --------------------------------------------------------------------------------- */
 
-static const char *parse_text(const struct conf_key *key, const char *text)
-{
-    if (!text[0])
-        return key->flags & CONF_MAY_BE_EMPTY ? NULL : "";
-    switch (key->type) {
-    case CONF_NAME:
-        return check_name(text);
-    case CONF_PATH:
-        return check_path(key, text);
-    case CONF_DEVICE:
-        return check_device(text);
-    case CONF_FABRIC:
-        return check_fabric_name(text);
-    case CONF_TRANSPORTS:
-        return check_transport_names(text);
-    case CONF_PORT_RANGE:
-        return check_port_range(key, text);
-    case CONF_WORD:
-        return check_word(text);
-    case CONF_ADDRESS:
-        return check_address(text);
-    case CONF_SWITCH:
-        return check_switch(text);
-    case CONF_LISTEN:
-        return check_listen(text);
-    case CONF_WEIGHTS:
-        return check_weights(text);
-    case CONF_NCCL_ENV:
-        return check_nccl_env(key, text);
-    case CONF_BOOL:
-    case CONF_LEVEL:
-    case CONF_MODE:
-    case CONF_PORT:
-    case CONF_COUNT:
-    case CONF_SIZE:
-    case CONF_DURATION:
-    case CONF_NODES:
-        break;
-    }
-    return "not text";
-}
+static const struct value_type types[] = {
+    [CONF_NAME] = {"1 to MAX letters, digits, '.', '_' or '-', first a letter or digit",
+                   .check = check_name},
+    [CONF_PATH] = {"an absolute path of at most MAX bytes", .check = check_path},
+    /* letters as the kernel and the verbs library use them: "eth0.5@if3", "mlx5_0:1" */
+    [CONF_DEVICE] = {"one network device such as eth0 or mlx5_0:1, or \"\" for the one that holds "
+                     "this node's address",
+                     .letters = ALNUM "._:@-", .wrong = "not the name of a device"},
+    [CONF_FABRIC] = {.words = "auto, tcp, ucx", .wrong = "not a fabric"},
+    [CONF_TRANSPORTS] = {"names of UCX transports joined by commas, such as tcp or rc,ud",
+                         .check = check_transport_names},
+    [CONF_PORT_RANGE] = {"LOW-HIGH within MIN-MAX", .check = check_port_range},
+    /* As the kernel names its modules. Which there are, the engine finds out: it may be started on
+     * another kernel than the one on which the file was checked. */
+    [CONF_WORD] = {"auto, system, or a name that the kernel has such as cubic: 1 to MAX letters, "
+                   "digits, '_' or '-'",
+                   .letters = ALNUM "_-", .wrong = "not a word"},
+    [CONF_ADDRESS] = {"an IPv4 address, an IPv6 address without brackets, or a host name, of at "
+                      "most MAX bytes",
+                      .check = check_address},
+    [CONF_SWITCH] = {.words = "auto, yes, no", .wrong = "unknown"},
+    [CONF_LISTEN] = {"ADDRESS:PORT such as 127.0.0.1:18480, IPv6 in brackets such as [::1]:18480, "
+                     "or \"\" for none",
+                     .check = check_listen},
+    [CONF_WEIGHTS] = {"UID=WEIGHT joined by commas, weights 1 to 1000, such as 1001=30,1002=5, or "
+                      "\"\" for none",
+                      .check = check_weights},
+    [CONF_NCCL_ENV] = {"NCCL_NAME=VALUE, one or more with a space between them, of at most MAX "
+                       "bytes, such as NCCL_DEBUG=WARN, or \"\" for none",
+                       .check = check_nccl_env},
+    [CONF_BOOL] = {"true, false", .words = "false, true", .wrong = "", .parse = parse_word},
+    [CONF_LEVEL] = {.words = "error, warn, info, debug", .wrong = "", .parse = parse_word},
+    [CONF_MODE] = {"MIN to MAX, octal, with read and write for the owner", .parse = parse_mode},
+    [CONF_PORT] = {"MIN to MAX", .parse = parse_count},
+    [CONF_COUNT] = {"MIN to MAX", .parse = parse_count},
+    [CONF_SIZE] = {"MIN to MAX, a whole number and its unit (K, M, G, T)", .units = size_units,
+                   .wrong = "not a size", .parse = parse_with_unit},
+    [CONF_DURATION] = {"MIN to MAX, a whole number and its unit (ms, s, m, h)", .units = time_units,
+                       .wrong = "not a duration", .parse = parse_with_unit},
+    [CONF_NODES] = {"a list of MIN to MAX maps {name, address, port}"},
+};
+_Static_assert(USER_WEIGHT_MAX == 1000, "the text about CONF_WEIGHTS says so");
 
 static bool is_text(conf_type_t type)
 {
     return type <= CONF_NCCL_ENV;
 }
 
-static const char *parse_value(const struct conf_key *key, const char *text, uint64_t *ret_value)
+/* NULL when good, else what is wrong. */
+static const char *parse_text(const struct conf_key *key, const char *text, size_t len)
 {
-    switch (key->type) {
-    case CONF_BOOL:
-        return parse_word(bool_names, text, ret_value);
-    case CONF_LEVEL:
-        return parse_word(level_names, text, ret_value);
-    case CONF_MODE:
-        return parse_mode(key, text, ret_value);
-    case CONF_PORT:
-    case CONF_COUNT:
-        return parse_count(key, text, ret_value);
-    case CONF_SIZE:
-        return parse_with_unit(key, size_units, "not a size", text, ret_value);
-    case CONF_DURATION:
-        return parse_with_unit(key, time_units, "not a duration", text, ret_value);
-    case CONF_NAME:
-    case CONF_PATH:
-    case CONF_DEVICE:
-    case CONF_FABRIC:
-    case CONF_TRANSPORTS:
-    case CONF_PORT_RANGE:
-    case CONF_WORD:
-    case CONF_ADDRESS:
-    case CONF_SWITCH:
-    case CONF_LISTEN:
-    case CONF_WEIGHTS:
-    case CONF_NCCL_ENV:
-    case CONF_NODES:
-        break;
-    }
-    return "not a number";
+    const struct value_type *type = &types[key->type];
+
+    if (len > (key->type == CONF_PORT_RANGE ? key->size - 1 : key->max))
+        return "too long";
+    if (!text[0])
+        return key->flags & CONF_MAY_BE_EMPTY ? NULL : "";
+    if (type->check)
+        return type->check(key, text);
+    if (type->words)
+        return word_place(type->words, text) < 0 ? type->wrong : NULL;
+    return text[strspn(text, type->letters)] ? type->wrong : NULL;
 }
 
 static void store_value(const struct conf_key *key, uint64_t v, void *field)
 {
-    bool flag = v;
-    uint16_t port = (uint16_t)v;
-    unsigned word = (unsigned)v;
-
-    if (key->type == CONF_BOOL)
-        memcpy(field, &flag, sizeof(flag));
-    else if (key->type == CONF_PORT)
-        memcpy(field, &port, sizeof(port));
-    else if (key->size == sizeof(word))
-        memcpy(field, &word, sizeof(word));
-    else
-        memcpy(field, &v, sizeof(v));
+    switch (key->size) {
+    case sizeof(bool):
+        *(bool *)field = v;
+        break;
+    case sizeof(uint16_t):
+        *(uint16_t *)field = (uint16_t)v;
+        break;
+    case sizeof(unsigned):
+        *(unsigned *)field = (unsigned)v;
+        break;
+    default:
+        *(uint64_t *)field = v;
+    }
 }
 
 static uint64_t fetch_value(const struct conf_key *key, const void *field)
 {
-    bool flag;
-    uint16_t port;
-    unsigned word;
-    uint64_t v;
-
-    if (key->type == CONF_BOOL)
-        return memcpy(&flag, field, sizeof(flag)), flag;
-    if (key->type == CONF_PORT)
-        return memcpy(&port, field, sizeof(port)), port;
-    if (key->size == sizeof(word))
-        return memcpy(&word, field, sizeof(word)), word;
-    return memcpy(&v, field, sizeof(v)), v;
+    switch (key->size) {
+    case sizeof(bool):
+        return *(const bool *)field;
+    case sizeof(uint16_t):
+        return *(const uint16_t *)field;
+    case sizeof(unsigned):
+        return *(const unsigned *)field;
+    default:
+        return *(const uint64_t *)field;
+    }
 }
 
 /* @text must end in a NUL at @len; another one inside is refused. */
@@ -486,22 +477,20 @@ int conf_value_parse(const struct conf_key *key, const char *text, size_t len, v
 {
     char *field = (char *)base + key->offset;
     char quoted[CONF_QUOTE_MAX];
-    const char *wrong = NULL;
+    const char *wrong;
     uint64_t v = 0;
 
+    assert(key->type < CONF_NODES);
     if (memchr(text, '\0', len)) {
         wrong = "with a NUL byte in it";
     } else if (is_text(key->type)) {
-        if (len > (key->type == CONF_PORT_RANGE ? key->size - 1 : key->max))
-            wrong = "too long";
-        else
-            wrong = parse_text(key, text);
+        wrong = parse_text(key, text, len);
         if (!wrong) {
             memset(field, 0, key->size); /* the whole field: tests compare structs byte by byte */
             memcpy(field, text, len);
         }
     } else {
-        wrong = parse_value(key, text, &v);
+        wrong = types[key->type].parse(key, text, &v);
         if (!wrong)
             store_value(key, v, field);
     }
@@ -534,6 +523,18 @@ static void format_nodes(const struct conf *conf, char *buf, size_t len)
     }
 }
 
+static void format_number(const struct conf_key *key, uint64_t v, char *buf, size_t len)
+{
+    const struct value_type *type = &types[key->type];
+
+    if (type->words)
+        format_word(type->words, v, buf, len);
+    else if (type->units)
+        format_with_unit(type->units, v, buf, len);
+    else
+        snprintf(buf, len, key->type == CONF_MODE ? "0%" PRIo64 : "%" PRIu64, v);
+}
+
 void conf_value_format(const struct conf_key *key, const void *base, char *buf, size_t len)
 {
     const char *field = (const char *)base + key->offset;
@@ -542,113 +543,26 @@ void conf_value_format(const struct conf_key *key, const void *base, char *buf, 
         format_nodes(base, buf, len);
     else if (is_text(key->type))
         snprintf(buf, len, "%s", field);
-    else if (key->type == CONF_BOOL)
-        snprintf(buf, len, "%s", bool_names[fetch_value(key, field)]);
-    else if (key->type == CONF_LEVEL)
-        snprintf(buf, len, "%s", level_names[fetch_value(key, field)]);
-    else if (key->type == CONF_MODE)
-        snprintf(buf, len, "0%o", (unsigned)fetch_value(key, field));
-    else if (key->type == CONF_SIZE)
-        format_with_unit(size_units, fetch_value(key, field), buf, len);
-    else if (key->type == CONF_DURATION)
-        format_with_unit(time_units, fetch_value(key, field), buf, len);
     else
-        snprintf(buf, len, "%" PRIu64, fetch_value(key, field));
-}
-
-static void unit_range(const struct conf_key *key, const struct unit *units, const char *names,
-                       char *buf, size_t len)
-{
-    char low[32], high[32];
-
-    format_with_unit(units, key->min, low, sizeof(low));
-    format_with_unit(units, key->max, high, sizeof(high));
-    snprintf(buf, len, "%s to %s, a whole number and its unit (%s)", low, high, names);
+        format_number(key, fetch_value(key, field), buf, len);
 }
 
 void conf_value_allowed(const struct conf_key *key, char *buf, size_t len)
 {
-    switch (key->type) {
-    case CONF_NAME:
-        snprintf(buf, len,
-                 "1 to %" PRIu64 " letters, digits, '.', '_' or '-', first a letter "
-                 "or digit",
-                 key->max);
-        return;
-    case CONF_PATH:
-        snprintf(buf, len, "an absolute path of at most %" PRIu64 " bytes%s", key->max,
-                 key->flags & CONF_MAY_BE_EMPTY ? ", or \"\" for none" : "");
-        return;
-    case CONF_DEVICE:
-        snprintf(buf, len,
-                 "one network device such as eth0 or mlx5_0:1, or \"\" for the one "
-                 "that holds this node's address");
-        return;
-    case CONF_FABRIC:
-        snprintf(buf, len, "auto, tcp, ucx");
-        return;
-    case CONF_TRANSPORTS:
-        snprintf(buf, len, "names of UCX transports joined by commas, such as tcp or rc,ud");
-        return;
-    case CONF_PORT_RANGE:
-        snprintf(buf, len, "LOW-HIGH within %" PRIu64 "-%" PRIu64, key->min, key->max);
-        return;
-    case CONF_WORD:
-        snprintf(buf, len,
-                 "auto, system, or a name that the kernel has such as cubic: 1 to %" PRIu64
-                 " letters, digits, '_' or '-'",
-                 key->max);
-        return;
-    case CONF_ADDRESS:
-        snprintf(buf, len,
-                 "an IPv4 address, an IPv6 address without brackets, or a host name, "
-                 "of at most %" PRIu64 " bytes",
-                 key->max);
-        return;
-    case CONF_SWITCH:
-        snprintf(buf, len, "auto, yes, no");
-        return;
-    case CONF_LISTEN:
-        snprintf(buf, len,
-                 "ADDRESS:PORT such as 127.0.0.1:18480, IPv6 in brackets such as [::1]:18480, or "
-                 "\"\" for none");
-        return;
-    case CONF_WEIGHTS:
-        snprintf(
-            buf, len,
-            "UID=WEIGHT joined by commas, weights 1 to %d, such as 1001=30,1002=5, or \"\" for "
-            "none",
-            USER_WEIGHT_MAX);
-        return;
-    case CONF_NCCL_ENV:
-        snprintf(buf, len,
-                 "NCCL_NAME=VALUE, one or more with a space between them, of at most %" PRIu64
-                 " bytes, such as NCCL_DEBUG=WARN, or \"\" for none",
-                 key->max);
-        return;
-    case CONF_BOOL:
-        snprintf(buf, len, "true, false");
-        return;
-    case CONF_LEVEL:
-        snprintf(buf, len, "error, warn, info, debug");
-        return;
-    case CONF_MODE:
-        snprintf(buf, len, "0%o to 0%o, octal, with read and write for the owner",
-                 (unsigned)key->min, (unsigned)key->max);
-        return;
-    case CONF_PORT:
-    case CONF_COUNT:
-        snprintf(buf, len, "%" PRIu64 " to %" PRIu64, key->min, key->max);
-        return;
-    case CONF_SIZE:
-        unit_range(key, size_units, "K, M, G, T", buf, len);
-        return;
-    case CONF_DURATION:
-        unit_range(key, time_units, "ms, s, m, h", buf, len);
-        return;
-    case CONF_NODES:
-        snprintf(buf, len, "a list of %" PRIu64 " to %" PRIu64 " maps {name, address, port}",
-                 key->min, key->max);
-        return;
+    const struct value_type *type = &types[key->type];
+    bool empty = key->type == CONF_PATH && key->flags & CONF_MAY_BE_EMPTY;
+    size_t at = 0;
+
+    for (const char *c = type->allowed ? type->allowed : type->words; *c && at < len;) {
+        bool least = !strncmp(c, "MIN", 3), limit = least || !strncmp(c, "MAX", 3);
+
+        if (limit)
+            format_number(key, least ? key->min : key->max, buf + at, len - at);
+        else
+            snprintf(buf + at, len - at, "%c", *c);
+        at += strlen(buf + at);
+        c += limit ? 3 : 1;
     }
+    if (at < len)
+        snprintf(buf + at, len - at, "%s", empty ? ", or \"\" for none" : "");
 }
