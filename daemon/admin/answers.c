@@ -2,16 +2,15 @@
  * edges. Nothing here changes anything.
  *
  * Keys are documented in commctl.8 and only grow. A user sees its own groups and clients; root and
- * the user that commd runs as see all. Everybody is told whether this node is well, in the answers
- * that are about the node as a whole (status, nodes). It is not well while another node is down, or
- * while its engine should be up and is not. */
+ * the user that commd runs as see all. Everybody is told whether this node is well (well.c), in
+ * the answers that are about the node as a whole (status, nodes). */
 #include "config.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <time.h>
 
 #include "daemon/admin/answers.h"
+#include "daemon/admin/links.h"
 #include "daemon/admin/tenants.h"
 #include "daemon/admin/tuning.h"
 #include "daemon/admin/verbs.h"
@@ -21,10 +20,7 @@
 #include "shm/proto/codec.h"
 #include "shm/util/ranks.h"
 
-enum {
-    JOINERS_SHOWN = 256, /* of this node, for one group */
-    APART_MS = 3000,     /* engines that have just been told of each other meet within two */
-};
+enum { JOINERS_SHOWN = 256 }; /* of this node, for one group */
 
 static bool may_see(const struct answer *a, uint32_t uid)
 {
@@ -38,93 +34,134 @@ static uint64_t seconds_since(uint64_t ms)
     return now > ms ? (now - ms) / 1000 : 0;
 }
 
-/* ---- is it well? ----------------------------------------------------------------------------- */
+static const char *const level_words[] = {
+    [CONF_LOG_ERROR] = "error",
+    [CONF_LOG_WARN] = "warn",
+    [CONF_LOG_INFO] = "info",
+    [CONF_LOG_DEBUG] = "debug",
+};
 
-void answer_unwell(struct answer *a, const char *fmt, ...)
+/* Counts the ranks of this node that wait outside commd and that the asker may see. */
+static unsigned count_waiting(const struct answer *a)
 {
-    size_t used = strlen(a->unwell);
-    va_list ap;
+    unsigned n = 0;
 
-    if (used && used + 2 < sizeof(a->unwell))
-        used += (size_t)snprintf(a->unwell + used, sizeof(a->unwell) - used, "; ");
-    va_start(ap, fmt);
-    vsnprintf(a->unwell + used, sizeof(a->unwell) - used, fmt, ap);
-    va_end(ap);
+    for (unsigned slot = 0; (slot = waits_next(a->d, slot)) < a->d->nslots; slot++)
+        n += may_see(a, a->d->commands[slot].uid);
+    return n;
 }
 
-uint64_t answer_apart_ms(const struct core_peer_view *peer)
-{
-    uint64_t ms = peer->apart_ms ? clock_ms() - peer->apart_ms : 0;
+/* ---- what the tables show: see table.h ------------------------------------------------------- */
 
-    return peer->state == CORE_PEER_READY && ms >= APART_MS ? ms : 0;
-}
+/* clang-format off */
+#define STATUS(C)                                                                                  \
+    C(node, "NODE", text, d->conf->node)                                                           \
+    C(cluster, "CLUSTER", text, d->conf->cluster)                                                  \
+    C(version, "VERSION", text, COMMD_BUILD_VERSION)                                               \
+    C(pid, "PID", number, (uint64_t)getpid())                                                      \
+    C(uptime_s, "UPTIME [s]", number, seconds_since(d->started_ms))                                \
+    C(state, "STATE", text, answer_state_word(&status, a->unwell[0]))                              \
+    C(nodes_up, "NODES UP", number, status.nodes_up)                                               \
+    C(nodes, "NODES", number, d->conf->nnodes)                                                     \
+    C(engine, "ENGINE", text, answer_engine_word(d, &status))                                      \
+    C(engine_pid, "ENGINE PID", number_if, status.engine_pid, status.engine_pid)                   \
+    C(fabric, "FABRIC", text, d->engine ? status.engine_text : "")                                 \
+    C(clients, "CLIENTS", number, status.clients)                                                  \
+    C(groups, "GROUPS", number, status.groups)                                                     \
+    C(insecure, "INSECURE", bool, d->insecure)                                                     \
+    C(longest_turn_ms, "LONGEST TURN [ms]", number, d->longest_turn_us / 1000)                     \
+    C(gpu, "GPU SERVICE", text, answer_gpu_word(&gpu))                                             \
+    C(gpu_pid, "GPU PID", number_if, gpu.pid, gpu.pid)                                             \
+    C(gpu_text, "GPU TEXT", text, gpu.text)                                                        \
+    C(starting, "STARTING RANKS", number, count_waiting(a))
 
-const char *answer_node_error(const struct daemon *d, unsigned node,
-                              const struct core_peer_view *view)
-{
-    const char *link = d->peers ? peer_links_error(d->peers, node) : "";
+#define NODES(C)                                                                                   \
+    C(node, "NODE", text, peer.name)                                                               \
+    C(address, "ADDRESS", text, address)                                                           \
+    C(state, "STATE", text, answer_peer_word(&peer))                                               \
+    C(since_s, "SINCE [s]", number, seconds_since(peer.since_ms ? peer.since_ms : d->started_ms))  \
+    C(engine, "ENGINE", id, peer.engine)                                                           \
+    TRAFFIC_TIMES(C, peer.traffic, true)                                                           \
+    C(sent, "SENT [bytes]", number, peer.traffic->sent)                                            \
+    C(received, "RECEIVED [bytes]", number, peer.traffic->received)                                \
+    C(retransmits, "RESENT", number_if, peer.traffic->segments, peer.traffic->retransmits)         \
+    TRAFFIC_MOST(C, peer.traffic)                                                                  \
+    C(apart_s, "APART [s]", number_if, answer_apart_ms(&peer), answer_apart_ms(&peer) / 1000)      \
+    C(last_error, "LAST ERROR", text, answer_node_error(d, i, &peer))
 
-    if (view->state == CORE_PEER_UNLINKED && link[0])
-        return link;
-    if (answer_apart_ms(view))
-        return "its engine and ours have no connection: what drops the ports of the engines "
-               "(transport.port_range)?";
-    return view->last_error ? view->last_error : "";
-}
+#define KEYS(C)                                                                                    \
+    C(node, "NODE", text, d->conf->nodes[i].name)                                                  \
+    C(key, "KEY", text, theirs.key)                                                                \
+    C(other_key, "OTHER KEY", text, theirs.other)                                                  \
+    C(link_key, "LINK KEY", text, theirs.link)
 
-void answer_check_well(struct answer *a)
-{
-    struct daemon *d = a->d;
-    struct core_status status;
-    struct core_peer_view peer;
+#define GROUPS(C)                                                                                  \
+    C(group, "GROUP", id, view->id)                                                                \
+    C(name, "NAME", text, view->name)                                                              \
+    C(uid, "UID", number, view->uid)                                                               \
+    C(size, "SIZE", number, view->size)                                                            \
+    C(nodes, "NODES", number_if, view->nnodes, view->nnodes)                                       \
+    C(local_ranks, "LOCAL RANKS", number, view->nlocal)                                            \
+    C(state, "STATE", text, state)                                                                 \
+    C(missing, "MISSING", text, view->missing)                                                     \
+    C(joining, "JOINING", text, joining)                                                           \
+    C(joining_s, "FOR [s]", number_if, *joining, seconds_since(since_ms))                          \
+    C(ops, "OPS", number_if, local, ops)                                                         \
+    C(cause, "CAUSE", text, cause)                                                                 \
+    C(gpu, "GPU", flag, !view->id ? "" : view->gpu ? "true" : "false")
 
-    core_status(d->core, &status);
-    if (status.stopping)
-        answer_unwell(a, "commd is stopping");
-    if (status.draining)
-        answer_unwell(a, "node %s is draining: it takes no new groups until commctl drain --undo",
-                      d->conf->node);
-    if (d->engine && status.engine != CORE_ENGINE_UP)
-        answer_unwell(a, "engine %s: %s",
-                      status.engine == CORE_ENGINE_STARTING ? "starting" : "down",
-                      status.engine_text);
-    for (unsigned i = 0; core_peer_at(d->core, i, &peer); i++) {
-        const char *why = answer_node_error(d, i, &peer);
+/* What commd-gpu tells once a second. A row without a device says why there is no device. */
+#define GPUS(C)                                                                                    \
+    C(device, "DEVICE", number, i)                                                                 \
+    C(uuid, "UUID", text, device->uuid)                                                            \
+    C(name, "NAME", text, device->name)                                                            \
+    C(state, "STATE", text, device->state)                                                         \
+    C(memory, "MEMORY [bytes]", number_if, told, device->memory)                                   \
+    C(mapped, "MAPPED [bytes]", number_if, told, device->mapped)                                   \
+    C(clients, "CLIENTS", number_if, told, device->clients)                                        \
+    C(groups, "GROUPS", number_if, told, device->groups)                                           \
+    C(communicators, "COMMUNICATORS", number_if, told, device->communicators)                      \
+    C(operations, "OPERATIONS", number_if, told, device->operations)                               \
+    C(moved, "MOVED [bytes]", number_if, told, device->moved)                                      \
+    C(kernels, "KERNELS", text, device->kernels)
+enum { GPU_STATE = 3 }; /* column */
 
-        if (peer.state == CORE_PEER_UNLINKED)
-            answer_unwell(a, "node %s is down%s%s", peer.name, why[0] ? ": " : "", why);
-        else if (peer.state == CORE_PEER_LINKING)
-            answer_unwell(a, "node %s is linking", peer.name);
-        else if (answer_apart_ms(&peer))
-            answer_unwell(a, "node %s is linked, and for %llu s no data have come through: %s",
-                          peer.name, (unsigned long long)answer_apart_ms(&peer) / 1000, why);
-    }
-}
+#define CLIENTS(C)                                                                                 \
+    C(client, "CLIENT", number, client.client)                                                     \
+    C(uid, "UID", number, client.uid)                                                              \
+    C(pid, "PID", number, client.pid)                                                              \
+    C(program, "PROGRAM", text, client.program)                                                    \
+    C(groups, "GROUPS", number, client.groups)                                                     \
+    C(age_s, "AGE [s]", number, seconds_since(client.since_ms))                                    \
+    C(registered_bytes, "REGISTERED [bytes]", number, arenas_bytes(&a->d->arenas, client.client))  \
+    C(gpu, "GPU", bool, client.gpu)
+
+#define CONFIG(C)                                                                                  \
+    C(key, "KEY", text, row.key)                                                                   \
+    C(value, "VALUE", text, row.value)                                                             \
+    C(default, "DEFAULT", text, row.fallback)                                                      \
+    C(source, "SOURCE", text, row.source)                                                          \
+    C(reloadable, "RELOADABLE", bool, row.reloadable)
+
+#define LOG_LEVEL(C)                                                                               \
+    C(level, "LEVEL", text, level_words[log_level()])                                              \
+    C(configured, "CONFIGURED", text, level_words[a->d->conf->log_level])
+
+#define EVENTS(C)                                                                                  \
+    C(number, "NUMBER", number, entry->number)                                                     \
+    C(time, "TIME", format, "%s.%03uZ", date, (unsigned)(entry->wall_ms % 1000))                   \
+    C(event, "EVENT", text, entry->what)                                                           \
+    C(uid, "UID", number_if, entry->whose != DIARY_EVERYBODY, (uint64_t)entry->whose)              \
+    C(text, "TEXT", text, entry->text)
+
+#define CHANGE(C)                                                                                  \
+    C(node, "NODE", text, d->conf->node)                                                           \
+    C(done, "DONE", text, done ? text : "")                                                        \
+    C(groups, "GROUPS", number, groups)                                                            \
+    C(error, "ERROR", text, done ? "" : text)
+/* clang-format on */
 
 /* ---- the tables ------------------------------------------------------------------------------ */
-
-static const char *program_word(enum core_engine_state state)
-{
-    switch (state) {
-    case CORE_ENGINE_OFF:
-        return "down";
-    case CORE_ENGINE_STARTING:
-        return "starting";
-    case CORE_ENGINE_UP:
-        return "up";
-    }
-    return "";
-}
-
-const char *answer_engine_word(const struct daemon *d, const struct core_status *status)
-{
-    return d->engine ? program_word(status->engine) : "none";
-}
-
-const char *answer_gpu_word(const struct core_gpu_view *gpu)
-{
-    return gpu->wanted ? program_word(gpu->state) : "none";
-}
 
 void admin_status_line(struct daemon *d, char *buf, size_t len)
 {
@@ -141,47 +178,8 @@ void admin_status_line(struct daemon *d, char *buf, size_t len)
                  d->conf->cluster, status.clients, status.groups);
 }
 
-const char *answer_state_word(const struct core_status *status, bool unwell)
-{
-    return status->stopping   ? "stopping"
-           : status->draining ? "draining"
-           : unwell           ? "degraded"
-                              : "ready";
-}
-
-/* Counts the ranks of this node that wait outside commd and that the asker may see. */
-static unsigned count_waiting(const struct answer *a)
-{
-    unsigned n = 0;
-
-    for (unsigned slot = 0; (slot = waits_next(a->d, slot)) < a->d->nslots; slot++)
-        n += may_see(a, a->d->commands[slot].uid);
-    return n;
-}
-
 static bool fill_status(struct answer *a)
 {
-    static const struct table_column columns[] = {
-        {"node", "NODE", MSG_CELL_STRING},
-        {"cluster", "CLUSTER", MSG_CELL_STRING},
-        {"version", "VERSION", MSG_CELL_STRING},
-        {"pid", "PID", MSG_CELL_NUMBER},
-        {"uptime_s", "UPTIME [s]", MSG_CELL_NUMBER},
-        {"state", "STATE", MSG_CELL_STRING},
-        {"nodes_up", "NODES UP", MSG_CELL_NUMBER},
-        {"nodes", "NODES", MSG_CELL_NUMBER},
-        {"engine", "ENGINE", MSG_CELL_STRING},
-        {"engine_pid", "ENGINE PID", MSG_CELL_NUMBER},
-        {"fabric", "FABRIC", MSG_CELL_STRING},
-        {"clients", "CLIENTS", MSG_CELL_NUMBER},
-        {"groups", "GROUPS", MSG_CELL_NUMBER},
-        {"insecure", "INSECURE", MSG_CELL_BOOL},
-        {"longest_turn_ms", "LONGEST TURN [ms]", MSG_CELL_NUMBER},
-        {"gpu", "GPU SERVICE", MSG_CELL_STRING},
-        {"gpu_pid", "GPU PID", MSG_CELL_NUMBER},
-        {"gpu_text", "GPU TEXT", MSG_CELL_STRING},
-        {"starting", "STARTING RANKS", MSG_CELL_NUMBER},
-    };
     struct daemon *d = a->d;
     struct table *t = &a->table;
     struct core_status status;
@@ -190,95 +188,28 @@ static bool fill_status(struct answer *a)
     answer_check_well(a);
     core_status(d->core, &status);
     core_gpu(d->core, &gpu);
-    table_init(t, "status", columns, ARRAY_LEN(columns));
-    table_text(t, d->conf->node);
-    table_text(t, d->conf->cluster);
-    table_text(t, COMMD_BUILD_VERSION);
-    table_number(t, (uint64_t)getpid());
-    table_number(t, seconds_since(d->started_ms));
-    table_text(t, answer_state_word(&status, a->unwell[0]));
-    table_number(t, status.nodes_up);
-    table_number(t, d->conf->nnodes);
-    table_text(t, answer_engine_word(d, &status));
-    table_number_if(t, status.engine_pid, status.engine_pid);
-    table_text(t, d->engine ? status.engine_text : "");
-    table_number(t, status.clients);
-    table_number(t, status.groups);
-    table_bool(t, d->insecure);
-    table_number(t, d->longest_turn_us / 1000);
-    table_text(t, answer_gpu_word(&gpu));
-    table_number_if(t, gpu.pid, gpu.pid);
-    table_text(t, gpu.text);
-    table_number(t, count_waiting(a));
+    table_begin(t, "status", STATUS);
+    TABLE_ADD(STATUS)
     return true;
-}
-
-const char *answer_peer_word(const struct core_peer_view *peer)
-{
-    if (peer->draining && (peer->state == CORE_PEER_SELF || peer->state == CORE_PEER_READY))
-        return "draining";
-    switch (peer->state) {
-    case CORE_PEER_SELF:
-        return "self";
-    case CORE_PEER_UNLINKED:
-        return "down";
-    case CORE_PEER_LINKING:
-        return "linking";
-    case CORE_PEER_READY:
-        return answer_apart_ms(peer) ? "linking" : "up";
-    }
-    return "";
-}
-
-/* Cells with what the engine has told of its traffic to a node. */
-static void traffic_cells(struct table *t, const struct core_traffic *traffic)
-{
-    table_number_if(t, traffic->rtt_us, traffic->rtt_us);
-    table_number_if(t, traffic->min_rtt_us, traffic->min_rtt_us);
-    table_number(t, traffic->sent);
-    table_number(t, traffic->received);
-    table_number_if(t, traffic->segments, traffic->retransmits);
-    table_number_if(t, traffic->bandwidth, traffic->bandwidth);
 }
 
 static bool fill_nodes(struct answer *a)
 {
-    static const struct table_column columns[] = {
-        {"node", "NODE", MSG_CELL_STRING},
-        {"address", "ADDRESS", MSG_CELL_STRING},
-        {"state", "STATE", MSG_CELL_STRING},
-        {"since_s", "SINCE [s]", MSG_CELL_NUMBER},
-        {"engine", "ENGINE", MSG_CELL_STRING},
-        {"rtt_us", "RTT [us]", MSG_CELL_NUMBER},
-        {"min_rtt_us", "LEAST [us]", MSG_CELL_NUMBER},
-        {"sent", "SENT [bytes]", MSG_CELL_NUMBER},
-        {"received", "RECEIVED [bytes]", MSG_CELL_NUMBER},
-        {"retransmits", "RESENT", MSG_CELL_NUMBER},
-        {"bandwidth", "MOST [bytes/s]", MSG_CELL_NUMBER},
-        {"apart_s", "APART [s]", MSG_CELL_NUMBER},
-        {"last_error", "LAST ERROR", MSG_CELL_STRING},
-    };
     struct daemon *d = a->d;
     struct table *t = &a->table;
     struct core_peer_view peer;
 
     answer_check_well(a);
-    table_init(t, "nodes", columns, ARRAY_LEN(columns));
+    table_begin(t, "nodes", NODES);
     for (unsigned i = 0; core_peer_at(d->core, i, &peer); i++) {
         const struct conf_node *node = &d->conf->nodes[i];
+        char address[CONF_ADDR_MAX + 16];
 
-        table_text(t, peer.name);
+        snprintf(address, sizeof(address), strchr(node->address, ':') ? "[%s]:%u" : "%s:%u",
+                 node->address, node->port);
         if (d->conf->nnodes == 1)
-            table_text(t, "");
-        else
-            table_format(t, strchr(node->address, ':') ? "[%s]:%u" : "%s:%u", node->address,
-                         node->port);
-        table_text(t, answer_peer_word(&peer));
-        table_number(t, seconds_since(peer.since_ms ? peer.since_ms : d->started_ms));
-        table_id(t, peer.engine);
-        traffic_cells(t, peer.traffic);
-        table_number_if(t, answer_apart_ms(&peer) != 0, answer_apart_ms(&peer) / 1000);
-        table_text(t, answer_node_error(d, i, &peer));
+            address[0] = 0;
+        TABLE_ADD(NODES)
     }
     return true;
 }
@@ -300,17 +231,11 @@ static void check_keys(struct answer *a, const char *node, const struct peer_lin
 
 static bool fill_keys(struct answer *a)
 {
-    static const struct table_column columns[] = {
-        {"node", "NODE", MSG_CELL_STRING},
-        {"key", "KEY", MSG_CELL_STRING},
-        {"other_key", "OTHER KEY", MSG_CELL_STRING},
-        {"link_key", "LINK KEY", MSG_CELL_STRING},
-    };
     struct daemon *d = a->d;
     struct table *t = &a->table;
     struct peer_links_keys ours, theirs;
 
-    table_init(t, "keys", columns, ARRAY_LEN(columns));
+    table_begin(t, "keys", KEYS);
     if (!d->peers)
         return true; /* a node that is alone needs none */
     peer_links_keys(d->peers, d->conf->self, &ours);
@@ -318,27 +243,11 @@ static bool fill_keys(struct answer *a)
         peer_links_keys(d->peers, i, &theirs);
         if (i != d->conf->self)
             check_keys(a, d->conf->nodes[i].name, &ours, &theirs);
-        table_text(t, d->conf->nodes[i].name);
-        table_text(t, theirs.key);
-        table_text(t, theirs.other);
-        table_text(t, theirs.link);
+        TABLE_ADD(KEYS)
     }
     if (!a->unwell[0])
         answer_check_well(a); /* the keys of a node that is down are not known */
     return true;
-}
-
-/* Operations that the slowest rank here has completed. */
-static void group_ops(struct answer *a, const struct core_group_view *view)
-{
-    struct board_entry *entry = view->id ? boards_find(&a->d->boards, view->id) : NULL;
-    uint32_t least = UINT32_MAX;
-    unsigned local = 0;
-
-    for (unsigned i = 0; i < view->size && entry && view->members; i++)
-        if (view->members[i].node == view->me)
-            least = MIN(least, board_rank_ops(entry->ctl, local++));
-    table_number_if(&a->table, local, least);
 }
 
 static bool waits_alike(const struct client_command *a, const struct client_command *b)
@@ -354,47 +263,52 @@ static int joiners_by_rank(const void *a, const void *b)
 }
 
 /* For a joining group: the ranks of this node that wait, and since when the first one waits. */
-static void group_joiners(struct answer *a, const struct core_group_view *view)
+static uint64_t list_joiners(const struct answer *a, const struct core_group_view *view,
+                             struct rank_list *list)
 {
     struct core_joiner joiners[JOINERS_SHOWN];
     uint64_t since_ms = UINT64_MAX;
-    struct rank_list list;
-    char text[128];
     unsigned n = 0;
 
     if (view->state == CORE_GROUP_JOINING)
         n = core_joiners(a->d->core, view->uid, view->name, joiners, JOINERS_SHOWN);
     qsort(joiners, n, sizeof(joiners[0]), joiners_by_rank);
-    rank_list_init(&list, text, sizeof(text));
     for (unsigned i = 0; i < n; i++) {
         if (!i || joiners[i].rank != joiners[i - 1].rank)
-            rank_list_add(&list, joiners[i].rank);
+            rank_list_add(list, joiners[i].rank);
         since_ms = MIN(since_ms, joiners[i].since_ms);
     }
-    rank_list_end(&list);
-    table_text(&a->table, text);
-    table_number_if(&a->table, n != 0, (clock_ms() - since_ms) / 1000);
+    return since_ms;
 }
 
-static void group_row(struct answer *a, const struct core_group_view *view)
+/* @joining: the ranks of this node that wait, the first of them since @since_ms. */
+static void group_row(struct answer *a, const struct core_group_view *view, const char *state,
+                      const char *joining, uint64_t since_ms)
 {
+    struct board_entry *entry = view->id ? boards_find(&a->d->boards, view->id) : NULL;
+    uint32_t ops = UINT32_MAX; /* that the slowest rank here has completed */
+    char cause[MSG_TEXT_MAX + MSG_NAME_MAX] = "";
     struct table *t = &a->table;
+    unsigned local = 0;
 
-    table_id(t, view->id);
-    table_text(t, view->name);
-    table_number(t, view->uid);
-    table_number(t, view->size);
-    table_number_if(t, view->nnodes, view->nnodes);
-    table_number(t, view->nlocal);
-    table_text(t, core_group_word(view->state));
-    table_text(t, view->missing);
-    group_joiners(a, view);
-    group_ops(a, view);
+    for (unsigned i = 0; i < view->size && entry && view->members; i++)
+        if (view->members[i].node == view->me)
+            ops = MIN(ops, board_rank_ops(entry->ctl, local++));
     if (view->state == CORE_GROUP_BROKEN)
-        table_format(t, "%s: %s", cause_name(view->cause), view->cause_text);
-    else
-        table_text(t, "");
-    table_text(t, !view->id ? "" : view->gpu ? "true" : "false");
+        snprintf(cause, sizeof(cause), "%s: %s", cause_name(view->cause), view->cause_text);
+    TABLE_ADD(GROUPS)
+}
+
+static void seen_group(struct answer *a, const struct core_group_view *view)
+{
+    struct rank_list list;
+    uint64_t since_ms;
+    char text[128];
+
+    rank_list_init(&list, text, sizeof(text));
+    since_ms = list_joiners(a, view, &list);
+    rank_list_end(&list);
+    group_row(a, view, core_group_word(view->state), text, since_ms);
 }
 
 /* Rows for ranks of this node that wait outside commd. Clients in successive slots share a row if
@@ -402,12 +316,12 @@ static void group_row(struct answer *a, const struct core_group_view *view)
 static void waiting_rows(struct answer *a)
 {
     const struct daemon *d = a->d;
-    struct table *t = &a->table;
     unsigned slot = waits_next(d, 0), last;
 
     for (; slot < d->nslots; slot = last) {
         const struct client_command *first = &d->commands[slot];
         uint64_t since_ms = first->wait.since_ms;
+        struct core_group_view view;
         struct rank_list list;
         char text[128];
         unsigned n = 0, rank = 0;
@@ -422,45 +336,30 @@ static void waiting_rows(struct answer *a)
             n++;
         }
         rank_list_end(&list);
-        if (!may_see(a, first->uid))
-            continue;
-        table_text(t, "");
-        table_text(t, first->wait.name);
-        table_number(t, first->uid);
-        table_number(t, first->wait.size);
-        table_text(t, "");
-        table_number(t, n);
-        table_text(t, "starting");
-        table_text(t, "");
-        table_text(t, text);
-        table_number(t, seconds_since(since_ms));
-        for (unsigned i = 0; i < 3; i++)
-            table_text(t, "");
+        view = (struct core_group_view){.name = first->wait.name,
+                                        .uid = first->uid,
+                                        .size = first->wait.size,
+                                        .nlocal = n,
+                                        .state = CORE_GROUP_JOINING,
+                                        .missing = ""};
+        if (may_see(a, first->uid))
+            group_row(a, &view, "starting", text, since_ms);
     }
 }
 
 static bool fill_groups(struct answer *a)
 {
-    static const struct table_column columns[] = {
-        {"group", "GROUP", MSG_CELL_STRING},     {"name", "NAME", MSG_CELL_STRING},
-        {"uid", "UID", MSG_CELL_NUMBER},         {"size", "SIZE", MSG_CELL_NUMBER},
-        {"nodes", "NODES", MSG_CELL_NUMBER},     {"local_ranks", "LOCAL RANKS", MSG_CELL_NUMBER},
-        {"state", "STATE", MSG_CELL_STRING},     {"missing", "MISSING", MSG_CELL_STRING},
-        {"joining", "JOINING", MSG_CELL_STRING}, {"joining_s", "FOR [s]", MSG_CELL_NUMBER},
-        {"ops", "OPS", MSG_CELL_NUMBER},         {"cause", "CAUSE", MSG_CELL_STRING},
-        {"gpu", "GPU", MSG_CELL_BOOL},
-    };
 
     const uint32_t *uid = may_see(a, UINT32_MAX) ? NULL : &a->uid;
     struct core_group_view view;
     int r;
 
     if (!a->table.t.ncolumns)
-        table_init(&a->table, "groups", columns, ARRAY_LEN(columns));
+        table_begin(&a->table, "groups", GROUPS);
     do {
         r = core_group_scan(a->d->core, &a->scan, uid, &view);
         if (r == CORE_SCAN_FOUND)
-            group_row(a, &view);
+            seen_group(a, &view);
         if (r == CORE_SCAN_END)
             waiting_rows(a);
         if (r == CORE_SCAN_END || a->table.error)
@@ -469,46 +368,18 @@ static bool fill_groups(struct answer *a)
     return false;
 }
 
-/* What commd-gpu tells once a second. A row without a device says why there is no device. */
-enum { GPU_STATE = 3 }; /* column */
-
 static bool fill_gpus(struct answer *a)
 {
-    static const struct table_column columns[] = {
-        {"device", "DEVICE", MSG_CELL_NUMBER},
-        {"uuid", "UUID", MSG_CELL_STRING},
-        {"name", "NAME", MSG_CELL_STRING},
-        {"state", "STATE", MSG_CELL_STRING},
-        {"memory", "MEMORY [bytes]", MSG_CELL_NUMBER},
-        {"mapped", "MAPPED [bytes]", MSG_CELL_NUMBER},
-        {"clients", "CLIENTS", MSG_CELL_NUMBER},
-        {"groups", "GROUPS", MSG_CELL_NUMBER},
-        {"communicators", "COMMUNICATORS", MSG_CELL_NUMBER},
-        {"operations", "OPERATIONS", MSG_CELL_NUMBER},
-        {"moved", "MOVED [bytes]", MSG_CELL_NUMBER},
-        {"kernels", "KERNELS", MSG_CELL_STRING},
-    };
     struct table *t = &a->table;
     struct core_gpu_view gpu;
 
     core_gpu(a->d->core, &gpu);
-    table_init(t, "gpus", columns, ARRAY_LEN(columns));
+    table_begin(t, "gpus", GPUS);
     for (unsigned i = 0; i < gpu.ndevices; i++) {
         const struct msg_gpu_device *device = &gpu.devices[i];
         bool told = device->uuid[0];
 
-        table_number(t, i);
-        table_text(t, device->uuid);
-        table_text(t, device->name);
-        table_text(t, device->state);
-        table_number_if(t, told, device->memory);
-        table_number_if(t, told, device->mapped);
-        table_number_if(t, told, device->clients);
-        table_number_if(t, told, device->groups);
-        table_number_if(t, told, device->communicators);
-        table_number_if(t, told, device->operations);
-        table_number_if(t, told, device->moved);
-        table_text(t, device->kernels);
+        TABLE_ADD(GPUS)
     }
     if (gpu.ndevices)
         return true;
@@ -520,21 +391,11 @@ static bool fill_gpus(struct answer *a)
 
 static bool fill_clients(struct answer *a)
 {
-    static const struct table_column columns[] = {
-        {"client", "CLIENT", MSG_CELL_NUMBER},
-        {"uid", "UID", MSG_CELL_NUMBER},
-        {"pid", "PID", MSG_CELL_NUMBER},
-        {"program", "PROGRAM", MSG_CELL_STRING},
-        {"groups", "GROUPS", MSG_CELL_NUMBER},
-        {"age_s", "AGE [s]", MSG_CELL_NUMBER},
-        {"registered_bytes", "REGISTERED [bytes]", MSG_CELL_NUMBER},
-        {"gpu", "GPU", MSG_CELL_BOOL},
-    };
     struct table *t = &a->table;
     struct core_client_view client;
 
     if (!t->t.ncolumns)
-        table_init(t, "clients", columns, ARRAY_LEN(columns));
+        table_begin(t, "clients", CLIENTS);
     while (core_client_scan(a->d->core, &a->slot, &client)) {
         if (clock_us() >= a->until_us) {
             a->slot = client.client; /* the next turn begins with this client again */
@@ -542,14 +403,7 @@ static bool fill_clients(struct answer *a)
         }
         if (client.admin || !may_see(a, client.uid))
             continue;
-        table_number(t, client.client);
-        table_number(t, client.uid);
-        table_number(t, client.pid);
-        table_text(t, client.program);
-        table_number(t, client.groups);
-        table_number(t, seconds_since(client.since_ms));
-        table_number(t, arenas_bytes(&a->d->arenas, client.client));
-        table_bool(t, client.gpu);
+        TABLE_ADD(CLIENTS)
     }
     return true;
 }
@@ -579,23 +433,12 @@ static void check_config_file(struct answer *a)
 
 static bool fill_config(struct answer *a)
 {
-    static const struct table_column columns[] = {
-        {"key", "KEY", MSG_CELL_STRING},
-        {"value", "VALUE", MSG_CELL_STRING},
-        {"default", "DEFAULT", MSG_CELL_STRING},
-        {"source", "SOURCE", MSG_CELL_STRING},
-        {"reloadable", "RELOADABLE", MSG_CELL_BOOL},
-    };
     struct table *t = &a->table;
     struct conf_row row;
 
-    table_init(t, "config", columns, ARRAY_LEN(columns));
+    table_begin(t, "config", CONFIG);
     for (unsigned i = 0; conf_row(a->d->conf, i, &row); i++) {
-        table_text(t, row.key);
-        table_text(t, row.value);
-        table_text(t, row.fallback);
-        table_text(t, row.source);
-        table_bool(t, row.reloadable);
+        TABLE_ADD(CONFIG)
     }
     check_config_file(a);
     return true;
@@ -606,39 +449,23 @@ static bool fill_tenants(struct answer *a)
     return tenants_fill(a, may_see(a, UINT32_MAX) ? NULL : &a->uid);
 }
 
-static const char *const level_words[] = {
-    [CONF_LOG_ERROR] = "error",
-    [CONF_LOG_WARN] = "warn",
-    [CONF_LOG_INFO] = "info",
-    [CONF_LOG_DEBUG] = "debug",
-};
-
 static bool fill_log_level(struct answer *a)
 {
-    static const struct table_column columns[] = {
-        {"level", "LEVEL", MSG_CELL_STRING},
-        {"configured", "CONFIGURED", MSG_CELL_STRING},
-    };
+    struct table *t = &a->table;
 
-    table_init(&a->table, "log_level", columns, ARRAY_LEN(columns));
-    table_text(&a->table, level_words[log_level()]);
-    table_text(&a->table, level_words[a->d->conf->log_level]);
+    table_begin(t, "log_level", LOG_LEVEL);
+    TABLE_ADD(LOG_LEVEL)
     return true;
 }
 
 /* All in one turn: there are at most DIARY_MAX. */
 static bool fill_events(struct answer *a)
 {
-    static const struct table_column columns[] = {
-        {"number", "NUMBER", MSG_CELL_NUMBER}, {"time", "TIME", MSG_CELL_STRING},
-        {"event", "EVENT", MSG_CELL_STRING},   {"uid", "UID", MSG_CELL_NUMBER},
-        {"text", "TEXT", MSG_CELL_STRING},
-    };
     const uint32_t *uid = may_see(a, UINT32_MAX) ? NULL : &a->uid;
     const struct diary_entry *entry;
     struct table *t = &a->table;
 
-    table_init(t, "events", columns, ARRAY_LEN(columns));
+    table_begin(t, "events", EVENTS);
     for (; (entry = diary_next(a->d->diary, a->since, uid)); a->since = entry->number) {
         time_t seconds = (time_t)(entry->wall_ms / 1000);
         char date[32] = "";
@@ -646,14 +473,7 @@ static bool fill_events(struct answer *a)
 
         if (gmtime_r(&seconds, &tm))
             strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &tm);
-        table_number(t, entry->number);
-        table_format(t, "%s.%03uZ", date, (unsigned)(entry->wall_ms % 1000));
-        table_text(t, entry->what);
-        if (entry->whose == DIARY_EVERYBODY)
-            table_text(t, "");
-        else
-            table_number(t, (uint64_t)entry->whose);
-        table_text(t, entry->text);
+        TABLE_ADD(EVENTS)
     }
     a->total = diary_total(a->d->diary, uid);
     return true;
@@ -681,20 +501,11 @@ bool answer_is_change(const char *verb)
 
 void answer_changed(struct daemon *d, unsigned slot, bool done, unsigned groups, const char *text)
 {
-    static const struct table_column columns[] = {
-        {"node", "NODE", MSG_CELL_STRING},
-        {"done", "DONE", MSG_CELL_STRING},
-        {"groups", "GROUPS", MSG_CELL_NUMBER},
-        {"error", "ERROR", MSG_CELL_STRING},
-    };
     struct msg msg = {.type = MSG_TABLES};
-    struct table table = {0};
+    struct table table = {0}, *t = &table;
 
-    table_init(&table, "change", columns, ARRAY_LEN(columns));
-    table_text(&table, d->conf->node);
-    table_text(&table, done ? text : "");
-    table_number(&table, groups);
-    table_text(&table, done ? "" : text);
+    table_begin(t, "change", CHANGE);
+    TABLE_ADD(CHANGE)
     if (!done)
         snprintf(msg.tables.text, sizeof(msg.tables.text), "%s", text);
     else if (table.error)

@@ -18,22 +18,22 @@ struct bad_link {
     uint64_t badness;
 };
 
+/* clang-format off */
+#define LINKS(C)                                                                                   \
+    C(node, "NODE", text, d->conf->node)                                                           \
+    C(peer, "PEER", text, peer->name)                                                              \
+    C(state, "STATE", text, answer_peer_word(peer))                                                \
+    C(segments, "SEGMENTS", number_if, fresh, traffic->recent_segments)                            \
+    C(retransmits, "RESENT", number_if, fresh, traffic->recent_retransmits)                        \
+    TRAFFIC_TIMES(C, traffic, fresh)                                                               \
+    C(rate, "SENDS [bytes/s]", number_if, fresh && traffic->recent_ms, rate_of(traffic))           \
+    TRAFFIC_MOST(C, traffic)                                                                       \
+    C(mends, "MENDED", number_if, traffic->told_ms, traffic->mends)
+/* clang-format on */
+
 void links_table(struct table *table)
 {
-    static const struct table_column columns[] = {
-        {"node", "NODE", MSG_CELL_STRING},
-        {"peer", "PEER", MSG_CELL_STRING},
-        {"state", "STATE", MSG_CELL_STRING},
-        {"segments", "SEGMENTS", MSG_CELL_NUMBER},
-        {"retransmits", "RESENT", MSG_CELL_NUMBER},
-        {"rtt_us", "RTT [us]", MSG_CELL_NUMBER},
-        {"min_rtt_us", "LEAST [us]", MSG_CELL_NUMBER},
-        {"rate", "SENDS [bytes/s]", MSG_CELL_NUMBER},
-        {"bandwidth", "MOST [bytes/s]", MSG_CELL_NUMBER},
-        {"mends", "MENDED", MSG_CELL_NUMBER},
-    };
-
-    table_init(table, "links", columns, ARRAY_LEN(columns));
+    table_begin(table, "links", LINKS);
 }
 
 static bool is_fresh(const struct core_traffic *traffic)
@@ -75,21 +75,12 @@ static void insert(struct bad_link *worst, unsigned n, struct bad_link new)
     worst[i] = new;
 }
 
-static void fill_link(struct daemon *d, const struct core_peer_view *peer, struct table *table)
+static void fill_link(struct daemon *d, const struct core_peer_view *peer, struct table *t)
 {
     const struct core_traffic *traffic = peer->traffic;
     bool fresh = badness_of(peer) < UINT64_MAX && is_fresh(traffic);
 
-    table_text(table, d->conf->node);
-    table_text(table, peer->name);
-    table_text(table, answer_peer_word(peer));
-    table_number_if(table, fresh, traffic->recent_segments);
-    table_number_if(table, fresh, traffic->recent_retransmits);
-    table_number_if(table, fresh && traffic->rtt_us, traffic->rtt_us);
-    table_number_if(table, fresh && traffic->min_rtt_us, traffic->min_rtt_us);
-    table_number_if(table, fresh && traffic->recent_ms, rate_of(traffic));
-    table_number_if(table, traffic->bandwidth, traffic->bandwidth);
-    table_number_if(table, traffic->told_ms, traffic->mends);
+    TABLE_ADD(LINKS)
 }
 
 static void fill_all(struct daemon *d, struct table *table)

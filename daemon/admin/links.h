@@ -11,6 +11,16 @@ struct table;
 /* In a cluster with more nodes a table cannot tell all links. */
 enum { LINKS_ALL_NODES = 64 };
 
+/* Columns of `commctl nodes` and `commctl links`: what the engine tells of its @of_ with a
+ * node, if it has told so lately (@fresh_). */
+/* clang-format off */
+#define TRAFFIC_TIMES(C, of_, fresh_)                                                              \
+    C(rtt_us, "RTT [us]", number_if, (fresh_) && (of_)->rtt_us, (of_)->rtt_us)                     \
+    C(min_rtt_us, "LEAST [us]", number_if, (fresh_) && (of_)->min_rtt_us, (of_)->min_rtt_us)
+#define TRAFFIC_MOST(C, of_)                                                                       \
+    C(bandwidth, "MOST [bytes/s]", number_if, (of_)->bandwidth, (of_)->bandwidth)
+/* clang-format on */
+
 void links_table(struct table *table);
 /* Fills the table. A bad link loses data or is very slow.
  * @all: every link. With more than LINKS_ALL_NODES nodes: the links that are down or bad, the worst

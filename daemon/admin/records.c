@@ -243,25 +243,6 @@ uint64_t records_look(struct ranks *ranks, struct daemon *d, uint64_t left_ms)
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-void records_table(struct table *table)
-{
-    static const struct table_column columns[] = {
-        {"group", "GROUP", MSG_CELL_STRING},
-        {"rank", "RANK", MSG_CELL_NUMBER},
-        {"node", "NODE", MSG_CELL_STRING},
-        {"number", "NUMBER", MSG_CELL_NUMBER},
-        {"gpu", "GPU", MSG_CELL_BOOL},
-        {"collective", "COLLECTIVE", MSG_CELL_STRING},
-        {"dtype", "DTYPE", MSG_CELL_STRING},
-        {"bytes", "BYTES", MSG_CELL_NUMBER},
-        {"begun_ns", "BEGUN [ns]", MSG_CELL_NUMBER},
-        {"ended_ns", "ENDED [ns]", MSG_CELL_NUMBER},
-        {"clock_ns", "CLOCK [ns]", MSG_CELL_NUMBER},
-    };
-
-    table_init(table, "records", columns, ARRAY_LEN(columns));
-}
-
 /* What is to be added to CLOCK_MONOTONIC for the time of day. */
 static uint64_t clock_ns(void)
 {
@@ -271,20 +252,24 @@ static uint64_t clock_ns(void)
     return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec - now_ns();
 }
 
-static void op_cells(struct table *t, const struct daemon *d, const struct rank_group *group,
-                     const struct rank_row *row, const struct recorder_op *op)
+/* clang-format off */
+#define RECORDS(C)                                                                                 \
+    C(group, "GROUP", id, group->id)                                                               \
+    C(rank, "RANK", number, row->rank)                                                             \
+    C(node, "NODE", text, d->conf->node)                                                           \
+    C(number, "NUMBER", number, op->seq)                                                           \
+    C(gpu, "GPU", bool, op->gpu)                                                                   \
+    C(collective, "COLLECTIVE", text, coll_name(op->coll))                                         \
+    C(dtype, "DTYPE", text, op->dtype < DTYPE_COUNT ? dtype_name(op->dtype) : "")                  \
+    C(bytes, "BYTES", number, op->bytes)                                                           \
+    C(begun_ns, "BEGUN [ns]", number, op->begun_ns)                                                \
+    C(ended_ns, "ENDED [ns]", number_if, op->ended_ns, op->ended_ns)                               \
+    C(clock_ns, "CLOCK [ns]", number, clock_ns())
+/* clang-format on */
+
+void records_table(struct table *table)
 {
-    table_id(t, group->id);
-    table_number(t, row->rank);
-    table_text(t, d->conf->node);
-    table_number(t, op->seq);
-    table_bool(t, op->gpu);
-    table_text(t, coll_name(op->coll));
-    table_text(t, op->dtype < DTYPE_COUNT ? dtype_name(op->dtype) : "");
-    table_number(t, op->bytes);
-    table_number(t, op->begun_ns);
-    table_number_if(t, op->ended_ns, op->ended_ns);
-    table_number(t, clock_ns());
+    table_begin(table, "records", RECORDS);
 }
 
 static void row_ops(struct table *t, const struct daemon *d, const struct rank_group *group,
@@ -293,8 +278,11 @@ static void row_ops(struct table *t, const struct daemon *d, const struct rank_g
     const struct rank_records *records = &row->records;
     unsigned n = MIN(records->n, records->room);
 
-    for (unsigned i = 0; i < n; i++)
-        op_cells(t, d, group, row, &records->ops[(records->n - n + i) % records->room]);
+    for (unsigned i = 0; i < n; i++) {
+        const struct recorder_op *op = &records->ops[(records->n - n + i) % records->room];
+
+        TABLE_ADD(RECORDS)
+    }
 }
 
 bool records_fill(struct ranks *ranks, struct daemon *d, struct table *table, uint64_t until_us)

@@ -1,5 +1,12 @@
-/* table.h - building one table of an answer to commctl: cell by cell, or, in rows of many cells, by
- * column. */
+/* table.h - building one table of an answer to commctl. A table whose rows are made of views is
+ * written as a list with one row for each column, COLUMNS(C) for example:
+ *
+ *   C(size, "SIZE [bytes]", number, view.size)
+ *
+ * is key, heading, kind of the cells, and value. table_begin(t, "name", COLUMNS) makes the columns
+ * and TABLE_ADD(COLUMNS) adds a row, whose values are taken from the variables around it, to the
+ * table t. The kinds are the functions table_KIND() below. Tables of another form are made cell by
+ * cell, or, in rows of many cells, by column. */
 #ifndef COMMD_TABLE_H
 #define COMMD_TABLE_H
 
@@ -18,6 +25,22 @@ struct table_column {
 
 void table_init(struct table *table, const char *name, const struct table_column *columns,
                 unsigned ncolumns);
+#define table_begin(table_, name_, LIST_)                                                          \
+    ({                                                                                             \
+        static const struct table_column columns_[] = {LIST_(TABLE_COLUMN)};                       \
+        table_init(table_, name_, columns_, ARRAY_LEN(columns_));                                  \
+    })
+#define TABLE_ADD(LIST_)                       LIST_(TABLE_CELL)
+#define TABLE_COLUMN(key_, title_, kind_, ...) {#key_, title_, TABLE_TYPE_##kind_},
+#define TABLE_CELL(key_, title_, kind_, ...)   table_##kind_(t, __VA_ARGS__);
+#define TABLE_TYPE_text                        MSG_CELL_STRING
+#define TABLE_TYPE_format                      MSG_CELL_STRING
+#define TABLE_TYPE_id                          MSG_CELL_STRING
+#define TABLE_TYPE_number                      MSG_CELL_NUMBER
+#define TABLE_TYPE_number_if                   MSG_CELL_NUMBER
+#define TABLE_TYPE_bool                        MSG_CELL_BOOL
+#define TABLE_TYPE_flag                        MSG_CELL_BOOL
+#define table_flag                             table_text /* "true", "false", or "" */
 void table_fini(struct table *table);
 /* May the tables go out in one answer? 0: yes. Else the first error of a table, or -E2BIG: together
  * they do not fit into a frame. */

@@ -40,29 +40,35 @@ static int collect_users(struct answer *a)
     return 0;
 }
 
+/* clang-format off */
+#define TENANTS(C)                                                                                 \
+    C(uid, "UID", number, uid)                                                                     \
+    C(resource, "RESOURCE", text, what)                                                            \
+    C(used, "USED", number, share.used)                                                            \
+    C(may, "MAY HAVE", number_if, !weight, share.may)                                              \
+    C(all, "ALL USE", number, share.all)                                                           \
+    C(limit, "LIMIT", number_if, !weight, share.limit)                                             \
+    C(weight, "WEIGHT", number_if, weight, weight)
+/* clang-format on */
+
+/* @weight: not 0 for the network, which has no limit. */
+static void tenant_row(struct table *t, uint32_t uid, const char *what, struct core_share share,
+                       uint32_t weight)
+{
+    TABLE_ADD(TENANTS)
+}
+
 static void add_share(struct table *t, uint32_t uid, const char *what, struct core_share share)
 {
-    table_number(t, uid);
-    table_text(t, what);
-    table_number(t, share.used);
-    table_number(t, share.may);
-    table_number(t, share.all);
-    table_number(t, share.limit);
-    table_text(t, "");
+    tenant_row(t, uid, what, share, 0);
 }
 
 static void add_network(struct answer *a, uint32_t uid)
 {
     uint32_t weight = conf_weight(a->d->conf, uid);
-    struct table *t = &a->table;
+    struct core_share share = {.used = core_sent_rate(a->d->core, &uid), .all = a->sent_rate};
 
-    table_number(t, uid);
-    table_text(t, "network_bytes_s");
-    table_number(t, core_sent_rate(a->d->core, &uid));
-    table_text(t, "");
-    table_number(t, a->sent_rate);
-    table_text(t, "");
-    table_number(t, weight ? weight : USER_WEIGHT);
+    tenant_row(&a->table, uid, "network_bytes_s", share, weight ? weight : USER_WEIGHT);
 }
 
 static void add_memory(struct table *t, const struct daemon *d, uint32_t uid)
@@ -108,15 +114,8 @@ static void add_user(struct answer *a, uint32_t uid)
 
 bool tenants_fill(struct answer *a, const uint32_t *uid)
 {
-    static const struct table_column columns[] = {
-        {"uid", "UID", MSG_CELL_NUMBER},       {"resource", "RESOURCE", MSG_CELL_STRING},
-        {"used", "USED", MSG_CELL_NUMBER},     {"may", "MAY HAVE", MSG_CELL_NUMBER},
-        {"all", "ALL USE", MSG_CELL_NUMBER},   {"limit", "LIMIT", MSG_CELL_NUMBER},
-        {"weight", "WEIGHT", MSG_CELL_NUMBER},
-    };
-
     if (!a->table.t.ncolumns) {
-        table_init(&a->table, "tenants", columns, ARRAY_LEN(columns));
+        table_begin(&a->table, "tenants", TENANTS);
         a->sent_rate = core_sent_rate(a->d->core, NULL);
         if (!uid && collect_users(a))
             a->table.error = -ENOMEM;

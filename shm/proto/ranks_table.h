@@ -1,6 +1,6 @@
 /* ranks_table.h - the table "ranks": what the ranks of a node are doing. A row makes the column,
- * which commd fills by name (daemon/admin/rank_view.c), and the field of struct seat, which commctl
- * reads by name (client/ctl/seats.c): key, kind, title for people.
+ * which commd fills by name (daemon/admin/rank_table.c), and the field of struct seat, which
+ * commctl reads by name (client/ctl/seats.c): key, kind, title for people.
  *
  *   TEXT     a string
  *   NUMBER   an empty cell reads as 0

@@ -110,7 +110,8 @@ tests_unit_daemon_test_heard_LDADD = libcommd-core.la libcommd-conf.la libcommd-
 
 tests_unit_daemon_test_rank_view_SOURCES = tests/unit/daemon/test_rank_view.c \
 	daemon/admin/process_view.c daemon/admin/process_view.h \
-	daemon/admin/rank_view.c daemon/admin/rank_view.h daemon/admin/records.c \
+	daemon/admin/rank_table.c daemon/admin/rank_view.c \
+	daemon/admin/rank_view.h daemon/admin/records.c \
 	daemon/admin/records.h daemon/admin/table.c daemon/admin/table.h daemon/memory/boards.c \
 	daemon/memory/boards.h daemon/process/ended.c daemon/process/ended.h \
 	daemon/admin/past.c daemon/admin/past.h daemon/admin/waits.c daemon/admin/waits.h \
