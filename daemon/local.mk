@@ -50,7 +50,8 @@ daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/even
 	daemon/process/subuid.c daemon/process/subuid.h daemon/process/user.c \
 	daemon/process/user.h daemon/http/body.c \
 	daemon/http/body.h daemon/http/collect.c daemon/http/collect.h daemon/http/http.c \
-	daemon/http/http.h daemon/http/http_request.c daemon/http/http_request.h \
+	daemon/http/http.h daemon/http/http_made.c daemon/http/http_made.h daemon/http/http_request.c \
+	daemon/http/http_request.h \
 	daemon/http/metrics.c \
 	daemon/http/metrics.h daemon/http/page.h daemon/http/status_json.c
 nodist_daemon_commd_SOURCES = daemon/http/page.c

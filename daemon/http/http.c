@@ -15,11 +15,7 @@
  * most connections, first one that has not asked yet, and of these the oldest. So a crowd from one
  * address does not shut out another.
  *
- * Metrics and the page's status are made in parts, one in each turn (collect.c). An answer that is
- * at most HTTP_FRESH_MS old is sent to all clients that ask. So commd makes at most four answers of
- * a kind in a second, for any number of clients. The text is shared and not copied. The page also
- * shows the links of all nodes. A request for the status asks the nodes for them, once in LINKS_MS
- * at most, and a later status shows them: so no client waits for a node that does not answer.
+ * Metrics and the page's status take more than a turn: http_made.c makes them.
  *
  * libevent's own HTTP server is not used: in 2.1.12 there is no limit to connections, and its time
  * limits begin anew with each byte.
@@ -39,11 +35,8 @@
 #include <sys/queue.h>
 
 #include "daemon/admin/answers.h"
-#include "daemon/admin/gather.h"
-#include "daemon/admin/links.h"
-#include "daemon/admin/table.h"
 #include "daemon/daemon.h"
-#include "daemon/http/collect.h"
+#include "daemon/http/http_made.h"
 #include "daemon/http/http_request.h"
 #include "daemon/http/page.h"
 #include "daemon/link/sock.h"
@@ -58,9 +51,7 @@ enum {
     HTTP_WRITE_MS = 10000,
     HTTP_LINGER_MS = 1000,
     HTTP_LINGER_BYTES = 64 << 10,
-    HTTP_FRESH_MS = 250,
     HTTP_STEP_US = 1000,
-    LINKS_MS = 1500,
 };
 
 enum http_state {
@@ -71,9 +62,6 @@ enum http_state {
     HTTP_DEAD,
     HTTP_NSTATES
 };
-/* The answers that take more than one turn. */
-enum http_made { HTTP_METRICS, HTTP_STATUS, HTTP_MADE };
-
 TAILQ_HEAD(http_conn_list, http_conn);
 
 struct http_conn {
@@ -88,14 +76,6 @@ struct http_conn {
     size_t discarded;
 };
 
-struct http_making {
-    struct body *fresh; /* owned; NULL: none was made yet */
-    uint64_t fresh_ms;
-    struct body *next; /* owned: in the making; NULL: nothing is */
-    struct collect collect;
-    unsigned row; /* the next row of metrics to write */
-};
-
 struct http {
     struct daemon *d; /* borrowed */
     int fd;           /* owned */
@@ -105,10 +85,7 @@ struct http {
     struct sock_reserve reserve;
     struct http_conn_list conns, dead; /* owned; conns: oldest first */
     unsigned nconns;
-    struct http_making making[HTTP_MADE];
-    struct table links; /* owned */
-    bool has_links, asks_links;
-    uint64_t links_ms; /* when the nodes were asked for links last; 0: never */
+    struct http_maker maker;
     struct log_limit limit;
     uint64_t dropped, codes[METRICS_CODES];
 };
@@ -260,10 +237,10 @@ static void answer_made(struct http_conn *conn, enum http_made made, struct body
 static void ask_for(struct http_conn *conn, enum http_made made)
 {
     static const struct timeval at_once;
-    struct http_making *making = &conn->http->making[made];
+    struct body *fresh = http_maker_fresh(&conn->http->maker, made);
 
-    if (making->fresh && clock_ms() - making->fresh_ms <= HTTP_FRESH_MS)
-        return answer_made(conn, made, making->fresh);
+    if (fresh)
+        return answer_made(conn, made, fresh);
     http_set_state(conn, HTTP_WAITING);
     conn->made = made;
     bufferevent_disable(conn->bev, EV_READ);
@@ -276,33 +253,9 @@ static void get_metrics(struct http_conn *conn)
     ask_for(conn, HTTP_METRICS);
 }
 
-static void take_links(void *arg, struct table *links)
-{
-    struct http *http = arg;
-
-    http->asks_links = false;
-    table_fini(&http->links);
-    http->has_links = links;
-    if (!links)
-        return;
-    http->links = *links;
-    *links = (struct table){0};
-}
-
-static void want_links(struct http *http)
-{
-    uint64_t now = clock_ms();
-
-    if (http->d->conf->nnodes == 1 || http->d->conf->nnodes > LINKS_ALL_NODES || http->asks_links ||
-        (http->links_ms && now - http->links_ms < LINKS_MS))
-        return;
-    http->links_ms = now;
-    http->asks_links = gather_links(http->d, take_links, http);
-}
-
 static void get_status(struct http_conn *conn)
 {
-    want_links(conn->http);
+    http_maker_want_links(&conn->http->maker);
     ask_for(conn, HTTP_STATUS);
 }
 
@@ -494,59 +447,21 @@ static bool is_waited_for(const struct http *http, enum http_made made)
     return false;
 }
 
-/* Does a part of the work; true: all is done. */
-static bool make_step(struct http_making *making, enum http_made made,
-                      const struct msg_table *links, uint64_t until_us)
-{
-    if (!collect_step(&making->collect, until_us))
-        return false;
-    if (made == HTTP_STATUS) {
-        making->collect.m.matrix = links;
-        status_json(&making->collect.m, making->next);
-        return true;
-    }
-    while (clock_us() < until_us)
-        if (!metrics_text(&making->collect.m, making->row++, making->next))
-            return true;
-    return false;
-}
-
-static void made_answer(struct http *http, enum http_made made)
-{
-    struct http_making *making = &http->making[made];
-    struct http_conn *conn, *next;
-
-    if (making->collect.m.error && !making->next->error)
-        making->next->error = -ENOMEM;
-    collect_end(&making->collect);
-    body_unref(making->fresh);
-    making->fresh = steal_ptr(making->next);
-    making->fresh_ms = clock_ms();
-    for (conn = TAILQ_FIRST(&http->conns); conn; conn = next) {
-        next = TAILQ_NEXT(conn, entry);
-        if (conn->state == HTTP_WAITING && conn->made == made)
-            answer_made(conn, made, making->fresh);
-    }
-}
-
 /* True when work remains. */
 static bool make(struct http *http, enum http_made made, uint64_t until_us)
 {
-    struct http_making *making = &http->making[made];
+    struct http_conn *conn, *next;
+    struct body *body;
 
-    if (!making->next && !is_waited_for(http, made))
+    if (!http_maker_is_busy(&http->maker, made) && !is_waited_for(http, made))
         return false;
-    if (!making->next) {
-        making->next = body_new();
-        if (!making->next)
-            return true; /* no memory: tries again in the next turn, until the deadline */
-        making->row = 0;
-        collect_begin(&making->collect, http->d, made == HTTP_STATUS);
+    body = http_maker_step(&http->maker, made, until_us);
+    for (conn = TAILQ_FIRST(&http->conns); conn && body; conn = next) {
+        next = TAILQ_NEXT(conn, entry);
+        if (conn->state == HTTP_WAITING && conn->made == made)
+            answer_made(conn, made, body);
     }
-    if (!make_step(making, made, http->has_links ? &http->links.t : NULL, until_us))
-        return true;
-    made_answer(http, made);
-    return false;
+    return !body;
 }
 
 static void http_conns_free(struct http_conn_list *list)
@@ -590,19 +505,6 @@ void http_counts(const struct http *http, struct metrics *m)
     memcpy(m->http_codes, http->codes, sizeof(m->http_codes));
 }
 
-static int http_listen(struct http *http, const struct sock_addr *addr)
-{
-    int one = 1;
-
-    http->fd = socket(addr->sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (http->fd < 0)
-        return -errno;
-    setsockopt(http->fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-    if (bind(http->fd, (const struct sockaddr *)&addr->sa, addr->len) || listen(http->fd, 64))
-        return -errno;
-    return 0;
-}
-
 static int listen_error(const struct conf *conf, int error, char **ret_error)
 {
     const char *file = conf->file, *where = conf->http;
@@ -634,15 +536,6 @@ static int listen_error(const struct conf *conf, int error, char **ret_error)
     return r < 0 ? -ENOMEM : error;
 }
 
-static uint64_t start_by_calendar(const struct daemon *d)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000 -
-           (clock_ms() - d->started_ms) * 1000;
-}
-
 static void http_freep(struct http **http)
 {
     *http = http_free(*http);
@@ -668,14 +561,15 @@ int http_new(struct daemon *d, struct http **ret_http, char **ret_error)
     TAILQ_INIT(&http->dead);
     http->fd = -1;
     http->d = d;
+    http->maker.d = d;
     sock_reserve_init(&http->reserve);
     r = sock_resolve(address, port, &addr, &why); /* numeric, so no resolver is asked */
     if (r == 0)
-        r = http_listen(http, &addr);
+        r = sock_listen(&addr, 64, &http->fd);
     if (r)
         return listen_error(d->conf, r, ret_error);
     http->loopback = sock_is_loopback(&addr);
-    http->start_us = start_by_calendar(d);
+    http->start_us = 1000 * (clock_wall_ms() - (clock_ms() - d->started_ms));
     http->accept = event_new(d->base, http->fd, EV_READ | EV_PERSIST, http_accept, http);
     http->more = evtimer_new(d->base, on_http_more, http);
     if (!http->accept || !http->more || event_add(http->accept, NULL) ||
@@ -692,12 +586,7 @@ struct http *http_free(struct http *http)
         return NULL;
     http_conns_free(&http->conns);
     http_conns_free(&http->dead);
-    for (unsigned i = 0; i < HTTP_MADE; i++) {
-        if (http->making[i].next)
-            collect_end(&http->making[i].collect);
-        body_unref(http->making[i].next);
-        body_unref(http->making[i].fresh);
-    }
+    http_maker_fini(&http->maker);
     if (http->accept)
         event_free(http->accept);
     if (http->more)
@@ -705,7 +594,6 @@ struct http *http_free(struct http *http)
     close_fdp(&http->fd);
     sock_reserve_fini(&http->reserve);
     log_limit_fini(&http->limit);
-    table_fini(&http->links);
     free(http);
     return NULL;
 }

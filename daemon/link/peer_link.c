@@ -412,27 +412,6 @@ static void link_bad_msg(struct link *link, const struct msg *msg)
     link_lost(link, text);
 }
 
-/* A node with another key or another version cannot tell its name so that we believe it. But its
- * address may be that of one node that we wait for, and of no other. Then that node's error is
- * @text. The log has a line about the address already. */
-static void blame_by_address(struct link *link, const char *text)
-{
-    struct link_peer *blamed = NULL;
-
-    for (unsigned i = 0; i < link->links->npeers; i++) {
-        struct link_peer *peer = &link->links->peers[i];
-
-        if (i == link->links->self || peer->retry || peer->link ||
-            !sock_same_host(&peer->addr, &link->from))
-            continue;
-        if (blamed)
-            return;
-        blamed = peer;
-    }
-    if (blamed)
-        snprintf(blamed->error, sizeof(blamed->error), "%s", text);
-}
-
 static void link_bad_frame(struct link *link, int r)
 {
     struct peer_links *links = link->links;
@@ -446,7 +425,7 @@ static void link_bad_frame(struct link *link, int r)
                                                  sizeof(header)) == sizeof(header)) {
         peer_hello_version(links->peers[links->self].name, header[2], text, sizeof(text));
         if (link->inbound)
-            blame_by_address(link, text);
+            peer_blame_by_address(link, text);
     }
     if (!link->inbound)
         peer_set_error(link->peer, true, "%s", text);
@@ -525,14 +504,13 @@ static void handshake_failed(struct link *link, unsigned long code)
         return link_bury(link);
     }
     link->links->counts.handshakes_failed[why]++;
-    if (!link->inbound)
-        link->peer->offer = 0;
     if (!link->inbound) {
+        link->peer->offer = 0;
         peer_set_error(link->peer, why != TLS_CLOSED, "%s", outbound[why]);
     } else {
         link_log_refused(link, inbound[why], "%s", inbound[why]);
         if (key_differs)
-            blame_by_address(link, another_key);
+            peer_blame_by_address(link, another_key);
     }
     link_bury(link);
 }

@@ -120,6 +120,10 @@ void link_log_refused(struct link *link, const char *kind, const char *fmt, ...)
 
 /* Notes why there is no link to @peer, and logs it if the reason is new. */
 void peer_set_error(struct link_peer *peer, bool serious, const char *fmt, ...) _printf_(3, 4);
+/* A node with another key or another version cannot tell its name so that we believe it. But the
+ * address of @link may be that of one node that we wait for, and of no other. Then that node's
+ * error is @text. The log has a line about the address already. */
+void peer_blame_by_address(const struct link *link, const char *text);
 /* When the time slice of a link that begins now will end. */
 uint64_t peer_links_slice(struct peer_links *links);
 /* Sets the timer for the next attempt, after the back-off. */

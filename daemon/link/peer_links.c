@@ -52,6 +52,25 @@ void peer_set_error(struct link_peer *peer, bool serious, const char *fmt, ...)
              peer->name, text);
 }
 
+void peer_blame_by_address(const struct link *link, const char *text)
+{
+    struct peer_links *links = link->links;
+    struct link_peer *blamed = NULL;
+
+    for (unsigned i = 0; i < links->npeers; i++) {
+        struct link_peer *peer = &links->peers[i];
+
+        if (i == links->self || peer->retry || peer->link ||
+            !sock_same_host(&peer->addr, &link->from))
+            continue;
+        if (blamed)
+            return;
+        blamed = peer;
+    }
+    if (blamed)
+        snprintf(blamed->error, sizeof(blamed->error), "%s", text);
+}
+
 static void dial_connected(evutil_socket_t fd, short what, void *arg)
 {
     struct link *link = arg;
@@ -242,22 +261,17 @@ static int links_listen(struct peer_links *links, const struct conf *conf, char 
 {
     const struct conf_node *node = &conf->nodes[links->self];
     const struct sock_addr *addr = &links->peers[links->self].addr;
-    int one = 1, r;
+    int r;
 
     links->listen_fd = sock_inherited(addr, 0, 0);
     if (links->listen_fd >= 0)
         return 0;
-    links->listen_fd = socket(addr->sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (links->listen_fd < 0)
-        return -errno;
-    setsockopt(links->listen_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-    if (bind(links->listen_fd, (const struct sockaddr *)&addr->sa, addr->len) == 0 &&
-        listen(links->listen_fd, 128) == 0) {
+    r = sock_listen(addr, 128, &links->listen_fd);
+    if (!r) {
         notify_store("nodes", links->listen_fd); /* if it fails, another program may take the port
                                                     while commd restarts */
         return 0;
     }
-    r = -errno;
     if (r == -EADDRINUSE &&
         asprintf(ret_error,
                  "%s port %u is in use: another commd of this node, or another program; stop it "

@@ -107,6 +107,21 @@ void sock_reserve_fini(struct sock_reserve *reserve)
     close_fdp(&reserve->fd);
 }
 
+int sock_listen(const struct sock_addr *addr, int backlog, int *ret_fd)
+{
+    int one = 1;
+    _cleanup_(close_fdp) int fd =
+        socket(addr->sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+    if (fd < 0)
+        return -errno;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    if (bind(fd, (const struct sockaddr *)&addr->sa, addr->len) || listen(fd, backlog))
+        return -errno;
+    *ret_fd = steal_fd(&fd);
+    return 0;
+}
+
 bool sock_listens(int fd, struct sock_addr *ret_addr)
 {
     socklen_t len = sizeof(int);

@@ -24,6 +24,8 @@ bool sock_same_host(const struct sock_addr *a, const struct sock_addr *b);
 /* "10.0.0.1:18400", "[fd00::1]:18400"; without the port when @port is false. */
 const char *sock_text(const struct sock_addr *addr, bool port, char buf[SOCK_TEXT_MAX]);
 
+/* A new listening socket, non-blocking and close-on-exec. 0 or a negative errno. */
+int sock_listen(const struct sock_addr *addr, int backlog, int *ret_fd);
 /* A listening socket that the service manager has given to us: it is of the commd before us, or of
  * a socket unit. It listens at @addr; @addr NULL: at a port from @low to @high. -1: there is none.
  */
