@@ -49,39 +49,43 @@ const char *cell_of(const struct msg_tables *tables, uint32_t row, const char *k
     return cells_at(table, row, cells_column(table, key));
 }
 
+/* clang-format off */
+#define VERSION_COLUMNS(C)                                                                         \
+    C(commctl, "commctl", text, COMMD_BUILD_VERSION)                                               \
+    C(commd, "commd", text, cell_of(status, 0, "version"))                                         \
+    C(protocol, "protocol", number, o->ask.welcome.version, "%.0f")                                \
+    C(node, "node", text, o->ask.welcome.node)
+#define OWN_VERSION_COLUMNS(C)                                                                     \
+    C(commctl, "commctl", text, COMMD_BUILD_VERSION)
+/* clang-format on */
+
 /* The running daemon's version stands in its status; commctl's own is known here. */
 static bool show_version(const struct options *o, const struct msg_tables *status)
 {
-    char protocol[16], commctl[] = COMMD_BUILD_VERSION;
-    char *cells[4] = {commctl, (char *)cell_of(status, 0, "version"), protocol,
-                      (char *)o->ask.welcome.node};
-    struct msg_column columns[] = {{"commctl", "commctl", MSG_CELL_STRING},
-                                   {"commd", "commd", MSG_CELL_STRING},
-                                   {"protocol", "protocol", MSG_CELL_NUMBER},
-                                   {"node", "node", MSG_CELL_STRING}};
-    struct msg_table table = {"version", ARRAY_LEN(columns), 1, columns, cells};
-    struct msg_tables tables = {.ntables = 1, .tables = &table};
+    struct made made;
 
-    snprintf(protocol, sizeof(protocol), "%u", o->ask.welcome.version);
-    return show_tables(&o->show, &tables);
+    made_begin(&made, "version", VERSION_COLUMNS, 1);
+    MADE_ADD(VERSION_COLUMNS)
+    return made_show(&o->show, &made);
 }
 
 /* Its own version is said also where no commd says another, ahead of why. */
 static bool ask_version(struct options *o, struct msg *ret_status)
 {
-    char *cells[] = {(char[]){COMMD_BUILD_VERSION}};
-    struct msg_column column = {"commctl", "commctl", MSG_CELL_STRING};
-    struct msg_table table = {"version", 1, 1, &column, cells};
-    struct msg_tables own = {.ntables = 1, .tables = &table};
+    struct made made;
     char why[1024];
     bool asked;
 
     complain_to(why, sizeof(why));
     asked = ask_tables(&o->ask, "status", ret_status);
     complain_to(NULL, 0);
-    if (!asked && show_tables(&o->show, &own))
+    if (asked)
+        return true;
+    made_begin(&made, "version", OWN_VERSION_COLUMNS, 1);
+    MADE_ADD(OWN_VERSION_COLUMNS)
+    if (made_show(&o->show, &made))
         complain("%s", why);
-    return asked;
+    return false;
 }
 
 /* The home of a group knows which ranks are missing, and may be another node: all nodes are asked

@@ -38,8 +38,8 @@ struct show {
 const char *colour_of(const char *key, const char *word);
 /* Prints to stdout. false: it could not be printed, and why was said. */
 bool show_tables(const struct show *show, const struct msg_tables *tables);
-/* As a string of JSON. */
-void print_json(const char *text);
+/* Prints @before, and @text as a string of JSON. */
+void print_json(const char *before, const char *text);
 /* false: what was printed could not be written, and that was said. */
 bool flush_stdout(void);
 
@@ -47,21 +47,40 @@ bool flush_stdout(void);
  * lie in the order in which they came. */
 void sort_rows(struct msg_table *table, const char *const *keys, unsigned nkeys);
 
-/* commctl_made.c: a table that is made here, cell by cell. Cells are borrowed, or short copies. */
+/* commctl_made.c: a table that is made here. It is written as a list with a row for each column,
+ * COLUMNS(C) for example:
+ *
+ *   C(pid, "PID", number, (double)f->pid, "%.0f")
+ *
+ * is key, heading, kind of the cells, and value. made_begin(&made, "name", COLUMNS, nrows) makes
+ * the columns, for @nrows rows at most, and MADE_ADD(COLUMNS) adds a row, whose values are taken
+ * from the variables around it, to the table made. The kinds are the functions made_KIND(). Cells
+ * are borrowed, or short copies. */
 struct made {
     struct msg_table table;
-    char **cells;        /* owned */
+    char **cells;        /* owned; NULL: no memory */
     char (*numbers)[24]; /* owned: the copies */
     unsigned at;
 };
-/* @nrows: at most. False: no memory. made_free() is due in either case. */
-bool made_begin(struct made *made, const char *name, struct msg_column *columns, uint32_t ncolumns,
-                uint32_t nrows);
-void made_free(struct made *made);
+#define made_begin(made_, name_, LIST_, nrows_)                                                    \
+    struct msg_column made_columns_[] = {LIST_(MADE_COLUMN)};                                      \
+    made_init(made_, name_, made_columns_, ARRAY_LEN(made_columns_), nrows_)
+#define MADE_ADD(LIST_)                       LIST_(MADE_CELL)
+#define MADE_COLUMN(key_, title_, kind_, ...) {#key_, title_, MADE_TYPE_##kind_},
+#define MADE_CELL(key_, title_, kind_, ...)   made_##kind_(&made, __VA_ARGS__);
+#define MADE_TYPE_text                        MSG_CELL_STRING
+#define MADE_TYPE_copy                        MSG_CELL_STRING
+#define MADE_TYPE_number                      MSG_CELL_NUMBER
+#define MADE_TYPE_flag                        MSG_CELL_BOOL
+void made_init(struct made *made, const char *name, struct msg_column *columns, uint32_t ncolumns,
+               uint32_t nrows);
 void made_text(struct made *made, const char *text);
 void made_copy(struct made *made, const char *text);
 /* Negative: not known. */
 void made_number(struct made *made, double number, const char *format);
+void made_flag(struct made *made, bool flag);
+/* Shows the rows that were added, and frees the table. False: it could not be shown, or there was
+ * no memory for it, and that was said. */
 bool made_show(const struct show *show, struct made *made);
 
 /* commctl_ranks.c: the answer to "ranks" as a person wants it. false: it could not be printed, and
@@ -146,6 +165,8 @@ void complain(const char *format, ...) _printf_(1, 2);
 int refuse(const char *format, ...) _printf_(1, 2);
 /* The exit code that @answer makes; what is not well is complained of. */
 int judge_answer(const struct msg_tables *answer);
+/* "2026-11-26T13:01:07"; "": there is no such date. */
+const char *utc_text(int64_t seconds, char buf[32]);
 /* "2026-11-26T13:01:07Z", @ms ago; a rank's log has the same. */
 const char *time_ago(uint64_t ms, char buf[32]);
 

@@ -9,11 +9,12 @@
  * One deadline covers all of it. Every way to fail ends in one line: where, what, what to do. */
 #include <stdio.h>
 #include <sys/socket.h>
-#include <time.h>
 
 #include "client/ctl/commctl.h"
+#include "client/ctl/stack.h"
 #include "shm/util/socket_path.h"
 #include "shm/proto/codec.h"
+#include "shm/util/wait.h"
 
 #define IS_IT_RUNNING "is the service running? systemctl status commd"
 
@@ -76,29 +77,33 @@ static int ask_connect(struct ask *ask, int *ret_sock)
     return r_own;
 }
 
-/* Tells it if who listens there has been stopped: it will not answer. Not one that a debugger
- * holds, which may let it go on at once. */
+/* Who listens there; 0: it cannot be seen from here. */
+static uint32_t pid_behind(int sock)
+{
+    struct ucred peer;
+    socklen_t size = sizeof(peer);
+
+    return getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &size) || peer.pid < 0
+               ? 0
+               : (uint32_t)peer.pid;
+}
+
+/* Says it if the commd that listens there has been stopped: it will not answer. A commd that a
+ * debugger holds may go on at once, and is asked. */
 static bool say_halted(struct ask *ask, int sock)
 {
-    struct ucred cred;
-    socklen_t len = sizeof(cred);
-    char path[64], buf[512] = "", *end;
-    FILE *file;
+    uint32_t pid = pid_behind(sock);
+    char path[64], buf[512], *end;
 
-    if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &len) || cred.pid <= 0)
+    snprintf(path, sizeof(path), "/proc/%u/stat", pid);
+    if (!pid || !read_text(path, buf, sizeof(buf)))
         return false;
-    snprintf(path, sizeof(path), "/proc/%d/stat", (int)cred.pid);
-    file = fopen(path, "re");
-    if (!file)
-        return false;
-    buf[fread(buf, 1, sizeof(buf) - 1, file)] = 0;
-    fclose(file);
     end = strrchr(buf, ')');
     if (!end || strncmp(end, ") T", 3))
         return false;
     ask->gone = true;
-    complain("%s: commd (pid %d) is stopped, by SIGSTOP or job control: kill -CONT %d", ask->path,
-             (int)cred.pid, (int)cred.pid);
+    complain("%s: commd (pid %u) is stopped, by SIGSTOP or job control: kill -CONT %u", ask->path,
+             pid, pid);
     return true;
 }
 
@@ -156,28 +161,10 @@ static bool exchange(struct ask *ask, int sock, const struct msg *question, enum
     return false;
 }
 
-static int64_t monotonic_ms(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-}
-
-static uint32_t pid_behind(int sock)
-{
-    struct ucred peer;
-    socklen_t size = sizeof(peer);
-
-    return getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &size) || peer.pid < 0
-               ? 0
-               : (uint32_t)peer.pid;
-}
-
 bool ask_tables(struct ask *ask, const char *verb, struct msg *ret_tables)
 {
     _cleanup_(close_fdp) int sock = -1;
-    int64_t deadline = monotonic_ms() + ask->timeout_ms;
+    int64_t deadline = (int64_t)now_ms() + ask->timeout_ms;
     struct msg msg = {.type = MSG_CLIENT_HELLO}, answer;
 
     ask->gone = false;

@@ -102,28 +102,23 @@ static void ask_commd(struct options *o, struct answers *a, struct doctor_facts 
     complain_to(NULL, 0);
 }
 
+/* clang-format off */
+#define DOCTOR_COLUMNS(C)                                                                          \
+    C(level, "LEVEL", text, doctor_level_name(f->level))                                           \
+    C(check, "CHECK", text, f->check)                                                              \
+    C(finding, "FINDING", text, f->finding)                                                        \
+    C(remedy, "REMEDY", text, f->remedy)
+/* clang-format on */
+
 static bool show_findings(const struct show *show, const struct doctor_findings *all)
 {
-    struct msg_column columns[] = {{"level", "LEVEL", MSG_CELL_STRING},
-                                   {"check", "CHECK", MSG_CELL_STRING},
-                                   {"finding", "FINDING", MSG_CELL_STRING},
-                                   {"remedy", "REMEDY", MSG_CELL_STRING}};
     struct made made;
-    bool shown = false;
 
-    if (made_begin(&made, "doctor", columns, ARRAY_LEN(columns), all->n)) {
-        for (unsigned i = 0; i < all->n; i++) {
-            made_text(&made, doctor_level_name(all->at[i].level));
-            made_text(&made, all->at[i].check);
-            made_text(&made, all->at[i].finding);
-            made_text(&made, all->at[i].remedy);
-        }
-        shown = made_show(show, &made);
-    } else {
-        complain("%s", strerror(ENOMEM));
+    made_begin(&made, "doctor", DOCTOR_COLUMNS, all->n);
+    for (const struct doctor_finding *f = all->at; f < all->at + all->n; f++) {
+        MADE_ADD(DOCTOR_COLUMNS)
     }
-    made_free(&made);
-    return shown;
+    return made_show(show, &made);
 }
 
 /* For people: a line for each check, and the remedy below what needs one. */

@@ -23,17 +23,12 @@ struct followed {
 static void time_text(int64_t ago_ms, char ret[64])
 {
     struct timespec now;
-    char date[32] = "";
-    struct tm tm;
+    char date[32];
     int64_t ms;
-    time_t s;
 
     clock_gettime(CLOCK_REALTIME, &now);
     ms = MAX((int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 - ago_ms, (int64_t)0);
-    s = (time_t)(ms / 1000);
-    if (gmtime_r(&s, &tm))
-        strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &tm);
-    snprintf(ret, 64, "%s.%03d", date, (int)(ms % 1000));
+    snprintf(ret, 64, "%s.%03d", utc_text(ms / 1000, date), (int)(ms % 1000));
 }
 
 static void print_event(const struct options *o, const struct msg_tables *t, uint32_t row)
@@ -45,13 +40,11 @@ static void print_event(const struct options *o, const struct msg_tables *t, uin
                *uid ? "user " : "", uid, *uid ? ": " : "", text);
         return;
     }
-    printf("{\"number\": %s, ", cell_of(t, row, "number"));
-    printf("\"time\": ");
-    print_json(cell_of(t, row, "time"));
-    printf(", \"event\": ");
-    print_json(cell_of(t, row, "event"));
-    printf(", \"uid\": %s, \"text\": ", *uid ? uid : "null");
-    print_json(text);
+    printf("{\"number\": %s", cell_of(t, row, "number"));
+    print_json(", \"time\": ", cell_of(t, row, "time"));
+    print_json(", \"event\": ", cell_of(t, row, "event"));
+    printf(", \"uid\": %s", *uid ? uid : "null");
+    print_json(", \"text\": ", text);
     puts("}");
 }
 

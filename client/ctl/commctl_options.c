@@ -46,119 +46,106 @@ static bool parse_age(const char *text, int64_t *ret_ms)
     return true;
 }
 
-/* Of @option, from optarg. False: it was complained of. */
-static bool take_timeout(const char *option, int64_t *ret_ms)
-{
-    if (parse_timeout(optarg, ret_ms))
-        return true;
-    complain("%s %s: not a number of seconds above 0, up to %d", option, optarg, MAX_TIMEOUT_S);
-    return false;
-}
+enum kind { FLAG, TEXT, SOCKET, SECONDS, WATCHED, AGE, REPEAT, VERSION_ASKED };
+
+static const struct {
+    const char *name;
+    int arg;
+    enum kind kind;
+    size_t at;    /* in struct options */
+    bool special; /* not all verbs take it: see verbs[] in commctl.c */
+} known[] = {
+    {"socket", required_argument, SOCKET, offsetof(struct options, ask.socket), false},
+    {"json", no_argument, FLAG, offsetof(struct options, show.json), false},
+    {"timeout", required_argument, SECONDS, offsetof(struct options, ask.timeout_ms), false},
+    {"version", no_argument, VERSION_ASKED, 0, false},
+    {"help", no_argument, FLAG, offsetof(struct options, help), false},
+    {"for", required_argument, TEXT, offsetof(struct options, waited), true},
+    {"watch", optional_argument, REPEAT, offsetof(struct options, repeat_ms), true},
+    {"seconds", required_argument, WATCHED, offsetof(struct options, watch_ms), true},
+    {"follow", no_argument, FLAG, offsetof(struct options, follow), true},
+    {"since", required_argument, AGE, offsetof(struct options, since_ms), true},
+    {"undo", no_argument, FLAG, offsetof(struct options, undo), true},
+    {"wait", required_argument, SECONDS, offsetof(struct options, wait_ms), true},
+    {"reason", required_argument, TEXT, offsetof(struct options, reason), true},
+};
 
 static void add_special(struct options *o, const char *name)
 {
     for (unsigned i = 0; i < o->nspecial; i++)
         if (!strcmp(o->special[i], name))
             return;
-    if (o->nspecial < ARRAY_LEN(o->special)) /* there are fewer */
-        o->special[o->nspecial++] = name;
+    assert(o->nspecial < ARRAY_LEN(o->special));
+    o->special[o->nspecial++] = name;
+}
+
+/* Takes optarg for the option @i. -1 to go on, else the exit code. */
+static int take_option(unsigned i, int argc, char **argv, struct options *o)
+{
+    void *field = (char *)o + known[i].at;
+    int64_t ms = REPEAT_MS;
+
+    if (known[i].special)
+        add_special(o, known[i].name);
+    switch (known[i].kind) {
+    case FLAG:
+        *(bool *)field = true;
+        break;
+    case SOCKET:
+        if (!*optarg)
+            return refuse("--socket: the path is empty");
+        *(const char **)field = optarg;
+        break;
+    case TEXT:
+        *(const char **)field = optarg;
+        break;
+    case SECONDS:
+        if (!parse_timeout(optarg, field))
+            return refuse("--%s %s: not a number of seconds above 0, up to %d", known[i].name,
+                          optarg, MAX_TIMEOUT_S);
+        o->timed = o->timed || !known[i].special;
+        break;
+    case WATCHED:
+        if (!parse_timeout(optarg, &ms) || ms > MAX_WATCH_MS)
+            return refuse("--seconds %s: not a number of seconds from 0.001 to %d", optarg,
+                          MAX_WATCH_MS / 1000);
+        *(uint32_t *)field = (uint32_t)ms;
+        break;
+    case AGE:
+        if (!parse_age(optarg, field))
+            return refuse("--since %s: not an age such as 30s, 10m, 2h or 1d", optarg);
+        break;
+    case REPEAT:
+        if (!optarg && optind < argc && strchr("0123456789.", argv[optind][0]) && argv[optind][0])
+            optarg = argv[optind++];
+        if (optarg && (!parse_timeout(optarg, &ms) || ms < REPEAT_MIN_MS))
+            return refuse("--watch %s: not a number of seconds from %g", optarg,
+                          REPEAT_MIN_MS / 1000.0);
+        *(int64_t *)field = ms;
+        break;
+    case VERSION_ASKED:
+        puts("commctl " COMMD_BUILD_VERSION);
+        return EXIT_FINE;
+    }
+    return -1;
 }
 
 int parse_options(int argc, char **argv, struct options *o)
 {
-    enum {
-        O_SOCKET = 256,
-        O_JSON,
-        O_TIMEOUT,
-        O_VERSION,
-        O_FOR,
-        O_WATCH,
-        O_SECONDS,
-        O_FOLLOW,
-        O_SINCE,
-        O_UNDO,
-        O_WAIT,
-        O_REASON
-    };
-    static const struct option longs[] = {{"socket", required_argument, NULL, O_SOCKET},
-                                          {"json", no_argument, NULL, O_JSON},
-                                          {"timeout", required_argument, NULL, O_TIMEOUT},
-                                          {"seconds", required_argument, NULL, O_SECONDS},
-                                          {"version", no_argument, NULL, O_VERSION},
-                                          {"watch", optional_argument, NULL, O_WATCH},
-                                          {"for", required_argument, NULL, O_FOR},
-                                          {"follow", no_argument, NULL, O_FOLLOW},
-                                          {"since", required_argument, NULL, O_SINCE},
-                                          {"undo", no_argument, NULL, O_UNDO},
-                                          {"wait", required_argument, NULL, O_WAIT},
-                                          {"reason", required_argument, NULL, O_REASON},
-                                          {"help", no_argument, NULL, 'h'},
-                                          {NULL, 0, NULL, 0}};
-    int64_t ms;
-    int c, at;
+    struct option longs[ARRAY_LEN(known) + 1] = {0};
+    int c, at, r = -1;
 
-    while ((c = getopt_long(argc, argv, "h", longs, &at)) >= 0) {
-        if (c >= O_FOR)
-            add_special(o, longs[at].name);
-        switch (c) {
-        case O_SOCKET:
-            if (!*optarg)
-                return refuse("--socket: the path is empty");
-            o->ask.socket = optarg;
-            break;
-        case O_JSON:
-            o->show.json = true;
-            break;
-        case O_TIMEOUT:
-            if (!take_timeout("--timeout", &o->ask.timeout_ms))
-                return EXIT_NOT_ASKED;
-            o->timed = true;
-            break;
-        case O_FOR:
-            o->waited = optarg;
-            break;
-        case O_WATCH:
-            if (!optarg && optind < argc && strchr("0123456789.", argv[optind][0]) &&
-                argv[optind][0])
-                optarg = argv[optind++];
-            o->repeat_ms = REPEAT_MS;
-            if (optarg && (!parse_timeout(optarg, &o->repeat_ms) || o->repeat_ms < REPEAT_MIN_MS))
-                return refuse("--watch %s: not a number of seconds from %g", optarg,
-                              REPEAT_MIN_MS / 1000.0);
-            break;
-        case O_FOLLOW:
-            o->follow = true;
-            break;
-        case O_SINCE:
-            if (!parse_age(optarg, &o->since_ms))
-                return refuse("--since %s: not an age such as 30s, 10m, 2h or 1d", optarg);
-            break;
-        case O_UNDO:
-            o->undo = true;
-            break;
-        case O_WAIT:
-            if (!take_timeout("--wait", &o->wait_ms))
-                return EXIT_NOT_ASKED;
-            break;
-        case O_REASON:
-            o->reason = optarg;
-            break;
-        case O_SECONDS:
-            if (!parse_timeout(optarg, &ms) || ms > MAX_WATCH_MS)
-                return refuse("--seconds %s: not a number of seconds from 0.001 to %d", optarg,
-                              MAX_WATCH_MS / 1000);
-            o->watch_ms = (uint32_t)ms;
-            break;
-        case O_VERSION:
-            puts("commctl " COMMD_BUILD_VERSION);
-            return EXIT_FINE;
-        case 'h':
+    for (unsigned i = 0; i < ARRAY_LEN(known); i++)
+        longs[i] = (struct option){known[i].name, known[i].arg, NULL, 0};
+    while (r < 0 && (c = getopt_long(argc, argv, "h", longs, &at)) >= 0) {
+        if (c == 0)
+            r = take_option((unsigned)at, argc, argv, o);
+        else if (c == 'h')
             o->help = true;
-            break;
-        default: /* getopt has said what is wrong */
+        else { /* getopt has said what is wrong */
             fputs("Try: commctl --help\n", stderr);
-            return EXIT_NOT_ASKED;
+            r = EXIT_NOT_ASKED;
         }
     }
-    return -1;
+    return r;
 }

@@ -114,20 +114,28 @@ static int add_columns(const struct show *show, const struct msg_table *table,
     return 0;
 }
 
-const char *time_ago(uint64_t ms, char buf[32])
+const char *utc_text(int64_t seconds, char buf[32])
 {
-    time_t then = time(NULL) - (time_t)((ms + 500) / 1000);
+    time_t then = (time_t)seconds;
     struct tm tm;
 
     buf[0] = 0;
     if (gmtime_r(&then, &tm))
-        strftime(buf, 32, "%Y-%m-%dT%H:%M:%SZ", &tm);
+        strftime(buf, 32, "%Y-%m-%dT%H:%M:%S", &tm);
     return buf;
 }
 
-void print_json(const char *text)
+const char *time_ago(uint64_t ms, char buf[32])
 {
-    putchar('"');
+    char text[32];
+
+    snprintf(buf, 32, "%.30sZ", utc_text((int64_t)time(NULL) - (int64_t)((ms + 500) / 1000), text));
+    return buf;
+}
+
+void print_json(const char *before, const char *text)
+{
+    printf("%s\"", before);
     for (; *text; text++)
         if (*text == '"' || *text == '\\')
             printf("\\%c", *text);

@@ -2,6 +2,7 @@
  * and `ranks`. The verdicts themselves: diagnose.c. */
 #include <stdio.h>
 
+#include "client/ctl/cells.h"
 #include "client/ctl/commctl.h"
 #include "client/ctl/diagnose.h"
 #include "client/ctl/stack.h"
@@ -185,69 +186,45 @@ static void print_finding(const struct show *show, const struct looks *looks,
     print_lines("remedy", f->remedy);
 }
 
+/* clang-format off */
+#define WHY_COLUMNS(C)                                                                             \
+    C(group, "GROUP", text, f->group)                                                              \
+    C(name, "NAME", text, f->name)                                                                 \
+    C(state, "STATE", text, f->state)                                                              \
+    C(verdict, "VERDICT", text, verdict_name(f->verdict))                                          \
+    C(well, "WELL", flag, finding_is_well(f))                                                      \
+    C(rank, "RANK", number, (double)f->rank, "%.0f")                                               \
+    C(node, "NODE", text, finding_node(f))                                                         \
+    C(pid, "PID", number, (double)f->pid, "%.0f")                                                  \
+    C(command, "COMMAND", text, f->command)                                                        \
+    C(waiting_s, "WAITING [s]", number, f->waiting_ms ? (double)f->waiting_ms / 1000 : -1, "%.3f") \
+    C(evidence, "EVIDENCE", text, f->evidence)                                                     \
+    C(remedy, "REMEDY", text, f->remedy)                                                           \
+    C(world_rank, "JOB'S RANK", number, (double)f->world_rank, "%.0f")                             \
+    C(rank_group, "RANK OF", text, f->rank_group)                                                  \
+    C(since, "SINCE", copy, f->waiting_ms ? time_ago(since_ms(f), date) : "")                      \
+    C(ended_at, "ENDED AT", copy, f->ended ? time_ago(1000 * f->ended_s, date) : "")               \
+    C(cause, "CAUSE", number, cause_of(findings, i) + 1, "%.0f")                                   \
+    C(job, "JOB", text, f->job)                                                                    \
+    C(stack, "STACK", text, look ? look->stack : "")                                               \
+    C(output, "OUTPUT", text, look ? look->output : "")                                            \
+    C(tracer, "TRACER", text, look ? look->tracer : "")
+/* clang-format on */
+
 static bool why_json(const struct show *show, const struct looks *looks,
                      const struct finding **findings, unsigned n)
 {
-    struct msg_column columns[] = {
-        {"group", "GROUP", MSG_CELL_STRING},
-        {"name", "NAME", MSG_CELL_STRING},
-        {"state", "STATE", MSG_CELL_STRING},
-        {"verdict", "VERDICT", MSG_CELL_STRING},
-        {"well", "WELL", MSG_CELL_BOOL},
-        {"rank", "RANK", MSG_CELL_NUMBER},
-        {"node", "NODE", MSG_CELL_STRING},
-        {"pid", "PID", MSG_CELL_NUMBER},
-        {"command", "COMMAND", MSG_CELL_STRING},
-        {"waiting_s", "WAITING [s]", MSG_CELL_NUMBER},
-        {"evidence", "EVIDENCE", MSG_CELL_STRING},
-        {"remedy", "REMEDY", MSG_CELL_STRING},
-        {"world_rank", "JOB'S RANK", MSG_CELL_NUMBER},
-        {"rank_group", "RANK OF", MSG_CELL_STRING},
-        {"since", "SINCE", MSG_CELL_STRING},
-        {"ended_at", "ENDED AT", MSG_CELL_STRING},
-        {"cause", "CAUSE", MSG_CELL_NUMBER},
-        {"job", "JOB", MSG_CELL_STRING},
-        {"stack", "STACK", MSG_CELL_STRING},
-        {"output", "OUTPUT", MSG_CELL_STRING},
-        {"tracer", "TRACER", MSG_CELL_STRING},
-    };
-    char date[32];
     struct made made;
-    bool shown = false;
+    char date[32];
 
-    if (!made_begin(&made, "why", columns, ARRAY_LEN(columns), n)) {
-        made_free(&made);
-        return cannot_read(-ENOMEM, NULL);
-    }
+    made_begin(&made, "why", WHY_COLUMNS, n);
     for (unsigned i = 0; i < n; i++) {
         const struct finding *f = findings[i];
         const struct process_look *look = look_of(looks, f);
 
-        made_text(&made, f->group);
-        made_text(&made, f->name);
-        made_text(&made, f->state);
-        made_text(&made, verdict_name(f->verdict));
-        made_text(&made, finding_is_well(f) ? "true" : "false");
-        made_number(&made, (double)f->rank, "%.0f");
-        made_text(&made, finding_node(f));
-        made_number(&made, (double)f->pid, "%.0f");
-        made_text(&made, f->command);
-        made_number(&made, f->waiting_ms ? (double)f->waiting_ms / 1000 : -1, "%.3f");
-        made_text(&made, f->evidence);
-        made_text(&made, f->remedy);
-        made_number(&made, (double)f->world_rank, "%.0f");
-        made_text(&made, f->rank_group);
-        made_copy(&made, f->waiting_ms ? time_ago(since_ms(f), date) : "");
-        made_copy(&made, f->ended ? time_ago(1000 * f->ended_s, date) : "");
-        made_number(&made, cause_of(findings, i) + 1, "%.0f");
-        made_text(&made, f->job);
-        made_text(&made, look ? look->stack : "");
-        made_text(&made, look ? look->output : "");
-        made_text(&made, look ? look->tracer : "");
+        MADE_ADD(WHY_COLUMNS)
     }
-    shown = made_show(show, &made);
-    made_free(&made);
-    return shown;
+    return made_show(show, &made);
 }
 
 /* First what is not well and still there, then what has ended so, then the rest. */
@@ -334,42 +311,35 @@ bool show_why(const struct show *show, const char *group, const struct msg_table
 
 /* ---- ops -------------------------------------------------------------------------------- */
 
+/* clang-format off */
+#define OPS_COLUMNS(C)                                                                             \
+    C(group, "GROUP", text, p->group)                                                              \
+    C(name, "NAME", text, p->name)                                                                 \
+    C(number, "NUMBER", number, p->number ? (double)p->number : -1, "%.0f")                        \
+    C(gpu, "GPU", flag, p->gpu)                                                                    \
+    C(operation, "OPERATION", text, p->operation)                                                  \
+    C(waiting_s, "WAITING [s]", number, (double)p->waiting_ms / 1000, "%.3f")                      \
+    C(ranks, "RANKS", text, p->waiting)                                                            \
+    C(missing, "WAIT FOR", text, p->missing)
+/* clang-format on */
+
 bool show_ops(const struct show *show, const char *group, const struct msg_tables *ranks,
               bool *ret_well)
 {
-    struct msg_column columns[] = {
-        {"group", "GROUP", MSG_CELL_STRING},         {"name", "NAME", MSG_CELL_STRING},
-        {"number", "NUMBER", MSG_CELL_NUMBER},       {"gpu", "GPU", MSG_CELL_BOOL},
-        {"operation", "OPERATION", MSG_CELL_STRING}, {"waiting_s", "WAITING [s]", MSG_CELL_NUMBER},
-        {"ranks", "RANKS", MSG_CELL_STRING},         {"missing", "WAIT FOR", MSG_CELL_STRING},
-    };
-    struct wait_row *pending;
+    _cleanup_(freep) struct wait_row *pending = NULL;
     struct made made;
     const char *key;
     unsigned n;
-    bool ok;
     int r = pending_operations(ranks->tables, &pending, &n, &key);
 
     *ret_well = true;
     if (r)
         return cannot_read(r, key);
-    ok = made_begin(&made, "ops", columns, ARRAY_LEN(columns), n);
-    for (unsigned i = 0; i < n && ok; i++) {
-        const struct wait_row *p = &pending[i];
-
-        made_text(&made, p->group);
-        made_text(&made, p->name);
-        made_number(&made, p->number ? (double)p->number : -1, "%.0f");
-        made_text(&made, p->gpu ? "true" : "false");
-        made_text(&made, p->operation);
-        made_number(&made, (double)p->waiting_ms / 1000, "%.3f");
-        made_text(&made, p->waiting);
-        made_text(&made, p->missing);
+    made_begin(&made, "ops", OPS_COLUMNS, n);
+    for (const struct wait_row *p = pending; p < pending + n; p++) {
+        MADE_ADD(OPS_COLUMNS)
     }
-    ok = ok ? made_show(show, &made) : cannot_read(-ENOMEM, NULL);
-    made_free(&made);
-    free(pending);
-    return ok;
+    return made_show(show, &made);
 }
 
 /* ---- ranks ------------------------------------------------------------------------------ */
@@ -385,27 +355,19 @@ bool show_ranks(const struct show *show, const char *group, const struct msg_tab
     uint32_t from[ARRAY_LEN(keys)];
     const struct msg_table *t = ranks->tables;
     struct made made;
-    bool ok;
 
     *ret_well = true;
     if (show->json)
         return show_tables(show, ranks);
     for (unsigned k = 0; k < ARRAY_LEN(keys); k++) {
-        for (from[k] = 0; from[k] < t->ncolumns; from[k]++)
-            if (!strcmp(t->columns[from[k]].key, keys[k]))
-                break;
+        from[k] = cells_column(t, keys[k]);
         if (from[k] == t->ncolumns)
             return cannot_read(-EPROTO, keys[k]);
         columns[k] = t->columns[from[k]];
     }
-    ok = made_begin(&made, "ranks", columns, ARRAY_LEN(keys), t->nrows);
-    for (uint32_t row = 0; row < t->nrows && ok; row++)
-        for (unsigned k = 0; k < ARRAY_LEN(keys); k++) {
-            const char *cell = t->cells[(size_t)row * t->ncolumns + from[k]];
-
-            made_text(&made, cell ? cell : "");
-        }
-    ok = ok ? made_show(show, &made) : cannot_read(-ENOMEM, NULL);
-    made_free(&made);
-    return ok;
+    made_init(&made, "ranks", columns, ARRAY_LEN(keys), t->nrows);
+    for (uint32_t row = 0; row < t->nrows; row++)
+        for (unsigned k = 0; k < ARRAY_LEN(keys); k++)
+            made_text(&made, cells_at(t, row, from[k]));
+    return made_show(show, &made);
 }

@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "client/ctl/commctl.h"
 #include "client/ctl/timeline.h"
@@ -37,7 +36,7 @@ static void print_names(const struct timeline *tl, unsigned i, const char *comma
     if (node_number(tl, i) == i + 1) {
         printf("%s\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%u,\"args\":{\"name\":", comma,
                i + 1);
-        print_json(rank->node);
+        print_json("", rank->node);
         printf("}}");
         comma = ",";
     }
@@ -46,7 +45,7 @@ static void print_names(const struct timeline *tl, unsigned i, const char *comma
     if (rank->pid)
         snprintf(pid, sizeof(pid), " (pid %" PRId64 ")", rank->pid);
     snprintf(name, sizeof(name), "%s: rank %" PRId64 "%s", rank->name, rank->rank, pid);
-    print_json(name);
+    print_json("", name);
     printf("}}");
 }
 
@@ -60,10 +59,9 @@ static void print_args(const struct timeline *tl, const struct timeline_op *op)
 {
     const struct timeline_rank *rank = &tl->ranks[op->rank];
 
-    printf("\"args\":{\"group\":");
-    print_json(rank->name);
+    print_json("\"args\":{\"group\":", rank->name);
     printf(",\"number\":%u,\"bytes\":%" PRIu64 ",\"dtype\":", op->number, op->bytes);
-    print_json(op->dtype);
+    print_json("", op->dtype);
     if (op->late >= 0) {
         printf(",\"late_us\":");
         print_us(op->late);
@@ -80,7 +78,7 @@ static void print_gpu_event(const struct timeline *tl, const struct timeline_op 
 {
     printf(",\n{\"ph\":\"%c\",\"cat\":\"commd-gpu\",\"id\":\"%u.%u\",\"name\":", phase,
            op->rank + 1, op->number);
-    print_json(op->collective);
+    print_json("", op->collective);
     printf(",\"pid\":%u,\"tid\":%u,\"ts\":", node_number(tl, op->rank), op->rank + 1);
     print_us(at);
     putchar(',');
@@ -98,7 +96,7 @@ static void print_op(const struct timeline *tl, const struct timeline_op *op, in
         return;
     }
     printf(",\n{\"ph\":\"%s\",\"cat\":\"commd\",\"name\":", op->ended ? "X" : "B");
-    print_json(op->collective);
+    print_json("", op->collective);
     printf(",\"pid\":%u,\"tid\":%u,\"ts\":", node_number(tl, op->rank), op->rank + 1);
     print_us(op->begun - zero);
     if (op->ended) {
@@ -130,9 +128,8 @@ static void print_clocks(const struct timeline *tl)
         if (!rank->to_wall || (i > rank->in_group && !strcmp(rank->node, tl->ranks[i - 1].node)))
             continue;
         printf("%s{\"group\":", comma);
-        print_json(rank->name);
-        printf(",\"node\":");
-        print_json(rank->node);
+        print_json("", rank->name);
+        print_json(",\"node\":", rank->node);
         if (rank->uncertainty < 0) {
             printf(",\"by\":\"time of day\"}");
         } else {
@@ -148,14 +145,10 @@ static void print_clocks(const struct timeline *tl)
 static void print_trace(const struct timeline *tl)
 {
     int64_t zero = first_begun(tl);
-    time_t seconds = (time_t)(zero / 1000000000);
-    char date[32] = "";
-    struct tm tm;
+    char date[32];
 
-    if (gmtime_r(&seconds, &tm))
-        strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &tm);
-    printf("{\"displayTimeUnit\":\"ns\",\"otherData\":{\"begin\":\"%s.%09dZ\",", date,
-           (int)(zero % 1000000000));
+    printf("{\"displayTimeUnit\":\"ns\",\"otherData\":{\"begin\":\"%s.%09dZ\",",
+           utc_text(zero / 1000000000, date), (int)(zero % 1000000000));
     print_clocks(tl);
     printf("},\"traceEvents\":[");
     for (unsigned i = 0; i < tl->nranks; i++)
@@ -180,59 +173,40 @@ bool show_trace(const struct show *show, const char *group, const struct msg_tab
 
 /* ---- top -------------------------------------------------------------------------------- */
 
-static void top_row(struct made *made, const struct timeline_rank *rank)
-{
-    double per_s = rank->watched_ms ? (double)rank->done * 1000 / (double)rank->watched_ms : 0;
-    double bytes = rank->watched_ms ? (double)rank->gave * 1000 / (double)rank->watched_ms : 0;
-
-    made_text(made, rank->name);
-    made_number(made, (double)rank->rank, "%.0f");
-    made_text(made, rank->node);
-    made_number(made, rank->pid ? (double)rank->pid : -1, "%.0f");
-    made_number(made, per_s, "%.1f");
-    made_number(made, bytes, "%.0f");
-    made_number(made, (double)rank->busy_pct, "%.0f");
-    made_number(made, timeline_waiting_pct(rank), "%.0f");
-    made_number(made, rank->compared ? (double)rank->took_ns / 1000 : -1, "%.1f");
-    made_number(made, rank->compared ? (double)rank->late_ns / 1000 : -1, "%.1f");
-    made_text(made, rank->command);
-}
+/* clang-format off */
+#define TOP_COLUMNS(C)                                                                             \
+    C(name, "NAME", text, rank->name)                                                              \
+    C(rank, "RANK", number, (double)rank->rank, "%.0f")                                            \
+    C(node, "NODE", text, rank->node)                                                              \
+    C(pid, "PID", number, rank->pid ? (double)rank->pid : -1, "%.0f")                              \
+    C(ops_per_s, "OPS [/s]", number, (double)rank->done * per_s, "%.1f")                           \
+    C(bytes_per_s, "GIVES [bytes/s]", number, (double)rank->gave * per_s, "%.0f")                  \
+    C(busy_pct, "IN OPS [%]", number, (double)rank->busy_pct, "%.0f")                              \
+    C(waiting_pct, "WAITING [%]", number, timeline_waiting_pct(rank), "%.0f")                      \
+    C(took_us, "TOOK [us]", number, rank->compared ? (double)rank->took_ns / 1000 : -1, "%.1f")    \
+    C(late_us, "LATE [us]", number, rank->compared ? (double)rank->late_ns / 1000 : -1, "%.1f")    \
+    C(command, "COMMAND", text, rank->command)
+/* clang-format on */
 
 bool show_top(const struct show *show, const char *group, const struct msg_tables *answer,
               bool *ret_well)
 {
-    struct msg_column columns[] = {
-        {"name", "NAME", MSG_CELL_STRING},
-        {"rank", "RANK", MSG_CELL_NUMBER},
-        {"node", "NODE", MSG_CELL_STRING},
-        {"pid", "PID", MSG_CELL_NUMBER},
-        {"ops_per_s", "OPS [/s]", MSG_CELL_NUMBER},
-        {"bytes_per_s", "GIVES [bytes/s]", MSG_CELL_NUMBER},
-        {"busy_pct", "IN OPS [%]", MSG_CELL_NUMBER},
-        {"waiting_pct", "WAITING [%]", MSG_CELL_NUMBER},
-        {"took_us", "TOOK [us]", MSG_CELL_NUMBER},
-        {"late_us", "LATE [us]", MSG_CELL_NUMBER},
-        {"command", "COMMAND", MSG_CELL_STRING},
-    };
     struct timeline tl;
     struct made made;
-    bool ok;
+    bool shown;
 
     if (!make_timeline(answer, &tl))
         return false;
     *ret_well = true;
-    ok = made_begin(&made, "top", columns, ARRAY_LEN(columns), tl.nranks);
-    made.table.nrows = 0;
-    for (unsigned i = 0; i < tl.nranks && ok; i++) {
-        if (tl.ranks[i].ended)
-            continue;
-        made.table.nrows++;
-        top_row(&made, &tl.ranks[i]);
+    made_begin(&made, "top", TOP_COLUMNS, tl.nranks);
+    for (const struct timeline_rank *rank = tl.ranks; rank < tl.ranks + tl.nranks; rank++) {
+        double per_s = rank->watched_ms ? 1000 / (double)rank->watched_ms : 0;
+
+        if (!rank->ended) {
+            MADE_ADD(TOP_COLUMNS)
+        }
     }
-    if (!ok)
-        cannot_read(-ENOMEM, NULL);
-    ok = ok && made_show(show, &made);
-    made_free(&made);
+    shown = made_show(show, &made);
     timeline_free(&tl);
-    return ok;
+    return shown;
 }

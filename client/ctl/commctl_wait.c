@@ -13,6 +13,7 @@
 #include "client/ctl/commctl.h"
 #include "client/ctl/words.h"
 #include "shm/proto/codec.h"
+#include "shm/util/wait.h"
 
 enum { LOOK_MS = 200, ASK_MS = 5000, ASK_LEAST_MS = 2000, MISSING_MAX = 1024 };
 
@@ -23,18 +24,9 @@ static void on_wait_signal(int signo)
     interrupted = signo;
 }
 
-static int64_t wait_now_ms(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-}
-
 /* ---- one look ---------------------------------------------------------------------------- */
 
-static void add(char missing[MISSING_MAX], const char *format, ...) _printf_(2, 3);
-static void add(char missing[MISSING_MAX], const char *format, ...)
+static _printf_(2, 3) void add(char missing[MISSING_MAX], const char *format, ...)
 {
     size_t used = strlen(missing);
     va_list ap;
@@ -155,7 +147,7 @@ static int wait_look(struct options *o, const struct wait *wait, char missing[MI
 static int wait_told(struct options *o, const struct wait *wait, int64_t limit_ms, bool tell,
                      char ret_missing[MISSING_MAX])
 {
-    int64_t end = limit_ms < 0 ? INT64_MAX : wait_now_ms() + limit_ms;
+    int64_t end = limit_ms < 0 ? INT64_MAX : (int64_t)now_ms() + limit_ms;
     struct sigaction action = {.sa_handler = on_wait_signal};
     char said[MISSING_MAX] = "", *missing = ret_missing;
 
@@ -163,12 +155,12 @@ static int wait_told(struct options *o, const struct wait *wait, int64_t limit_m
     sigaction(SIGINT, &action, NULL); /* without SA_RESTART: it ends a sleep */
     sigaction(SIGTERM, &action, NULL);
     for (;;) {
-        int64_t left = end - wait_now_ms();
+        int64_t left = end - (int64_t)now_ms();
         int r;
 
         o->ask.timeout_ms = MAX(MIN(left, (int64_t)ASK_MS), (int64_t)ASK_LEAST_MS);
         r = wait_look(o, wait, missing);
-        left = end - wait_now_ms();
+        left = end - (int64_t)now_ms();
         if (interrupted) {
             complain("interrupted: %s", missing[0] ? missing : "it is not known how it is");
             return 128 + interrupted;
@@ -222,24 +214,20 @@ static bool parse_wait(const char *text, struct wait *ret)
     return !strncmp(text, "group=", 6) && text[6] && strlen(text + 6) < MSG_GROUP_MAX;
 }
 
+/* clang-format off */
+#define WAIT_COLUMNS(C)                                                                            \
+    C(for, "for", text, what)                                                                      \
+    C(reached, "reached", flag, code == EXIT_FINE)                                                 \
+    C(missing, "missing", text, missing)
+/* clang-format on */
+
 static int show_wait(const struct options *o, const char *what, int code, const char *missing)
 {
-    struct msg_column columns[] = {{"for", "for", MSG_CELL_STRING},
-                                   {"reached", "reached", MSG_CELL_BOOL},
-                                   {"missing", "missing", MSG_CELL_STRING}};
     struct made made;
-    bool shown = false;
 
-    if (made_begin(&made, "wait", columns, ARRAY_LEN(columns), 1)) {
-        made_text(&made, what);
-        made_text(&made, code == EXIT_FINE ? "true" : "false");
-        made_text(&made, missing);
-        shown = made_show(&o->show, &made);
-    } else {
-        complain("no memory to show it");
-    }
-    made_free(&made);
-    return shown ? code : EXIT_NOT_ASKED;
+    made_begin(&made, "wait", WAIT_COLUMNS, 1);
+    MADE_ADD(WAIT_COLUMNS)
+    return made_show(&o->show, &made) ? code : EXIT_NOT_ASKED;
 }
 
 int verb_wait(struct options *o, char **args, int n)

@@ -100,25 +100,19 @@ static void draw(const char *head, const char *why, const char *text)
 }
 
 /* What @once prints, in memory. */
-static int capture(const struct options *o, watch_fn *once, const void *arg, char **ret_text,
-                   bool *ret_gone)
+static int capture(struct options *turn, watch_fn *once, const void *arg, char **ret_text)
 {
-    struct options turn = *o;
     FILE *terminal = stdout;
     size_t len;
-    int r;
+    int r = EXIT_NOT_ASKED;
 
     fflush(stdout);
     stdout = open_memstream(ret_text, &len);
-    if (!stdout) {
-        stdout = terminal;
-        *ret_text = NULL;
-        return EXIT_NOT_ASKED;
+    if (stdout) {
+        r = once(arg, turn);
+        fclose(stdout);
     }
-    r = once(arg, &turn);
-    fclose(stdout);
     stdout = terminal;
-    *ret_gone = turn.ask.gone;
     return r;
 }
 
@@ -129,66 +123,43 @@ static void pause_for(int64_t ms)
     nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
 }
 
-/* An exit code, when it cannot go on. */
-static int watch_terminal(const struct options *o, watch_fn *once, const void *arg,
-                          const char *words)
-{
-    char why[1024], head[512], now[32];
-    bool seen = false, gone = false;
-
-    catch_signals();
-    put_all(ENTER);
-    for (;;) {
-        _cleanup_(freep) char *text = NULL;
-        int r;
-
-        complain_to(why, sizeof(why));
-        r = capture(o, once, arg, &text, &gone);
-        complain_to(NULL, 0);
-        if (r == EXIT_NOT_ASKED && !(seen && gone)) {
-            put_all(LEAVE);
-            complain("%s", why);
-            return r;
-        }
-        seen = true;
-        snprintf(head, sizeof(head), "%s  every %g s: commctl %s", time_ago(0, now),
-                 (double)o->repeat_ms / 1000, words);
-        draw(head, why, text ? text : "");
-        pause_for(o->repeat_ms);
-    }
-}
-
-static int watch_pipe(const struct options *o, watch_fn *once, const void *arg)
-{
-    bool seen = false, away = false;
-    char why[1024], now[32];
-
-    for (;;) {
-        struct options turn = *o;
-        int r;
-
-        if (!o->show.json && !away)
-            printf("%s%s\n", seen ? "\n" : "", time_ago(0, now));
-        complain_to(why, sizeof(why));
-        r = once(arg, &turn);
-        complain_to(NULL, 0);
-        if (r == EXIT_NOT_ASKED && !(seen && turn.ask.gone)) {
-            complain("%s", why);
-            return r;
-        }
-        if (*why && !(away && r == EXIT_NOT_ASKED))
-            complain("%s", why);
-        away = r == EXIT_NOT_ASKED;
-        seen = true;
-        if (!flush_stdout())
-            return EXIT_NOT_ASKED;
-        pause_for(o->repeat_ms);
-    }
-}
-
 int watch(const struct options *o, watch_fn *once, const void *arg, const char *words)
 {
-    if (!o->show.json && isatty(STDOUT_FILENO))
-        return watch_terminal(o, once, arg, words);
-    return watch_pipe(o, once, arg);
+    bool terminal = !o->show.json && isatty(STDOUT_FILENO), seen = false, away = false;
+    char why[1024], head[512], now[32];
+
+    if (terminal) {
+        catch_signals();
+        put_all(ENTER);
+    }
+    for (;; pause_for(o->repeat_ms)) {
+        _cleanup_(freep) char *text = NULL;
+        struct options turn = *o;
+        bool missed;
+        int r;
+
+        if (!terminal && !o->show.json && !away)
+            printf("%s%s\n", seen ? "\n" : "", time_ago(0, now));
+        complain_to(why, sizeof(why));
+        r = terminal ? capture(&turn, once, arg, &text) : once(arg, &turn);
+        complain_to(NULL, 0);
+        missed = r == EXIT_NOT_ASKED;
+        if (missed && !(seen && turn.ask.gone)) {
+            if (terminal)
+                put_all(LEAVE);
+            complain("%s", why);
+            return r;
+        }
+        if (terminal) {
+            snprintf(head, sizeof(head), "%s  every %g s: commctl %s", time_ago(0, now),
+                     (double)o->repeat_ms / 1000, words);
+            draw(head, why, text ? text : "");
+        } else if (*why && !(away && missed)) {
+            complain("%s", why);
+        }
+        away = missed;
+        seen = true;
+        if (!terminal && !flush_stdout())
+            return EXIT_NOT_ASKED;
+    }
 }

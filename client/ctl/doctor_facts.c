@@ -2,7 +2,6 @@
  * connections to commds of nodes that are not up, which are closed at once. (One that is up is
  * reached by the link to it, and would log a stranger.) What cannot be read is not known; nothing
  * is changed. */
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/ip.h>
@@ -12,21 +11,13 @@
 #include <sys/socket.h>
 #include <sys/timex.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "client/ctl/doctor.h"
+#include "client/ctl/stack.h"
 #include "client/ctl/words.h"
+#include "shm/util/wait.h"
 
 /* ---- files -------------------------------------------------------------------------------- */
-
-static bool read_text(const char *path, char *buf, size_t size)
-{
-    _cleanup_(close_fdp) int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, buf, size - 1);
-
-    buf[MAX(n, (ssize_t)0)] = '\0';
-    return n > 0;
-}
 
 /* The number behind @word in @path; behind nothing, if @word is "". */
 static int64_t number_in(const char *path, const char *word)
@@ -241,18 +232,10 @@ static void end_connect(struct doctor_node *node, int fd, bool ready)
     close(fd);
 }
 
-static int64_t doctor_clock_ms(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-}
-
 void doctor_look_at_nodes(struct doctor_facts *facts, unsigned ms)
 {
     _cleanup_(freep) struct pollfd *fds = calloc(facts->nnodes + 1, sizeof(*fds));
-    int64_t until = doctor_clock_ms() + ms;
+    int64_t until = (int64_t)now_ms() + ms;
     unsigned left = 0;
 
     for (unsigned i = 0; i < facts->nnodes; i++) {
@@ -270,8 +253,8 @@ void doctor_look_at_nodes(struct doctor_facts *facts, unsigned ms)
             fds[i].fd = begin_connect(&facts->nodes[i], SOCK_STREAM);
         left += fds[i].fd >= 0;
     }
-    while (left && doctor_clock_ms() < until) {
-        if (poll(fds, facts->nnodes, (int)(until - doctor_clock_ms())) <= 0)
+    while (left && (int64_t)now_ms() < until) {
+        if (poll(fds, facts->nnodes, (int)(until - (int64_t)now_ms())) <= 0)
             continue;
         for (unsigned i = 0; i < facts->nnodes; i++)
             if (fds[i].fd >= 0 && fds[i].revents) {

@@ -11,42 +11,40 @@
 #include "client/ctl/stack.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "shm/util/base.h"
+#include "shm/util/wait.h"
 
 enum { FRAMES_MOST = 12, ANSWER_MS = 2000, ANSWER_MOST = 16384, CANNOT_EXEC = 127 };
+
+bool read_text(const char *path, char *buf, size_t size)
+{
+    _cleanup_(close_fdp) int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, buf, size - 1);
+
+    buf[MAX(n, (ssize_t)0)] = 0;
+    return n > 0;
+}
 
 /* The line "@key:\t..." of /proc/@pid/status, without the key; "": there is none. */
 static void status_line(uint32_t pid, const char *key, char *buf, size_t size)
 {
-    size_t len = strlen(key);
-    char path[64], line[512];
-    FILE *file;
+    char path[64], text[4096], mark[32], *line;
 
     buf[0] = 0;
     snprintf(path, sizeof(path), "/proc/%u/status", pid);
-    file = fopen(path, "re");
-    if (!file)
+    snprintf(mark, sizeof(mark), "\n%s:\t", key);
+    text[0] = '\n'; /* as ahead of each line but the first */
+    if (!read_text(path, text + 1, sizeof(text) - 1) || !(line = strstr(text, mark)))
         return;
-    while (fgets(line, sizeof(line), file))
-        if (!strncmp(line, key, len) && line[len] == ':') {
-            line[strcspn(line, "\n")] = 0;
-            snprintf(buf, size, "%s", line + len + 1 + strspn(line + len + 1, " \t"));
-            break;
-        }
-    fclose(file);
+    line += strlen(mark);
+    snprintf(buf, size, "%.*s", (int)strcspn(line, "\n"), line);
 }
 
 bool stack_same_pids(uint32_t commd_pid)
@@ -113,19 +111,13 @@ static void beside_python(uint32_t pid, char *buf, size_t size)
 {
     char path[64], program[PATH_MAX], *slash;
     struct stat st;
-    ssize_t n;
-    int fd;
 
     buf[0] = 0;
     snprintf(path, sizeof(path), "/proc/%u", pid);
     if (!geteuid() || stat(path, &st) || st.st_uid != geteuid())
         return;
     snprintf(path, sizeof(path), "/proc/%u/cmdline", pid);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    n = fd < 0 ? -1 : read(fd, program, sizeof(program) - 1);
-    if (fd >= 0)
-        close(fd);
-    program[MAX(n, (ssize_t)0)] = 0;
+    (void)read_text(path, program, sizeof(program));
     slash = strrchr(program, '/');
     if (program[0] == '/' && slash)
         snprintf(buf, size, "%.*s/py-spy", (int)(slash - program), program);
@@ -150,24 +142,16 @@ _Noreturn static void be_py_spy(uint32_t pid, int out)
     _exit(CANNOT_EXEC);
 }
 
-static int64_t clock_now_ms(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-}
-
 /* Until it is at its end, or @buf is full; false: not in time. */
 static bool read_answer(int fd, char *buf, size_t size)
 {
-    int64_t end = clock_now_ms() + ANSWER_MS;
+    int64_t end = (int64_t)now_ms() + ANSWER_MS;
     size_t used = 0;
     ssize_t n = 1;
 
     while (n && used + 1 < size) {
         struct pollfd ready = {.fd = fd, .events = POLLIN};
-        int64_t left = end - clock_now_ms();
+        int64_t left = end - (int64_t)now_ms();
 
         if (left <= 0 || (poll(&ready, 1, (int)left) < 0 && errno != EINTR))
             break;

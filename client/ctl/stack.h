@@ -3,8 +3,7 @@
 #ifndef COMMCTL_STACK_H
 #define COMMCTL_STACK_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "shm/util/base.h"
 
 enum { STACK_TEXT = 2048 };
 
@@ -15,6 +14,9 @@ struct process_look {
     char no_stack[160];     /* why there is none */
 };
 
+/* The beginning of a file, such as one of /proc, as a string. False: it is empty, or cannot be
+ * read. */
+bool read_text(const char *path, char *buf, size_t size);
 /* Does commd, whose pid is @commd_pid here, mean by a pid what we do? Not from another pid
  * namespace. */
 bool stack_same_pids(uint32_t commd_pid);

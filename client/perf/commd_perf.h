@@ -30,19 +30,20 @@ struct perf {
     int coll, dtype, redop; /* enum commd_*; coll also PERF_* */
     int root;
     size_t min_bytes, max_bytes;
-    size_t factor, step;   /* one of them is 0 */
+    size_t step;           /* from size to size; 0: a factor */
+    int factor;            /* 0: a step */
     int iterations;        /* 0: chosen by size */
     int limit_ms;          /* fewer iterations if that is over; 0: none */
     int warmup, warmup_ms; /* iterations, and how long at least */
     int average;           /* PERF_RANK0 to PERF_MAX */
-    bool check;
-    bool async;      /* start and wait; then once more with computing between the two */
-    bool registered; /* buffers from commd_alloc() */
-    bool on_gpu;     /* buffers on a GPU */
-    int queue;       /* on a GPU: operations that are enqueued before they are waited for */
-    int groups;      /* at once, each with an operation of its own */
-    bool cyclic;     /* rank r on node r mod nodes, else node by node */
-    int per_node;    /* ranks to launch on each socket */
+    int check;             /* 0: no */
+    bool async;            /* start and wait; then once more with computing between the two */
+    bool registered;       /* buffers from commd_alloc() */
+    bool on_gpu;           /* buffers on a GPU */
+    int queue;             /* on a GPU: operations that are enqueued before they are waited for */
+    int groups;            /* at once, each with an operation of its own */
+    bool cyclic;           /* rank r on node r mod nodes, else node by node */
+    int per_node;          /* ranks to launch on each socket */
     int nnodes;
     const char *sockets[PERF_MAX_NODES]; /* NULL: the default */
     const char *json;                    /* NULL: none */

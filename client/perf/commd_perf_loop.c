@@ -58,7 +58,7 @@ static size_t next_size(const struct perf *perf, size_t bytes)
     size_t next;
 
     assert(!perf->factor != !perf->step);
-    if (perf->factor ? mul_overflows(bytes, perf->factor, &next)
+    if (perf->factor ? mul_overflows(bytes, (size_t)perf->factor, &next)
                      : add_overflows(bytes, perf->step, &next))
         return 0;
     return next > perf->max_bytes ? 0 : next;

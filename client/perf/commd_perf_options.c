@@ -81,19 +81,6 @@ static int parse_name(const char *(*own)(unsigned), unsigned n_own, const struct
     return PERF_USAGE;
 }
 
-static int parse_int(const char *option, const char *text, int least, int *ret_value)
-{
-    char *end;
-    long v;
-
-    errno = 0;
-    v = strtol(text, &end, 10);
-    if (end == text || *end || errno || v < least || v > INT_MAX)
-        return wrong_usage("%s %s: not a number of at least %d", option, text, least);
-    *ret_value = (int)v;
-    return 0;
-}
-
 static int parse_coll(const char *text, int *ret_coll)
 {
     if (!perf_coll_find(text, ret_coll))
@@ -105,7 +92,7 @@ static int parse_coll(const char *text, int *ret_coll)
 }
 
 /* "8", "64K", "2M", "1G"; a trailing B or iB is fine. */
-static int parse_bytes(char option, const char *text, size_t *ret_bytes)
+static int parse_bytes(const char *option, const char *text, size_t *ret_bytes)
 {
     static const char suffixes[] = "KMG";
     unsigned long long v;
@@ -116,7 +103,7 @@ static int parse_bytes(char option, const char *text, size_t *ret_bytes)
     errno = 0;
     v = strtoull(text, &end, 10);
     if (end == text || errno || text[0] == '-' || v == 0)
-        return wrong_usage("-%c %s: not a size above 0, like 8, 64K, 2M, 1G", option, text);
+        return wrong_usage("--%s %s: not a size above 0, like 8, 64K, 2M, 1G", option, text);
     at = *end ? strchr(suffixes, *end & ~0x20) : NULL;
     if (at && *at) {
         shift = 10 * (int)(at - suffixes + 1);
@@ -127,7 +114,7 @@ static int parse_bytes(char option, const char *text, size_t *ret_bytes)
     if (*end == 'B')
         end++;
     if (*end || v > (SIZE_MAX >> 1) >> shift)
-        return wrong_usage("-%c %s: not a size above 0, like 8, 64K, 2M, 1G", option, text);
+        return wrong_usage("--%s %s: not a size above 0, like 8, 64K, 2M, 1G", option, text);
     *ret_bytes = (size_t)v << shift;
     return 0;
 }
@@ -144,51 +131,6 @@ static int parse_nodes(char *text, struct perf *p)
         p->sockets[p->nnodes++] = s;
     }
     return p->nnodes ? 0 : wrong_usage("--nodes: no socket given");
-}
-
-static void print_options(void)
-{
-    puts("Usage: commd-perf COLLECTIVE [OPTIONS]\n"
-         "Measures and checks a collective; COLLECTIVE is one of:");
-    perf_coll_names(stdout);
-    puts("\n\n"
-         "  -b, --minbytes MIN    smallest size in bytes, with K, M, G (default 8)\n"
-         "  -e, --maxbytes MAX    largest size (default 64M)\n"
-         "  -f, --stepfactor F    from size to size (default 2)\n"
-         "  -i, --stepbytes STEP  instead of a factor: bytes from size to size\n"
-         "  -n, --iters N         iterations per size (default 2000 below 64K, 50 to 8M, 12 "
-         "above)\n"
-         "  -w, --warmup_iters N  iterations before those (default 3)\n"
-         "  --warmup-time MS      more of those until so many milliseconds are over (default 0)\n"
-         "  --time-limit MS       fewer iterations of a size if they take longer (default 0: no "
-         "limit)");
-    fputs("  -d, --datatype TYPE  ", stdout);
-    for (unsigned i = 0; i < DTYPE_COUNT; i++)
-        printf(" %s", dtype_name(i));
-    fputs("\n                        (default f32)\n  -o, --op OP          ", stdout);
-    for (unsigned i = 0; i < REDOP_COUNT; i++)
-        printf(" %s", redop_name(i));
-    puts(" (default sum)\n"
-         "  -r, --root ROOT       rank that broadcasts, gathers, ... (default 0)\n"
-         "  -c, --check 0|1       check every result (default 1)\n"
-         "  -a, --average HOW     what an iteration took over the ranks: avg (default), rank0, "
-         "min, max\n"
-         "  --async               start, compute for as long, wait: how much was hidden?\n"
-         "  --registered          in memory of commd_alloc(), where large operations need no "
-         "copies\n"
-         "  --device cpu|cuda     where the buffers are (default cpu)\n"
-         "  --queue N             on a GPU: wait after so many operations (default 1; more: -c 0)\n"
-         "  --groups N            in so many groups at once (default 1)\n"
-         "  --ranks R             processes to start on each node (default 2)\n"
-         "  --nodes S,S           sockets of the nodes (default: the one of this node)\n"
-         "  --placement HOW       block: ranks node by node (default); cyclic: one by one\n"
-         "  --name NAME           of the group, when several runs are started by one launcher\n"
-         "  --json FILE           write the result there as well\n"
-         "  --turns DIR           measure what rank R is told through DIR/R: see the man page\n"
-         "  --version, --help\n\n"
-         "Under torchrun, srun or mpirun: one rank of theirs, unless --ranks or --nodes is "
-         "given.\n"
-         "Exit codes: 0 fine, 1 failed or wrong results, 64 usage, 130 interrupted.");
 }
 
 /* ---- the environment --------------------------------------------------------------------- */
@@ -252,17 +194,179 @@ static void name_group(struct perf *p)
              (unsigned long long)ts.tv_sec * 1000000000 + (unsigned long long)ts.tv_nsec);
 }
 
-/* ---- all together ------------------------------------------------------------------------ */
+/* ---- options ----------------------------------------------------------------------------- */
 
-struct given {
-    bool max, factor, ranks, nodes;
+enum kind {
+    BYTES,
+    NUMBER,
+    FLAG,
+    TEXT,
+    EITHER,
+    DTYPE,
+    REDOP,
+    AVERAGE,
+    NODES,
+    NAME,
+    VERSION_ASKED,
+    HELP
 };
 
-static int perf_check_options(struct perf *p, const struct given *given)
+/* clang-format off */
+static const struct known {
+    const char *name, *arg; /* arg NULL: it takes none */
+    char letter;            /* 0: none */
+    enum kind kind;
+    const char *help;
+    size_t at;              /* in struct perf */
+    int least, most;        /* of a number; most 0: any */
+    const char *no, *yes;   /* of EITHER */
+} known[] = {
+#define AT(field_) .at = offsetof(struct perf, field_)
+    {"minbytes", "MIN", 'b', BYTES, "smallest size in bytes, with K, M, G (default 8)",
+     AT(min_bytes)},
+    {"maxbytes", "MAX", 'e', BYTES, "largest size (default 64M)", AT(max_bytes)},
+    {"stepfactor", "F", 'f', NUMBER, "from size to size (default 2)", AT(factor), 2},
+    {"stepbytes", "STEP", 'i', BYTES, "instead of a factor: bytes from size to size", AT(step)},
+    {"iters", "N", 'n', NUMBER,
+     "iterations per size (default 2000 below 64K, 50 to 8M, 12 above)", AT(iterations), 1},
+    {"warmup_iters", "N", 'w', NUMBER, "iterations before those (default 3)", AT(warmup)},
+    {"warmup-time", "MS", 0, NUMBER,
+     "more of those until so many milliseconds are over (default 0)", AT(warmup_ms)},
+    {"time-limit", "MS", 0, NUMBER,
+     "fewer iterations of a size if they take longer (default 0: no limit)", AT(limit_ms)},
+    {"datatype", "TYPE", 'd', DTYPE, "(default f32)", AT(dtype)},
+    {"op", "OP", 'o', REDOP, "(default sum)", AT(redop)},
+    {"root", "ROOT", 'r', NUMBER, "rank that broadcasts, gathers, ... (default 0)", AT(root)},
+    {"check", "0|1", 'c', NUMBER, "check every result (default 1)", AT(check)},
+    {"average", "HOW", 'a', AVERAGE,
+     "what an iteration took over the ranks: avg (default), rank0, min, max", AT(average)},
+    {"async", NULL, 0, FLAG, "start, compute for as long, wait: how much was hidden?", AT(async)},
+    {"registered", NULL, 0, FLAG,
+     "in memory of commd_alloc(), where large operations need no copies", AT(registered)},
+    {"device", "cpu|cuda", 0, EITHER, "where the buffers are (default cpu)", AT(on_gpu),
+     .no = "cpu", .yes = "cuda"},
+    {"queue", "N", 0, NUMBER,
+     "on a GPU: wait after so many operations (default 1; more: -c 0)", AT(queue), 1},
+    {"groups", "N", 0, NUMBER, "in so many groups at once (default 1)", AT(groups), 1,
+     PERF_MAX_GROUPS},
+    {"ranks", "R", 0, NUMBER, "processes to start on each node (default 2)", AT(per_node), 1},
+    {"nodes", "S,S", 0, NODES, "sockets of the nodes (default: the one of this node)",
+     .at = 0},
+    {"placement", "HOW", 0, EITHER,
+     "block: ranks node by node (default); cyclic: one by one", AT(cyclic),
+     .no = "block", .yes = "cyclic"},
+    {"name", "NAME", 0, NAME, "of the group, when several runs are started by one launcher",
+     AT(group)},
+    {"json", "FILE", 0, TEXT, "write the result there as well", AT(json)},
+    {"turns", "DIR", 0, TEXT, "measure what rank R is told through DIR/R: see the man page",
+     AT(turns)},
+    {"version", NULL, 0, VERSION_ASKED, "print the version", .at = 0},
+    {"help", NULL, 'h', HELP, "print this text", .at = 0},
+};
+/* clang-format on */
+
+static void print_names(const char *(*name)(unsigned), unsigned n)
 {
-    if (p->min_bytes > p->max_bytes && given->max)
+    for (unsigned i = 0; i < n; i++)
+        printf("%s ", name(i));
+}
+
+static void print_options(void)
+{
+    puts("Usage: commd-perf COLLECTIVE [OPTIONS]\n"
+         "Measures and checks a collective; COLLECTIVE is one of:");
+    perf_coll_names(stdout);
+    puts("\n");
+    for (const struct known *o = known; o < known + ARRAY_LEN(known); o++) {
+        char left[40] = "";
+
+        if (o->letter)
+            snprintf(left, sizeof(left), "-%c, ", o->letter);
+        snprintf(left + strlen(left), sizeof(left) - strlen(left), "--%s %s", o->name,
+                 o->arg ? o->arg : "");
+        printf("  %-21s ", left);
+        if (o->kind == DTYPE)
+            print_names(dtype_name, DTYPE_COUNT);
+        if (o->kind == REDOP)
+            print_names(redop_name, REDOP_COUNT);
+        puts(o->help);
+    }
+    puts("\nUnder torchrun, srun or mpirun: one rank of theirs, unless --ranks or --nodes is "
+         "given.\n"
+         "Exit codes: 0 fine, 1 failed or wrong results, 64 usage, 130 interrupted.");
+}
+
+static int take_number(const struct known *o, int *ret_value)
+{
+    char *end;
+    long v;
+
+    errno = 0;
+    v = strtol(optarg, &end, 10);
+    if (end == optarg || *end || errno || v < o->least || v > INT_MAX)
+        return wrong_usage("--%s %s: not a number of at least %d", o->name, optarg, o->least);
+    if (o->most && v > o->most)
+        return wrong_usage("--%s %ld: at most %d", o->name, v, o->most);
+    *ret_value = (int)v;
+    return 0;
+}
+
+/* Returns 0, or an exit code above. */
+static int take_perf_option(const struct known *o, struct perf *p)
+{
+    void *field = (char *)p + o->at;
+
+    switch (o->kind) {
+    case BYTES:
+        return parse_bytes(o->name, optarg, field);
+    case NUMBER:
+        return take_number(o, field);
+    case FLAG:
+        *(bool *)field = true;
+        return 0;
+    case TEXT:
+        *(const char **)field = optarg;
+        return 0;
+    case EITHER:
+        *(bool *)field = !strcmp(optarg, o->yes);
+        return *(bool *)field || !strcmp(optarg, o->no)
+                   ? 0
+                   : wrong_usage("--%s %s: %s or %s", o->name, optarg, o->no, o->yes);
+    case DTYPE:
+        return parse_name(dtype_name, DTYPE_COUNT, dtype_aliases, ARRAY_LEN(dtype_aliases),
+                          "data type", optarg, field);
+    case REDOP:
+        return parse_name(redop_name, REDOP_COUNT, NULL, 0, "operator", optarg, field);
+    case AVERAGE:
+        return parse_name(NULL, 0, averages, ARRAY_LEN(averages), "average", optarg, field);
+    case NODES:
+        return parse_nodes(optarg, p);
+    case NAME:
+        if (!*optarg || strlen(optarg) >= sizeof(p->group))
+            return wrong_usage("--name: 1 to %zu bytes", sizeof(p->group) - 1);
+        strcpy(p->group, optarg);
+        return 0;
+    case VERSION_ASKED:
+    case HELP:
+        break;
+    }
+    return 0;
+}
+
+static bool was_given(const bool given[ARRAY_LEN(known)], const char *name)
+{
+    unsigned i = 0;
+
+    while (strcmp(known[i].name, name))
+        i++;
+    return given[i];
+}
+
+static int perf_check_options(struct perf *p, const bool given[ARRAY_LEN(known)])
+{
+    if (p->min_bytes > p->max_bytes && was_given(given, "maxbytes"))
         return wrong_usage("-b %zu is larger than -e %zu", p->min_bytes, p->max_bytes);
-    if (p->step && given->factor)
+    if (p->step && was_given(given, "stepfactor"))
         return wrong_usage("-f and -i: only one of them");
     if (perf_reduces(p->coll) && !redop_defined((unsigned)p->dtype, (unsigned)p->redop))
         return wrong_usage("-d %s -o %s: not defined", perf_dtype_name(p->dtype),
@@ -277,7 +381,7 @@ static int perf_check_options(struct perf *p, const struct given *given)
     p->max_bytes = MAX(p->min_bytes, p->max_bytes);
     if (p->step)
         p->factor = 0;
-    if (!given->ranks && !given->nodes)
+    if (!was_given(given, "ranks") && !was_given(given, "nodes"))
         from_launcher(p);
     if (!p->launched)
         p->size = p->per_node * p->nnodes;
@@ -290,143 +394,13 @@ static int perf_check_options(struct perf *p, const struct given *given)
     return -1;
 }
 
-enum {
-    O_RANKS = 256,
-    O_NODES,
-    O_JSON,
-    O_NAME,
-    O_VERSION,
-    O_ASYNC,
-    O_REGISTERED,
-    O_DEVICE,
-    O_QUEUE,
-    O_GROUPS,
-    O_PLACEMENT,
-    O_TURNS,
-    O_WARMUP_TIME,
-    O_TIME_LIMIT
-};
-
-/* @text is @no or @yes. */
-static int parse_either(const char *option, const char *text, const char *no, const char *yes,
-                        bool *ret_yes)
-{
-    *ret_yes = !strcmp(text, yes);
-    return *ret_yes || !strcmp(text, no) ? 0
-                                         : wrong_usage("%s %s: %s or %s", option, text, no, yes);
-}
-
-/* Returns 0, or an exit code above. */
-static int parse_one(int c, struct perf *p, struct given *given)
-{
-    int value = 0, r = 0;
-
-    switch (c) {
-    case 'b':
-        return parse_bytes('b', optarg, &p->min_bytes);
-    case 'e':
-        given->max = true;
-        return parse_bytes('e', optarg, &p->max_bytes);
-    case 'f':
-        given->factor = true;
-        r = parse_int("-f", optarg, 2, &value);
-        p->factor = (size_t)value;
-        return r;
-    case 'i':
-        return parse_bytes('i', optarg, &p->step);
-    case 'n':
-        return parse_int("-n", optarg, 1, &p->iterations);
-    case 'w':
-        return parse_int("-w", optarg, 0, &p->warmup);
-    case 'd':
-        return parse_name(dtype_name, DTYPE_COUNT, dtype_aliases, ARRAY_LEN(dtype_aliases),
-                          "data type", optarg, &p->dtype);
-    case 'o':
-        return parse_name(redop_name, REDOP_COUNT, NULL, 0, "operator", optarg, &p->redop);
-    case 'r':
-        return parse_int("-r", optarg, 0, &p->root);
-    case 'c':
-        r = parse_int("-c", optarg, 0, &value);
-        p->check = value;
-        return r;
-    case 'a':
-        return parse_name(NULL, 0, averages, ARRAY_LEN(averages), "average", optarg, &p->average);
-    case O_ASYNC:
-        p->async = true;
-        return 0;
-    case O_REGISTERED:
-        p->registered = true;
-        return 0;
-    case O_DEVICE:
-        return parse_either("--device", optarg, "cpu", "cuda", &p->on_gpu);
-    case O_QUEUE:
-        return parse_int("--queue", optarg, 1, &p->queue);
-    case O_GROUPS:
-        r = parse_int("--groups", optarg, 1, &p->groups);
-        if (!r && p->groups > PERF_MAX_GROUPS)
-            return wrong_usage("--groups %d: at most %d", p->groups, PERF_MAX_GROUPS);
-        return r;
-    case O_PLACEMENT:
-        return parse_either("--placement", optarg, "block", "cyclic", &p->cyclic);
-    case O_WARMUP_TIME:
-        return parse_int("--warmup-time", optarg, 0, &p->warmup_ms);
-    case O_TIME_LIMIT:
-        return parse_int("--time-limit", optarg, 0, &p->limit_ms);
-    case O_TURNS:
-        p->turns = optarg;
-        return 0;
-    case O_RANKS:
-        given->ranks = true;
-        return parse_int("--ranks", optarg, 1, &p->per_node);
-    case O_NODES:
-        given->nodes = true;
-        return parse_nodes(optarg, p);
-    case O_JSON:
-        p->json = optarg;
-        return 0;
-    case O_NAME:
-        if (!*optarg || strlen(optarg) >= sizeof(p->group))
-            return wrong_usage("--name: 1 to %zu bytes", sizeof(p->group) - 1);
-        strcpy(p->group, optarg);
-        return 0;
-    default: /* getopt has said what is wrong */
-        fputs("Try: commd-perf --help\n", stderr);
-        return PERF_USAGE;
-    }
-}
-
 int perf_parse(int argc, char **argv, struct perf *ret_perf)
 {
-    static const struct option longs[] = {{"minbytes", required_argument, NULL, 'b'},
-                                          {"maxbytes", required_argument, NULL, 'e'},
-                                          {"stepfactor", required_argument, NULL, 'f'},
-                                          {"stepbytes", required_argument, NULL, 'i'},
-                                          {"iters", required_argument, NULL, 'n'},
-                                          {"warmup_iters", required_argument, NULL, 'w'},
-                                          {"warmup-time", required_argument, NULL, O_WARMUP_TIME},
-                                          {"time-limit", required_argument, NULL, O_TIME_LIMIT},
-                                          {"datatype", required_argument, NULL, 'd'},
-                                          {"op", required_argument, NULL, 'o'},
-                                          {"root", required_argument, NULL, 'r'},
-                                          {"check", required_argument, NULL, 'c'},
-                                          {"average", required_argument, NULL, 'a'},
-                                          {"async", no_argument, NULL, O_ASYNC},
-                                          {"registered", no_argument, NULL, O_REGISTERED},
-                                          {"device", required_argument, NULL, O_DEVICE},
-                                          {"queue", required_argument, NULL, O_QUEUE},
-                                          {"groups", required_argument, NULL, O_GROUPS},
-                                          {"ranks", required_argument, NULL, O_RANKS},
-                                          {"nodes", required_argument, NULL, O_NODES},
-                                          {"placement", required_argument, NULL, O_PLACEMENT},
-                                          {"name", required_argument, NULL, O_NAME},
-                                          {"json", required_argument, NULL, O_JSON},
-                                          {"turns", required_argument, NULL, O_TURNS},
-                                          {"version", no_argument, NULL, O_VERSION},
-                                          {"help", no_argument, NULL, 'h'},
-                                          {NULL, 0, NULL, 0}};
-    struct given given = {0};
+    struct option longs[ARRAY_LEN(known) + 1] = {0};
+    char letters[2 * ARRAY_LEN(known) + 1] = "";
+    bool given[ARRAY_LEN(known)] = {false};
     struct perf *p = ret_perf;
-    int c, r;
+    int c, at, r;
 
     *p = (struct perf){.dtype = COMMD_F32,
                        .redop = COMMD_SUM,
@@ -440,17 +414,28 @@ int perf_parse(int argc, char **argv, struct perf *ret_perf)
                        .queue = 1,
                        .per_node = 2,
                        .nnodes = 1};
+    for (unsigned i = 0; i < ARRAY_LEN(known); i++) {
+        longs[i] = (struct option){known[i].name, known[i].arg != NULL, NULL, 0};
+        if (known[i].letter)
+            sprintf(letters + strlen(letters), "%c%s", known[i].letter, known[i].arg ? ":" : "");
+    }
     optind = 0; /* glibc: start afresh; turns parse many lines */
-    while ((c = getopt_long(argc, argv, "b:e:f:i:n:w:d:o:r:c:a:h", longs, NULL)) >= 0) {
-        if (c == 'h') {
+    while ((c = getopt_long(argc, argv, letters, longs, &at)) >= 0) {
+        if (c == '?') { /* getopt has said what is wrong */
+            fputs("Try: commd-perf --help\n", stderr);
+            return PERF_USAGE;
+        }
+        for (int i = 0; c && i < (int)ARRAY_LEN(known); i++)
+            if (known[i].letter == c)
+                at = i;
+        given[at] = true;
+        if (known[at].kind == HELP)
             print_options();
-            return PERF_OK;
-        }
-        if (c == O_VERSION) {
+        if (known[at].kind == VERSION_ASKED)
             puts("commd-perf " PERF_VERSION);
+        if (known[at].kind == HELP || known[at].kind == VERSION_ASKED)
             return PERF_OK;
-        }
-        r = parse_one(c, p, &given);
+        r = take_perf_option(&known[at], p);
         if (r)
             return r;
     }
@@ -458,5 +443,5 @@ int perf_parse(int argc, char **argv, struct perf *ret_perf)
         return wrong_usage(argc == optind ? "which collective?" : "one collective at a time");
     if (parse_coll(argv[optind], &p->coll))
         return PERF_USAGE;
-    return perf_check_options(p, &given);
+    return perf_check_options(p, given);
 }

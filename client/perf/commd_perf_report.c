@@ -5,7 +5,6 @@
  * busbw is that times the collective's factor (commd_perf_coll.c). */
 #include <stdio.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "client/perf/commd_perf.h"
 

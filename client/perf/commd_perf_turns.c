@@ -12,7 +12,6 @@
  * of the input ends the run. Groups, ranks and nodes are what they were at the start. */
 #include <fcntl.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #include "client/perf/commd_perf.h"
 

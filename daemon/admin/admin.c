@@ -4,7 +4,6 @@
  * in a turn, by a scan that finds its place again; the others wait as questions, which are small.
  * Users take turns: each question has a number, one more than its user's last one that waits, and
  * the lowest is next. A client has one question at a time (listener_pause()). */
-#include <assert.h>
 #include <stdio.h>
 #include <sys/queue.h>
 

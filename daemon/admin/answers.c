@@ -54,7 +54,7 @@ static unsigned count_waiting(const struct answer *a)
 /* ---- what the tables show: see table.h ------------------------------------------------------- */
 
 /* clang-format off */
-#define STATUS(C)                                                                                  \
+#define STATUS_COLUMNS(C)                                                                          \
     C(node, "NODE", text, d->conf->node)                                                           \
     C(cluster, "CLUSTER", text, d->conf->cluster)                                                  \
     C(version, "VERSION", text, COMMD_BUILD_VERSION)                                               \
@@ -75,7 +75,7 @@ static unsigned count_waiting(const struct answer *a)
     C(gpu_text, "GPU TEXT", text, gpu.text)                                                        \
     C(starting, "STARTING RANKS", number, count_waiting(a))
 
-#define NODES(C)                                                                                   \
+#define NODES_COLUMNS(C)                                                                           \
     C(node, "NODE", text, peer.name)                                                               \
     C(address, "ADDRESS", text, address)                                                           \
     C(state, "STATE", text, answer_peer_word(&peer))                                               \
@@ -89,13 +89,13 @@ static unsigned count_waiting(const struct answer *a)
     C(apart_s, "APART [s]", number_if, answer_apart_ms(&peer), answer_apart_ms(&peer) / 1000)      \
     C(last_error, "LAST ERROR", text, answer_node_error(d, i, &peer))
 
-#define KEYS(C)                                                                                    \
+#define KEYS_COLUMNS(C)                                                                            \
     C(node, "NODE", text, d->conf->nodes[i].name)                                                  \
     C(key, "KEY", text, theirs.key)                                                                \
     C(other_key, "OTHER KEY", text, theirs.other)                                                  \
     C(link_key, "LINK KEY", text, theirs.link)
 
-#define GROUPS(C)                                                                                  \
+#define GROUPS_COLUMNS(C)                                                                          \
     C(group, "GROUP", id, view->id)                                                                \
     C(name, "NAME", text, view->name)                                                              \
     C(uid, "UID", number, view->uid)                                                               \
@@ -111,7 +111,7 @@ static unsigned count_waiting(const struct answer *a)
     C(gpu, "GPU", flag, !view->id ? "" : view->gpu ? "true" : "false")
 
 /* What commd-gpu tells once a second. A row without a device says why there is no device. */
-#define GPUS(C)                                                                                    \
+#define GPUS_COLUMNS(C)                                                                            \
     C(device, "DEVICE", number, i)                                                                 \
     C(uuid, "UUID", text, device->uuid)                                                            \
     C(name, "NAME", text, device->name)                                                            \
@@ -126,7 +126,7 @@ static unsigned count_waiting(const struct answer *a)
     C(kernels, "KERNELS", text, device->kernels)
 enum { GPU_STATE = 3 }; /* column */
 
-#define CLIENTS(C)                                                                                 \
+#define CLIENTS_COLUMNS(C)                                                                         \
     C(client, "CLIENT", number, client.client)                                                     \
     C(uid, "UID", number, client.uid)                                                              \
     C(pid, "PID", number, client.pid)                                                              \
@@ -136,25 +136,25 @@ enum { GPU_STATE = 3 }; /* column */
     C(registered_bytes, "REGISTERED [bytes]", number, arenas_bytes(&a->d->arenas, client.client))  \
     C(gpu, "GPU", bool, client.gpu)
 
-#define CONFIG(C)                                                                                  \
+#define CONFIG_COLUMNS(C)                                                                          \
     C(key, "KEY", text, row.key)                                                                   \
     C(value, "VALUE", text, row.value)                                                             \
     C(default, "DEFAULT", text, row.fallback)                                                      \
     C(source, "SOURCE", text, row.source)                                                          \
     C(reloadable, "RELOADABLE", bool, row.reloadable)
 
-#define LOG_LEVEL(C)                                                                               \
+#define LOG_LEVEL_COLUMNS(C)                                                                       \
     C(level, "LEVEL", text, level_words[log_level()])                                              \
     C(configured, "CONFIGURED", text, level_words[a->d->conf->log_level])
 
-#define EVENTS(C)                                                                                  \
+#define EVENTS_COLUMNS(C)                                                                          \
     C(number, "NUMBER", number, entry->number)                                                     \
     C(time, "TIME", format, "%s.%03uZ", date, (unsigned)(entry->wall_ms % 1000))                   \
     C(event, "EVENT", text, entry->what)                                                           \
     C(uid, "UID", number_if, entry->whose != DIARY_EVERYBODY, (uint64_t)entry->whose)              \
     C(text, "TEXT", text, entry->text)
 
-#define CHANGE(C)                                                                                  \
+#define CHANGE_COLUMNS(C)                                                                          \
     C(node, "NODE", text, d->conf->node)                                                           \
     C(done, "DONE", text, done ? text : "")                                                        \
     C(groups, "GROUPS", number, groups)                                                            \
@@ -188,8 +188,8 @@ static bool fill_status(struct answer *a)
     answer_check_well(a);
     core_status(d->core, &status);
     core_gpu(d->core, &gpu);
-    table_begin(t, "status", STATUS);
-    TABLE_ADD(STATUS)
+    table_begin(t, "status", STATUS_COLUMNS);
+    TABLE_ADD(STATUS_COLUMNS)
     return true;
 }
 
@@ -200,7 +200,7 @@ static bool fill_nodes(struct answer *a)
     struct core_peer_view peer;
 
     answer_check_well(a);
-    table_begin(t, "nodes", NODES);
+    table_begin(t, "nodes", NODES_COLUMNS);
     for (unsigned i = 0; core_peer_at(d->core, i, &peer); i++) {
         const struct conf_node *node = &d->conf->nodes[i];
         char address[CONF_ADDR_MAX + 16];
@@ -209,7 +209,7 @@ static bool fill_nodes(struct answer *a)
                  node->address, node->port);
         if (d->conf->nnodes == 1)
             address[0] = 0;
-        TABLE_ADD(NODES)
+        TABLE_ADD(NODES_COLUMNS)
     }
     return true;
 }
@@ -235,7 +235,7 @@ static bool fill_keys(struct answer *a)
     struct table *t = &a->table;
     struct peer_links_keys ours, theirs;
 
-    table_begin(t, "keys", KEYS);
+    table_begin(t, "keys", KEYS_COLUMNS);
     if (!d->peers)
         return true; /* a node that is alone needs none */
     peer_links_keys(d->peers, d->conf->self, &ours);
@@ -243,7 +243,7 @@ static bool fill_keys(struct answer *a)
         peer_links_keys(d->peers, i, &theirs);
         if (i != d->conf->self)
             check_keys(a, d->conf->nodes[i].name, &ours, &theirs);
-        TABLE_ADD(KEYS)
+        TABLE_ADD(KEYS_COLUMNS)
     }
     if (!a->unwell[0])
         answer_check_well(a); /* the keys of a node that is down are not known */
@@ -296,7 +296,7 @@ static void group_row(struct answer *a, const struct core_group_view *view, cons
             ops = MIN(ops, board_rank_ops(entry->ctl, local++));
     if (view->state == CORE_GROUP_BROKEN)
         snprintf(cause, sizeof(cause), "%s: %s", cause_name(view->cause), view->cause_text);
-    TABLE_ADD(GROUPS)
+    TABLE_ADD(GROUPS_COLUMNS)
 }
 
 static void seen_group(struct answer *a, const struct core_group_view *view)
@@ -355,7 +355,7 @@ static bool fill_groups(struct answer *a)
     int r;
 
     if (!a->table.t.ncolumns)
-        table_begin(&a->table, "groups", GROUPS);
+        table_begin(&a->table, "groups", GROUPS_COLUMNS);
     do {
         r = core_group_scan(a->d->core, &a->scan, uid, &view);
         if (r == CORE_SCAN_FOUND)
@@ -374,12 +374,12 @@ static bool fill_gpus(struct answer *a)
     struct core_gpu_view gpu;
 
     core_gpu(a->d->core, &gpu);
-    table_begin(t, "gpus", GPUS);
+    table_begin(t, "gpus", GPUS_COLUMNS);
     for (unsigned i = 0; i < gpu.ndevices; i++) {
         const struct msg_gpu_device *device = &gpu.devices[i];
         bool told = device->uuid[0];
 
-        TABLE_ADD(GPUS)
+        TABLE_ADD(GPUS_COLUMNS)
     }
     if (gpu.ndevices)
         return true;
@@ -395,7 +395,7 @@ static bool fill_clients(struct answer *a)
     struct core_client_view client;
 
     if (!t->t.ncolumns)
-        table_begin(t, "clients", CLIENTS);
+        table_begin(t, "clients", CLIENTS_COLUMNS);
     while (core_client_scan(a->d->core, &a->slot, &client)) {
         if (clock_us() >= a->until_us) {
             a->slot = client.client; /* the next turn begins with this client again */
@@ -403,7 +403,7 @@ static bool fill_clients(struct answer *a)
         }
         if (client.admin || !may_see(a, client.uid))
             continue;
-        TABLE_ADD(CLIENTS)
+        TABLE_ADD(CLIENTS_COLUMNS)
     }
     return true;
 }
@@ -436,9 +436,9 @@ static bool fill_config(struct answer *a)
     struct table *t = &a->table;
     struct conf_row row;
 
-    table_begin(t, "config", CONFIG);
+    table_begin(t, "config", CONFIG_COLUMNS);
     for (unsigned i = 0; conf_row(a->d->conf, i, &row); i++) {
-        TABLE_ADD(CONFIG)
+        TABLE_ADD(CONFIG_COLUMNS)
     }
     check_config_file(a);
     return true;
@@ -453,8 +453,8 @@ static bool fill_log_level(struct answer *a)
 {
     struct table *t = &a->table;
 
-    table_begin(t, "log_level", LOG_LEVEL);
-    TABLE_ADD(LOG_LEVEL)
+    table_begin(t, "log_level", LOG_LEVEL_COLUMNS);
+    TABLE_ADD(LOG_LEVEL_COLUMNS)
     return true;
 }
 
@@ -465,7 +465,7 @@ static bool fill_events(struct answer *a)
     const struct diary_entry *entry;
     struct table *t = &a->table;
 
-    table_begin(t, "events", EVENTS);
+    table_begin(t, "events", EVENTS_COLUMNS);
     for (; (entry = diary_next(a->d->diary, a->since, uid)); a->since = entry->number) {
         time_t seconds = (time_t)(entry->wall_ms / 1000);
         char date[32] = "";
@@ -473,7 +473,7 @@ static bool fill_events(struct answer *a)
 
         if (gmtime_r(&seconds, &tm))
             strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &tm);
-        TABLE_ADD(EVENTS)
+        TABLE_ADD(EVENTS_COLUMNS)
     }
     a->total = diary_total(a->d->diary, uid);
     return true;
@@ -504,8 +504,8 @@ void answer_changed(struct daemon *d, unsigned slot, bool done, unsigned groups,
     struct msg msg = {.type = MSG_TABLES};
     struct table table = {0}, *t = &table;
 
-    table_begin(t, "change", CHANGE);
-    TABLE_ADD(CHANGE)
+    table_begin(t, "change", CHANGE_COLUMNS);
+    TABLE_ADD(CHANGE_COLUMNS)
     if (!done)
         snprintf(msg.tables.text, sizeof(msg.tables.text), "%s", text);
     else if (table.error)

@@ -5,9 +5,6 @@
  * Entries for everybody keep half of the room. */
 #include "daemon/admin/diary.h"
 
-#include <assert.h>
-#include <string.h>
-
 void diary_init(struct diary *diary)
 {
     memset(diary, 0, sizeof(*diary));

@@ -13,7 +13,6 @@
  * asking.h says how many questions may be under way; a user with more is told to ask again. In a
  * turn all questions of users have STEP_US together, and all of root have as much. An answer for a
  * node waits until the link has room. */
-#include <assert.h>
 #include <stdio.h>
 
 #include "daemon/admin/asking.h"

@@ -19,7 +19,7 @@ struct bad_link {
 };
 
 /* clang-format off */
-#define LINKS(C)                                                                                   \
+#define LINKS_COLUMNS(C)                                                                           \
     C(node, "NODE", text, d->conf->node)                                                           \
     C(peer, "PEER", text, peer->name)                                                              \
     C(state, "STATE", text, answer_peer_word(peer))                                                \
@@ -33,7 +33,7 @@ struct bad_link {
 
 void links_table(struct table *table)
 {
-    table_begin(table, "links", LINKS);
+    table_begin(table, "links", LINKS_COLUMNS);
 }
 
 static bool is_fresh(const struct core_traffic *traffic)
@@ -80,7 +80,7 @@ static void fill_link(struct daemon *d, const struct core_peer_view *peer, struc
     const struct core_traffic *traffic = peer->traffic;
     bool fresh = badness_of(peer) < UINT64_MAX && is_fresh(traffic);
 
-    TABLE_ADD(LINKS)
+    TABLE_ADD(LINKS_COLUMNS)
 }
 
 static void fill_all(struct daemon *d, struct table *table)

@@ -2,7 +2,6 @@
  * had operations on GPUs. */
 #include "daemon/admin/past.h"
 
-#include <assert.h>
 #include <stdio.h>
 
 #include "daemon/daemon.h"

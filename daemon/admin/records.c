@@ -253,7 +253,7 @@ static uint64_t clock_ns(void)
 }
 
 /* clang-format off */
-#define RECORDS(C)                                                                                 \
+#define RECORDS_COLUMNS(C)                                                                         \
     C(group, "GROUP", id, group->id)                                                               \
     C(rank, "RANK", number, row->rank)                                                             \
     C(node, "NODE", text, d->conf->node)                                                           \
@@ -269,7 +269,7 @@ static uint64_t clock_ns(void)
 
 void records_table(struct table *table)
 {
-    table_begin(table, "records", RECORDS);
+    table_begin(table, "records", RECORDS_COLUMNS);
 }
 
 static void row_ops(struct table *t, const struct daemon *d, const struct rank_group *group,
@@ -281,7 +281,7 @@ static void row_ops(struct table *t, const struct daemon *d, const struct rank_g
     for (unsigned i = 0; i < n; i++) {
         const struct recorder_op *op = &records->ops[(records->n - n + i) % records->room];
 
-        TABLE_ADD(RECORDS)
+        TABLE_ADD(RECORDS_COLUMNS)
     }
 }
 

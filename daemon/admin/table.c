@@ -6,7 +6,6 @@
 #include "daemon/process/log.h"
 #include "shm/proto/codec.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>

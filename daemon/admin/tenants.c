@@ -41,7 +41,7 @@ static int collect_users(struct answer *a)
 }
 
 /* clang-format off */
-#define TENANTS(C)                                                                                 \
+#define TENANTS_COLUMNS(C)                                                                         \
     C(uid, "UID", number, uid)                                                                     \
     C(resource, "RESOURCE", text, what)                                                            \
     C(used, "USED", number, share.used)                                                            \
@@ -55,7 +55,7 @@ static int collect_users(struct answer *a)
 static void tenant_row(struct table *t, uint32_t uid, const char *what, struct core_share share,
                        uint32_t weight)
 {
-    TABLE_ADD(TENANTS)
+    TABLE_ADD(TENANTS_COLUMNS)
 }
 
 static void add_share(struct table *t, uint32_t uid, const char *what, struct core_share share)
@@ -115,7 +115,7 @@ static void add_user(struct answer *a, uint32_t uid)
 bool tenants_fill(struct answer *a, const uint32_t *uid)
 {
     if (!a->table.t.ncolumns) {
-        table_begin(&a->table, "tenants", TENANTS);
+        table_begin(&a->table, "tenants", TENANTS_COLUMNS);
         a->sent_rate = core_sent_rate(a->d->core, NULL);
         if (!uid && collect_users(a))
             a->table.error = -ENOMEM;

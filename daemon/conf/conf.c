@@ -12,7 +12,6 @@
  * loads another one), or a text that names everything wrong. Nothing is applied here. */
 #include "daemon/conf/conf_keys.h"
 
-#include <assert.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>

@@ -10,7 +10,6 @@
  * socket, a link or the engine keeps all other settings from the start on. */
 #include "daemon/conf/conf_keys.h"
 
-#include <assert.h>
 #include <stdio.h>
 
 #define FIELD(member) offsetof(struct conf, member), sizeof(((struct conf *)0)->member)

@@ -9,7 +9,6 @@
 #include "shm/util/weight.h"
 
 #include <arpa/inet.h>
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 

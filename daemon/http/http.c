@@ -27,7 +27,6 @@
  * lose an answer and nothing else. */
 #include "daemon/http/http.h"
 
-#include <assert.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <event2/event.h>

@@ -36,6 +36,8 @@ struct metric {
     size_t size;
     size_t known; /* of a process: which bool says that the number is known */
     enum metric_unit unit;
+    bool measured; /* of a node: 0 is not known */
+    const char *label, *const *words;
     void (*write)(struct body *body, const struct metric *metric, const struct metrics *m);
 };
 
@@ -92,15 +94,7 @@ static void write_build_info(struct body *body, const struct metric *metric,
 static void write_nodes(struct body *body, const struct metric *metric, const struct metrics *m)
 {
     for (unsigned i = 0; i < m->nnodes; i++)
-        if (!m->nodes[i].self)
-            sample(body, metric, "node", m->nodes[i].name, number_of(metric, &m->nodes[i]));
-}
-
-/* The same, only for nodes of which the number was measured. */
-static void write_measured(struct body *body, const struct metric *metric, const struct metrics *m)
-{
-    for (unsigned i = 0; i < m->nnodes; i++)
-        if (!m->nodes[i].self && number_of(metric, &m->nodes[i]))
+        if (!m->nodes[i].self && (!metric->measured || number_of(metric, &m->nodes[i])))
             sample(body, metric, "node", m->nodes[i].name, number_of(metric, &m->nodes[i]));
 }
 
@@ -133,11 +127,12 @@ static void write_gpus(struct body *body, const struct metric *metric, const str
     }
 }
 
-static void write_groups(struct body *body, const struct metric *metric, const struct metrics *m)
+/* A sample for each of metric->words: they stand for the counters of an array. */
+static void write_words(struct body *body, const struct metric *metric, const struct metrics *m)
 {
-    sample(body, metric, "state", "joining", m->groups_joining);
-    sample(body, metric, "state", "open", m->groups_open);
-    sample(body, metric, "state", "broken", m->groups_broken);
+    for (unsigned i = 0; metric->words[i]; i++)
+        sample(body, metric, metric->label, metric->words[i],
+               number_of(metric, (const uint64_t *)m + i));
 }
 
 /* Of an array with a counter for each cause: all that there are, so that a rate() has a beginning.
@@ -148,28 +143,6 @@ static void write_causes(struct body *body, const struct metric *metric, const s
         if (strcmp(cause_name(cause), "?"))
             sample(body, metric, "cause", cause_name(cause),
                    number_of(metric, (const uint64_t *)m + cause));
-}
-
-static void write_handshakes(struct body *body, const struct metric *metric,
-                             const struct metrics *m)
-{
-    static const char *const words[PEER_HANDSHAKE_FAILURES] = {
-        [PEER_HANDSHAKE_CLOSED] = "closed",         [PEER_HANDSHAKE_WRONG_KEY] = "wrong key",
-        [PEER_HANDSHAKE_REFUSED_US] = "refused us", [PEER_HANDSHAKE_NOT_TLS] = "not TLS",
-        [PEER_HANDSHAKE_SLOW] = "too slow",
-    };
-
-    for (unsigned i = 0; i < PEER_HANDSHAKE_FAILURES; i++)
-        sample(body, metric, "cause", words[i], m->links.handshakes_failed[i]);
-}
-
-static void write_log_lines(struct body *body, const struct metric *metric, const struct metrics *m)
-{
-    static const char *const words[] = {"error", "warn", "info", "debug"};
-
-    _Static_assert(ARRAY_LEN(words) == ARRAY_LEN(m->log_written), "one for each level");
-    for (unsigned i = 0; i < ARRAY_LEN(words); i++)
-        sample(body, metric, "level", words[i], m->log_written[i]);
 }
 
 static void write_http_requests(struct body *body, const struct metric *metric,
@@ -193,6 +166,10 @@ static void write_processes(struct body *body, const struct metric *metric, cons
         if (*(const bool *)((const char *)of[i] + metric->known))
             sample(body, metric, "process", names[i], number_of(metric, of[i]));
 }
+
+_Static_assert(offsetof(struct metrics, groups_broken) ==
+                   offsetof(struct metrics, groups_joining) + 2 * sizeof(uint64_t),
+               "counters of groups stand together, as an array");
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
@@ -256,11 +233,17 @@ static void write_waits(struct body *body, const struct metric *metric, const st
 #define FIELD(type_, field_) .at = offsetof(type_, field_), .size = sizeof(((type_ *)0)->field_)
 #define AT(field_)           FIELD(struct metrics, field_)
 #define NODE(field_)         FIELD(struct metrics_node, field_), .write = write_nodes
-#define MEASURED(field_)     FIELD(struct metrics_node, field_), .write = write_measured
+#define MEASURED(field_)     NODE(field_), .measured = true
 #define PROCESS(field_, known_)                                                                    \
     FIELD(struct metrics_process, field_), .known = offsetof(struct metrics_process, known_),      \
         .write = write_processes
-#define GPU(field_)    FIELD(struct metrics_gpu, field_), .write = write_gpus
+#define GPU(field_) FIELD(struct metrics_gpu, field_), .write = write_gpus
+#define WORDS(field_, label_, ...)                                                                 \
+    FIELD(struct metrics, field_), .write = write_words, .label = label_,                          \
+        .words = (const char *const[])                                                             \
+    {                                                                                              \
+        __VA_ARGS__, NULL                                                                          \
+    }
 #define CAUSES(field_) FIELD(struct metrics, field_[0]), .write = write_causes
 #define COLLECTIVES(field_)                                                                        \
     FIELD(__typeof__(((struct metrics *)0)->operations.of[0]), field_), .write = write_collectives
@@ -307,7 +290,9 @@ static const struct metric rows[] = {
             "The highest rate at which data arrived at that node."),
       MEASURED(traffic.bandwidth) },
     { COUNTER("tls_handshakes_failed_total", "TLS handshakes between nodes that failed."),
-      .write = write_handshakes },
+      WORDS(links.handshakes_failed[0], "cause", [PEER_HANDSHAKE_CLOSED] = "closed",
+            [PEER_HANDSHAKE_WRONG_KEY] = "wrong key", [PEER_HANDSHAKE_REFUSED_US] = "refused us",
+            [PEER_HANDSHAKE_NOT_TLS] = "not TLS", [PEER_HANDSHAKE_SLOW] = "too slow") },
     { COUNTER("node_connections_refused_total", "Connections to the port of the nodes refused."),
       AT(links.refused) },
 
@@ -338,7 +323,8 @@ static const struct metric rows[] = {
       CAUSES(clients_refused) },
     { GAUGE("users", "Users who have clients or groups."), AT(users) },
 
-    { GAUGE("groups", "Groups with a rank or their home here, by state."), .write = write_groups },
+    { GAUGE("groups", "Groups with a rank or their home here, by state."),
+      WORDS(groups_joining, "state", "joining", "open", "broken") },
     { GAUGE("groups_limit", "limits.max_groups."), AT(max_groups) },
     { GAUGE("groups_user_limit", "limits.max_groups_per_user."), AT(max_groups_user) },
     { GAUGE("groups_of_one_user", "Groups of the user who has most."), AT(most_groups) },
@@ -383,7 +369,8 @@ static const struct metric rows[] = {
     { GAUGE("process_open_fds", "Open descriptors."), PROCESS(fds, fds_known) },
     { GAUGE("process_max_fds", "Descriptors that commd may have open."), AT(max_fds) },
 
-    { COUNTER("log_lines_total", "Lines written to the log, by level."), .write = write_log_lines },
+    { COUNTER("log_lines_total", "Lines written to the log, by level."),
+      WORDS(log_written[0], "level", "error", "warn", "info", "debug") },
     { COUNTER("log_lines_left_out_total", "Lines left out, because one cause had too many."),
       AT(log_left_out) },
     { COUNTER("log_lines_lost_total", "Lines that could not be written."), AT(log_lost) },

@@ -27,7 +27,6 @@
  * Callbacks to the owner come from libevent's callbacks only. peer_links_send() and _drop() are
  * called while the owner applies decisions, so they never call back: a failure there is noted
  * in link->doom and carried out by the link's timer in the next turn. */
-#include <assert.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <openssl/err.h>

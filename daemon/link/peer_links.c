@@ -1,6 +1,5 @@
 /* peer_links.c - all nodes: which we connect to, which may connect to us, and the shutdown. The
  * model of a link is in peer_link.c. */
-#include <assert.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <stdarg.h>

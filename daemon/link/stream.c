@@ -19,7 +19,6 @@
  * of the stream may have the same answer given (may_send). */
 #include "daemon/link/stream.h"
 
-#include <assert.h>
 #include <fcntl.h>
 #include <sys/socket.h>
 

@@ -32,7 +32,8 @@ tests_unit_client_test_timeline_LDADD = libcommd-proto.la libcommd-shm.la $(PROT
 	$(CMOCKA_LIBS)
 
 tests_unit_client_test_doctor_SOURCES = tests/unit/client/test_doctor.c client/ctl/doctor.c \
-	client/ctl/doctor.h client/ctl/doctor_facts.c client/ctl/words.c client/ctl/words.h
+	client/ctl/doctor.h client/ctl/doctor_facts.c \
+	client/ctl/stack.c client/ctl/stack.h client/ctl/words.c client/ctl/words.h
 tests_unit_client_test_doctor_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) \
 	$(CMOCKA_LIBS)
 
