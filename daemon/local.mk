@@ -40,7 +40,7 @@ daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/even
 	daemon/admin/past.h daemon/admin/process_view.c daemon/admin/process_view.h \
 	daemon/admin/rank_table.c daemon/admin/rank_view.c \
 	daemon/admin/rank_view.h daemon/admin/records.c daemon/admin/records.h daemon/admin/table.c \
-	daemon/admin/table.h daemon/admin/tenants.c daemon/admin/tenants.h daemon/admin/tuning.c \
+	daemon/admin/table.h daemon/admin/tenants.c daemon/admin/tuning.c \
 	daemon/admin/tuning.h daemon/admin/verbs.h daemon/admin/waits.c daemon/admin/waits.h \
 	daemon/admin/well.c \
 	daemon/link/engine_link.c daemon/link/engine_link.h \

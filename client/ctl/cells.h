@@ -4,6 +4,15 @@
 
 #include "shm/proto/msg.h"
 
+/* NULL: there is none. */
+static inline struct msg_table *table_named(const struct msg_tables *answer, const char *name)
+{
+    for (uint32_t i = 0; i < answer->ntables; i++)
+        if (!strcmp(answer->tables[i].name, name))
+            return &answer->tables[i];
+    return NULL;
+}
+
 /* ncolumns: there is none. */
 static inline uint32_t cells_column(const struct msg_table *t, const char *key)
 {

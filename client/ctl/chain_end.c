@@ -72,12 +72,6 @@ static bool moves_on(const struct seats *seats, const struct seat *waiter)
     return false;
 }
 
-static void find_moving(struct finding *f)
-{
-    f->verdict = VERDICT_HEALTHY;
-    tell(f->evidence, "all ranks have begun it now, the last of them while it was looked at");
-}
-
 /* Not all of its ranks are in the answers of the nodes: nobody says that all have begun it. */
 static bool find_unseen(struct finding *f, const struct seats *seats, const struct seat *waiter)
 {
@@ -194,8 +188,11 @@ static void find_nobody(struct finding *f, const struct seats *seats, const stru
 {
     const struct seat *s;
 
-    if (waits_in_operation(waiter) && moves_on(seats, waiter))
-        return find_moving(f);
+    if (waits_in_operation(waiter) && moves_on(seats, waiter)) {
+        f->verdict = VERDICT_HEALTHY;
+        return tell(f->evidence,
+                    "all ranks have begun it now, the last of them while it was looked at");
+    }
     if (waits_in_operation(waiter))
         return find_stall(f, seats, waiter);
     if (waits_on_gpu(waiter))

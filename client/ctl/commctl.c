@@ -331,26 +331,23 @@ static void sort_answer(struct msg_tables *answer)
     static const char *const ranks[] = {"name", "group", "rank", "node"};
     static const char *const links[] = {"node", "peer"};
 
-    for (uint32_t i = 0; i < answer->ntables; i++)
-        if (!strcmp(answer->tables[i].name, "ranks"))
-            sort_rows(&answer->tables[i], ranks, ARRAY_LEN(ranks));
-        else if (!strcmp(answer->tables[i].name, "links")) {
-            sort_rows(&answer->tables[i], links, ARRAY_LEN(links));
-            links_worst_first(&answer->tables[i]);
-        }
+    struct msg_table *rows = table_named(answer, "ranks");
+
+    if (rows)
+        sort_rows(rows, ranks, ARRAY_LEN(ranks));
+    rows = table_named(answer, "links");
+    if (rows) {
+        sort_rows(rows, links, ARRAY_LEN(links));
+        links_worst_first(rows);
+    }
 }
 
 /* The table "links" of @answer alone. */
 static bool show_links(const struct show *show, const struct msg_tables *answer)
 {
-    struct msg_tables links = {.ntables = 1};
+    struct msg_tables links = {.ntables = 1, .tables = table_named(answer, "links")};
 
-    for (uint32_t i = 0; i < answer->ntables; i++) {
-        links.tables = &answer->tables[i];
-        if (!strcmp(links.tables->name, "links"))
-            return show_tables(show, &links);
-    }
-    return true; /* there is no answer: its text says why */
+    return !links.tables || show_tables(show, &links); /* without an answer its text says why */
 }
 
 static int run_verb(const void *arg, struct options *o)
@@ -483,9 +480,8 @@ static int run(int argc, char **argv)
             return refuse("%s: --%s is not for it", verb->words, o.special[i]);
     if (verb->run)
         return verb->run(&o, argv + 1, argc - 1);
-    if (o.group && (!*o.group || strlen(o.group) >= MSG_GROUP_MAX))
-        return refuse("%s: the name of the group is %s", argv[0],
-                      *o.group ? "longer than a group's can be" : "empty");
+    if (o.group && !group_fits(verb->words, o.group))
+        return EXIT_NOT_ASKED;
     return o.repeat_ms ? watch(&o, run_verb, verb, verb->words) : run_verb(verb, &o);
 }
 

@@ -142,6 +142,8 @@ int verb_wait(struct options *o, char **args, int n);
 /* commctl_change.c */
 /* For a verb that is about this node: false, and said, if there are words behind it. */
 bool no_words(const char *verb, char **args, int n);
+/* Can a group have this name? False, and said, if not. */
+bool group_fits(const char *verb, const char *name);
 int verb_drain(struct options *o, char **args, int n);
 int verb_log_level(struct options *o, char **args, int n);
 int verb_reload(struct options *o, char **args, int n);

@@ -82,11 +82,12 @@ static bool parse_u32(const char *what, const char *text, uint32_t *ret)
     return true;
 }
 
-static bool group_fits(const char *name)
+bool group_fits(const char *verb, const char *name)
 {
     if (*name && strlen(name) < MSG_GROUP_MAX)
         return true;
-    complain("kick: the name of the group is %s", *name ? "longer than a group's can be" : "empty");
+    complain("%s: the name of the group is %s", verb,
+             *name ? "longer than a group's can be" : "empty");
     return false;
 }
 
@@ -114,7 +115,7 @@ int verb_kick(struct options *o, char **args, int n)
     } else {
         return refuse("kick: whom? commctl kick GROUP, kick pid PID, or kick rank GROUP RANK");
     }
-    if (o->ask.group && !group_fits(o->ask.group))
+    if (o->ask.group && !group_fits("kick", o->ask.group))
         return EXIT_NOT_ASKED;
     return change(o, verb);
 }

@@ -39,10 +39,8 @@ static struct doctor_finding *add_finding(struct doctor_findings *all, enum doct
     return &more[all->n++];
 }
 
-static void tell_finding(struct doctor_findings *all, enum doctor_level level, const char *check,
-                         const char *remedy, const char *fmt, ...) _printf_(5, 6);
-static void tell_finding(struct doctor_findings *all, enum doctor_level level, const char *check,
-                         const char *remedy, const char *fmt, ...)
+static _printf_(5, 6) void tell_finding(struct doctor_findings *all, enum doctor_level level,
+                                        const char *check, const char *remedy, const char *fmt, ...)
 {
     struct doctor_finding *f = add_finding(all, level, check);
     va_list ap;

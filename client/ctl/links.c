@@ -263,15 +263,10 @@ static void judge_finding(struct finding *f, const struct msg_table *ranks,
 
 void judge_links(const struct msg_tables *answer, struct finding *findings, unsigned n)
 {
-    const struct msg_table *ranks = NULL, *links = NULL;
+    const struct msg_table *ranks = table_named(answer, "ranks"),
+                           *links = table_named(answer, "links");
     struct link_rows rows;
 
-    for (uint32_t i = 0; i < answer->ntables; i++) {
-        if (!strcmp(answer->tables[i].name, "ranks"))
-            ranks = &answer->tables[i];
-        if (!strcmp(answer->tables[i].name, "links"))
-            links = &answer->tables[i];
-    }
     if (!ranks || !links || !links->nrows || !read_links(links, &rows))
         return;
     for (unsigned i = 0; i < n; i++)

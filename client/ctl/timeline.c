@@ -28,14 +28,6 @@
 
 /* ---- reading ------------------------------------------------------------------------------ */
 
-static const struct msg_table *table_named(const struct msg_tables *answer, const char *name)
-{
-    for (uint32_t i = 0; i < answer->ntables; i++)
-        if (!strcmp(answer->tables[i].name, name))
-            return &answer->tables[i];
-    return NULL;
-}
-
 static int64_t time_of(const char *text)
 {
     return (int64_t)MIN(cells_number(text), (uint64_t)TIME_MAX);

@@ -55,8 +55,6 @@ struct perf {
 
 /* commd_perf_options.c. -1 to go on, else the exit code; what is wrong was said. */
 int perf_parse(int argc, char **argv, struct perf *ret_perf);
-const char *perf_dtype_name(int dtype);
-const char *perf_redop_name(int redop);
 const char *perf_average_name(int average);
 
 /* ---- commd_perf_coll.c: what each collective does with how many elements --------------------- */

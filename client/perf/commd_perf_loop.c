@@ -23,13 +23,17 @@
 
 enum { ALIGN = 4096, CALIBRATE_UNITS = 200000, CALIBRATE_TRIES = 5, BATCH_MOST = 64 };
 
+/* What one group's operation works on; in place recv is send. */
+struct buffers {
+    uint8_t *send, *recv;         /* owned: filled and checked by the host */
+    uint8_t *far_send, *far_recv; /* owned: the same on a GPU, where operations work; else these */
+};
+
 struct measurement {
     const struct perf_loop *loop;
     struct perf_data *data;             /* owned */
     struct perf_shape shape;            /* owned */
-    uint8_t **send, **recv;             /* owned, one for each group; the same where in place */
-    uint8_t **far_send, **far_recv;     /* on a GPU: owned, as those, which are filled and checked;
-                                           else the same */
+    struct buffers *buffers;            /* owned, for each group */
     struct commd_op *ops;               /* owned, one for each group */
     double *times, *compute, *together; /* owned */
     uint64_t *ns;                       /* owned: one of them, on its way to the other ranks */
@@ -105,7 +109,8 @@ static void check(struct measurement *m)
     const struct perf_loop *l = m->loop;
 
     for (int g = 0; g < l->perf->groups; g++) {
-        size_t first = 0, wrong = perf_wrong(l->perf, &m->shape, m->data, m->recv[g], &first);
+        size_t first = 0,
+               wrong = perf_wrong(l->perf, &m->shape, m->data, m->buffers[g].recv, &first);
 
         if (wrong && !m->wrong)
             fprintf(stderr,
@@ -124,12 +129,14 @@ static int far_copy(struct measurement *m, bool back)
     int r = 0;
 
     for (int g = 0; l->memory && g < l->perf->groups && !r; g++) {
+        const struct buffers *b = &m->buffers[g];
+
         if (back && got)
-            r = l->memory->copy(l->gpu, m->recv[g], m->far_recv[g], got);
+            r = l->memory->copy(l->gpu, b->recv, b->far_recv, got);
         if (!back && sent)
-            r = l->memory->copy(l->gpu, m->far_send[g], m->send[g], sent);
-        if (!back && got && !r && m->far_recv[g] != m->far_send[g])
-            r = l->memory->copy(l->gpu, m->far_recv[g], m->recv[g], got);
+            r = l->memory->copy(l->gpu, b->far_send, b->send, sent);
+        if (!back && got && !r && b->far_recv != b->far_send)
+            r = l->memory->copy(l->gpu, b->far_recv, b->recv, got);
     }
     return r;
 }
@@ -172,7 +179,7 @@ static int iterate(struct measurement *m, double units, double *ret_us)
 
     if (checks(l->perf))
         for (int g = 0; g < l->perf->groups; g++)
-            perf_fill(l->perf, &m->shape, m->data, m->send[g], m->recv[g]);
+            perf_fill(l->perf, &m->shape, m->data, m->buffers[g].send, m->buffers[g].recv);
     r = checks(l->perf) ? far_copy(m, false) : 0;
     if (!r)
         r = l->library->barrier(l->arg);
@@ -358,7 +365,7 @@ static void measure_op(struct measurement *m, int g)
 {
     const struct perf_loop *l = m->loop;
 
-    perf_op(l->perf, &m->shape, m->far_send[g], m->far_recv[g], &m->ops[g]);
+    perf_op(l->perf, &m->shape, m->buffers[g].far_send, m->buffers[g].far_recv, &m->ops[g]);
     m->ops[g].memory = l->memory ? COMMD_MEMORY_CUDA : COMMD_MEMORY_HOST;
     m->ops[g].stream = l->stream;
 }
@@ -430,63 +437,46 @@ static uint8_t *buffer(const struct perf_loop *loop, size_t elements, size_t ele
     return memset(p, 0, bytes);
 }
 
-static int far_buffer(const struct perf_loop *loop, size_t elements, size_t elem, uint8_t **ret)
+static uint8_t *far_buffer(const struct perf_loop *loop, size_t elements, size_t elem)
 {
     void *p;
 
-    if (loop->memory->alloc(loop->gpu, MAX(elements * elem, (size_t)1), &p))
-        return -ENOMEM;
-    *ret = p;
-    return 0;
+    return loop->memory->alloc(loop->gpu, MAX(elements * elem, (size_t)1), &p) ? NULL : p;
 }
 
-/* Those that operations work in. */
-static int make_far(struct measurement *m)
+/* What is made so far is in *b, also on failure. */
+static int make_pair(const struct measurement *m, struct buffers *b)
 {
-    const struct perf *perf = m->loop->perf;
-    size_t n = (size_t)perf->groups, elem = commd_dtype_size(perf->dtype);
+    const struct perf_loop *l = m->loop;
+    bool in_place = perf_in_place(l->perf->coll);
+    size_t elem = commd_dtype_size(l->perf->dtype);
 
-    if (!m->loop->memory) {
-        m->far_send = m->send;
-        m->far_recv = m->recv;
-        return 0;
-    }
-    m->far_send = calloc(n, sizeof(*m->far_send));
-    m->far_recv = calloc(n, sizeof(*m->far_recv));
-    if (!m->far_send || !m->far_recv)
+    b->send = buffer(l, m->shape.send_n, elem);
+    b->recv = in_place ? b->send : buffer(l, m->shape.recv_n, elem);
+    if (!b->send || !b->recv)
         return -ENOMEM;
-    for (size_t g = 0; g < n; g++) {
-        if (far_buffer(m->loop, m->shape.send_n, elem, &m->far_send[g]))
-            return -ENOMEM;
-        m->far_recv[g] = m->far_send[g];
-        if (m->recv[g] != m->send[g] && far_buffer(m->loop, m->shape.recv_n, elem, &m->far_recv[g]))
-            return -ENOMEM;
-    }
-    return 0;
+    b->far_send = l->memory ? far_buffer(l, m->shape.send_n, elem) : b->send;
+    b->far_recv = !l->memory ? b->recv
+                  : in_place ? b->far_send
+                             : far_buffer(l, m->shape.recv_n, elem);
+    return b->far_send && b->far_recv ? 0 : -ENOMEM;
 }
 
 static int make_buffers(struct measurement *m)
 {
     const struct perf *perf = m->loop->perf;
-    size_t n = (size_t)perf->groups, elem = commd_dtype_size(perf->dtype);
-    struct perf_shape *s = &m->shape;
+    size_t n = (size_t)perf->groups;
+    int r = 0;
 
-    m->send = calloc(n, sizeof(*m->send));
-    m->recv = calloc(n, sizeof(*m->recv));
+    m->buffers = calloc(n, sizeof(*m->buffers));
     m->ops = calloc(n, sizeof(*m->ops));
-    if (!m->send || !m->recv || !m->ops ||
+    if (!m->buffers || !m->ops ||
         perf_shape_init(perf, m->loop->rank, m->loop->size,
-                        perf_count(perf, m->loop->size, perf->max_bytes), s))
+                        perf_count(perf, m->loop->size, perf->max_bytes), &m->shape))
         return -ENOMEM;
-    for (size_t g = 0; g < n; g++) {
-        m->send[g] = buffer(m->loop, s->send_n, elem);
-        m->recv[g] = perf_in_place(perf->coll) ? m->send[g] : buffer(m->loop, s->recv_n, elem);
-        if (!m->send[g] || !m->recv[g])
-            return -ENOMEM;
-    }
-    if (make_far(m))
-        return -ENOMEM;
-    return perf_data_new(perf, m->loop->rank, m->loop->size, &m->data);
+    for (size_t g = 0; g < n && !r; g++)
+        r = make_pair(m, &m->buffers[g]);
+    return r ? r : perf_data_new(perf, m->loop->rank, m->loop->size, &m->data);
 }
 
 static void free_buffer(const struct perf_loop *loop, void *buffer)
@@ -497,33 +487,22 @@ static void free_buffer(const struct perf_loop *loop, void *buffer)
         free(buffer);
 }
 
-static void free_far(struct measurement *m)
+static void free_pair(const struct perf_loop *l, const struct buffers *b)
 {
-    const struct perf_loop *l = m->loop;
-
-    for (int g = 0; l->memory && m->far_send && m->far_recv && g < l->perf->groups; g++) {
-        if (m->far_recv[g] && m->far_recv[g] != m->far_send[g])
-            l->memory->free(l->gpu, m->far_recv[g]);
-        if (m->far_send[g])
-            l->memory->free(l->gpu, m->far_send[g]);
-    }
-    if (l->memory) {
-        free(m->far_send);
-        free(m->far_recv);
-    }
+    if (l->memory && b->far_recv && b->far_recv != b->far_send)
+        l->memory->free(l->gpu, b->far_recv);
+    if (l->memory && b->far_send)
+        l->memory->free(l->gpu, b->far_send);
+    if (b->recv != b->send)
+        free_buffer(l, b->recv);
+    free_buffer(l, b->send);
 }
 
 static void measurement_fini(struct measurement *m)
 {
-    free_far(m);
-    for (int g = 0; g < m->loop->perf->groups; g++) {
-        if (m->recv && m->send && m->recv[g] != m->send[g])
-            free_buffer(m->loop, m->recv[g]);
-        if (m->send)
-            free_buffer(m->loop, m->send[g]);
-    }
-    free(m->send);
-    free(m->recv);
+    for (int g = 0; m->buffers && g < m->loop->perf->groups; g++)
+        free_pair(m->loop, &m->buffers[g]);
+    free(m->buffers);
     free(m->ops);
     free(m->times);
     free(m->ns);

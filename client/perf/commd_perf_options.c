@@ -26,16 +26,6 @@ static const struct name averages[] = {
     {"0", PERF_RANK0}, {"1", PERF_AVG},       {"2", PERF_MIN},   {"3", PERF_MAX},
 };
 
-const char *perf_dtype_name(int dtype)
-{
-    return dtype_name((unsigned)dtype);
-}
-
-const char *perf_redop_name(int redop)
-{
-    return redop_name((unsigned)redop);
-}
-
 const char *perf_average_name(int average)
 {
     for (size_t i = 0; i < ARRAY_LEN(averages); i++)
@@ -369,8 +359,8 @@ static int perf_check_options(struct perf *p, const bool given[ARRAY_LEN(known)]
     if (p->step && was_given(given, "stepfactor"))
         return wrong_usage("-f and -i: only one of them");
     if (perf_reduces(p->coll) && !redop_defined((unsigned)p->dtype, (unsigned)p->redop))
-        return wrong_usage("-d %s -o %s: not defined", perf_dtype_name(p->dtype),
-                           perf_redop_name(p->redop));
+        return wrong_usage("-d %s -o %s: not defined", dtype_name((unsigned)p->dtype),
+                           redop_name((unsigned)p->redop));
     if (p->coll == PERF_PINGPONG && (p->async || p->groups > 1))
         return wrong_usage("pingpong: neither --async nor --groups");
     if (p->on_gpu && p->registered)

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "client/perf/commd_perf.h"
+#include "shm/model/dtype.h"
 
 enum { PROGRESS_EVERY_MS = 100 };
 
@@ -38,12 +39,12 @@ static void date(char *to, size_t size)
 
 static const char *redop_shown(const struct perf *perf)
 {
-    return perf_reduces(perf->coll) ? perf_redop_name(perf->redop) : "none";
+    return perf_reduces(perf->coll) ? redop_name((unsigned)perf->redop) : "none";
 }
 
 static const char *dtype_shown(const struct perf *perf)
 {
-    return perf->coll == COMMD_BARRIER ? "none" : perf_dtype_name(perf->dtype);
+    return perf->coll == COMMD_BARRIER ? "none" : dtype_name((unsigned)perf->dtype);
 }
 
 void report_begin(struct perf_report *report, const struct perf *perf, int ranks, int nodes,
@@ -84,13 +85,10 @@ static void clear_progress(const struct perf_report *report)
 
 void report_progress(struct perf_report *report, size_t bytes, int done, int of, double us)
 {
-    struct timespec ts;
-    int64_t ms;
+    int64_t ms = (int64_t)(perf_now_us() / 1e3);
 
     if (!report->live)
         return;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    ms = (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
     if (ms - report->live_ms < PROGRESS_EVERY_MS)
         return;
     report->live_ms = ms;

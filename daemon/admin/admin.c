@@ -8,7 +8,6 @@
 #include <sys/queue.h>
 
 #include "daemon/admin/answers.h"
-#include "daemon/admin/tenants.h"
 #include "daemon/daemon.h"
 #include "daemon/process/clock.h"
 

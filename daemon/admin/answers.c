@@ -11,7 +11,6 @@
 
 #include "daemon/admin/answers.h"
 #include "daemon/admin/links.h"
-#include "daemon/admin/tenants.h"
 #include "daemon/admin/tuning.h"
 #include "daemon/admin/verbs.h"
 #include "daemon/daemon.h"

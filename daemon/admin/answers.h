@@ -45,6 +45,11 @@ void answer_unwell(struct answer *a, const char *fmt, ...) _printf_(2, 3);
 /* Adds every reason for which this node is not well. */
 void answer_check_well(struct answer *a);
 
+/* tenants.c, as an answer_fill_fn. @uid: this user alone; NULL: all users. */
+bool tenants_fill(struct answer *a, const uint32_t *uid);
+/* Frees what tenants_fill() has allocated. */
+void tenants_fini(struct answer *a);
+
 /* Words of the tables, which HTTP uses too. */
 const char *answer_engine_word(const struct daemon *d, const struct core_status *status);
 /* Of commd-gpu: "up", "down", "starting"; "none" where no commd-gpu is wanted. */

@@ -92,13 +92,6 @@ static void fill_all(struct daemon *d, struct table *table)
             fill_link(d, &peer, table);
 }
 
-/* How many rows one node may fill: all nodes share the cells of one answer. */
-static unsigned room_of(const struct daemon *d, const struct table *table)
-{
-    return MIN((unsigned)LINKS_ALL_NODES,
-               (unsigned)MSG_MAX_CELLS / table->t.ncolumns / d->conf->nnodes);
-}
-
 unsigned links_fill(struct daemon *d, bool all, struct table *table)
 {
     struct bad_link worst[LINKS_ALL_NODES + 1];
@@ -111,7 +104,10 @@ unsigned links_fill(struct daemon *d, bool all, struct table *table)
         fill_all(d, table);
         return 0;
     }
-    most = all ? room_of(d, table) : LINKS_MOST;
+    most = LINKS_MOST;
+    if (all) /* all nodes share the cells of one answer */
+        most = MIN((unsigned)LINKS_ALL_NODES,
+                   (unsigned)MSG_MAX_CELLS / table->t.ncolumns / d->conf->nnodes);
     for (unsigned i = 0; core_peer_at(d->core, i, &peer); i++) {
         struct bad_link link = {.node = i};
 

@@ -20,8 +20,7 @@ static ssize_t read_begin(const char *path, char *buf, size_t size)
     return n;
 }
 
-/* The same of /proc/@pid/@name. See the top for the files that may be read. */
-static ssize_t read_proc(uint32_t pid, const char *name, char *buf, size_t size)
+ssize_t process_file(uint32_t pid, const char *name, char *buf, size_t size)
 {
     char path[64];
 
@@ -60,7 +59,7 @@ const char *process_word(uint32_t pid, struct process_groups *groups)
 {
     char buf[512], *end;
 
-    if (read_proc(pid, "stat", buf, sizeof(buf)) <= 0)
+    if (process_file(pid, "stat", buf, sizeof(buf)) <= 0)
         return "";
     end = strrchr(buf, ')');
     switch (end && end[1] ? end[2] : 0) {
@@ -88,14 +87,14 @@ uint64_t process_cpu_waited(uint32_t pid)
 {
     char buf[128], *end;
 
-    if (read_proc(pid, "schedstat", buf, sizeof(buf)) <= 0 || !(end = strchr(buf, ' ')))
+    if (process_file(pid, "schedstat", buf, sizeof(buf)) <= 0 || !(end = strchr(buf, ' ')))
         return 0;
     return strtoull(end, NULL, 10);
 }
 
 void process_kernel(uint32_t pid, char *buf, size_t size)
 {
-    if (read_proc(pid, "wchan", buf, size) <= 0 || !strcmp(buf, "0"))
+    if (process_file(pid, "wchan", buf, size) <= 0 || !strcmp(buf, "0"))
         buf[0] = 0;
     for (char *c = buf; *c; c++)
         if (!isalnum((unsigned char)*c) && *c != '_' && *c != '.')
@@ -199,7 +198,7 @@ void process_groups(uint32_t pid, struct process_groups *groups)
     if (pid && groups->pid == pid)
         return;
     now = (struct process_groups){.pid = pid};
-    if (read_proc(pid, "cgroup", now.text, sizeof(now.text)) <= 0)
+    if (process_file(pid, "cgroup", now.text, sizeof(now.text)) <= 0)
         *groups = now;
     else if (strcmp(groups->text, now.text)) {
         look_at_groups(&now);

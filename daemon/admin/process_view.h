@@ -23,6 +23,9 @@ struct process_groups {
 };
 void process_groups(uint32_t pid, struct process_groups *groups);
 
+/* The beginning of /proc/@pid/@name, as a string; its length, or -1. See process_view.c for the
+ * files that may be read. */
+ssize_t process_file(uint32_t pid, const char *name, char *buf, size_t size);
 /* "running", "sleeping", "blocked", "stopped", "traced", "frozen", "zombie" or "". */
 const char *process_word(uint32_t pid, struct process_groups *groups);
 /* The function of the kernel in which the process sleeps, or "". */

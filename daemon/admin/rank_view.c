@@ -41,6 +41,22 @@ bool ranks_wished(const struct ranks_wish *wish, uint32_t uid, uint64_t id, cons
            (id && strcmp(wish->group, hex) == 0);
 }
 
+/* Makes room in @array for @n items of @size bytes. */
+static bool grow_to(void *array, unsigned *room, unsigned n, size_t size)
+{
+    unsigned more = MAX(MAX(n, 8u), 2 * *room);
+    void *grown;
+
+    if (n <= *room)
+        return true;
+    grown = realloc(*(void **)array, more * size);
+    if (!grown)
+        return false;
+    *(void **)array = grown;
+    *room = more;
+    return true;
+}
+
 /* Room for one more group and @nrows more rows. */
 static bool ranks_room(struct ranks *ranks, unsigned nrows)
 {
@@ -48,29 +64,11 @@ static bool ranks_room(struct ranks *ranks, unsigned nrows)
         ranks->cut = true;
         return false;
     }
-    if (ranks->ngroups == ranks->groups_room) {
-        unsigned room = MAX(8u, 2 * ranks->groups_room);
-        struct rank_group *groups = realloc(ranks->groups, room * sizeof(*groups));
-
-        if (!groups) {
-            ranks->error = -ENOMEM;
-            return false;
-        }
-        ranks->groups = groups;
-        ranks->groups_room = room;
-    }
-    if (ranks->nrows + nrows > ranks->rows_room) {
-        unsigned room = MAX(ranks->nrows + nrows, 2 * ranks->rows_room);
-        struct rank_row *rows = realloc(ranks->rows, room * sizeof(*rows));
-
-        if (!rows) {
-            ranks->error = -ENOMEM;
-            return false;
-        }
-        ranks->rows = rows;
-        ranks->rows_room = room;
-    }
-    return true;
+    if (grow_to(&ranks->groups, &ranks->groups_room, ranks->ngroups + 1, sizeof(*ranks->groups)) &&
+        grow_to(&ranks->rows, &ranks->rows_room, ranks->nrows + nrows, sizeof(*ranks->rows)))
+        return true;
+    ranks->error = -ENOMEM;
+    return false;
 }
 
 static void take_command(const struct daemon *d, unsigned slot, struct rank_row *row)

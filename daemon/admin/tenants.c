@@ -6,7 +6,7 @@
  * First the users are collected: those with clients or groups, and those with memory only. Then
  * rows are made, user by user, in each turn a part. A user that comes or goes meanwhile may be in
  * the table or not. */
-#include "daemon/admin/tenants.h"
+#include "daemon/admin/answers.h"
 #include "daemon/core/share.h"
 #include "daemon/daemon.h"
 #include "daemon/process/clock.h"

@@ -93,6 +93,9 @@ struct conf {
 int conf_load(const char *file, const char *text, size_t len, struct conf **ret_conf,
               char **ret_error);
 struct conf *conf_free(struct conf *conf);
+/* Returns @r, and writes a text about it to *ret_error, malloc'ed. Without memory for the text:
+ * -ENOMEM and NULL. */
+int fail_with(int r, char **ret_error, const char *fmt, ...) _printf_(3, 4);
 /* The ports of transport.port_range. */
 bool conf_ports(const struct conf *conf, unsigned *ret_low, unsigned *ret_high);
 /* "tcp" or "ucx": what "auto" means, too. */

@@ -108,44 +108,34 @@ static void check_timeouts(struct check *c)
                     node_text, heartbeat_text);
 }
 
-/* The engine would take any port of the range, commd's own included. One node alone listens on
- * neither. */
-static void check_ports(struct check *c)
+/* The engine would take any port of the range, also @port of @whose, which commd listens on. */
+static void check_outside(struct check *c, unsigned port, const char *whose, struct conf_pos pos)
 {
-    unsigned range = conf_key_index("transport.port_range");
-    unsigned low, high, port;
-    const struct conf_node_src *src;
+    unsigned low, high;
 
-    if (!c->self_known || c->conf->nnodes < 2 || c->src->bad[range] ||
-        !conf_port_range(c->conf->port_range, &low, &high))
-        return;
-    port = c->conf->nodes[c->self].port;
-    if (port < low || port > high)
-        return;
-    src = &c->src->nodes[c->self];
-    conf_errors_add(c->errors,
-                    src->value[src->value[CONF_NODE_PORT].line ? CONF_NODE_PORT : CONF_NODE_NAME],
-                    "port %u of this node lies within transport.port_range (%s), which belongs "
-                    "to the engine; allowed: a port outside of it",
-                    port, c->conf->port_range);
+    if (conf_port_range(c->conf->port_range, &low, &high) && port >= low && port <= high)
+        conf_errors_add(c->errors, pos,
+                        "port %u of %s lies within transport.port_range (%s), which belongs to the "
+                        "engine; allowed: a port outside of it",
+                        port, whose, c->conf->port_range);
 }
 
-static void check_http(struct check *c)
+/* One node alone listens for neither nodes nor engines. */
+static void check_ports(struct check *c)
 {
     unsigned http = conf_key_index("listen.http");
-    unsigned range = conf_key_index("transport.port_range");
+    const struct conf_node_src *src = &c->src->nodes[c->self];
     char address[CONF_ADDR_MAX];
-    unsigned low, high;
     uint16_t port;
 
-    if (c->conf->nnodes < 2 || c->src->bad[http] || c->src->bad[range] ||
-        !conf_http(c->conf, address, &port) || !conf_port_range(c->conf->port_range, &low, &high) ||
-        port < low || port > high)
+    if (c->conf->nnodes < 2 || c->src->bad[conf_key_index("transport.port_range")])
         return;
-    conf_errors_add(c->errors, c->src->value[http],
-                    "port %u of listen.http lies within transport.port_range (%s), which belongs "
-                    "to the engine; allowed: a port outside of it",
-                    port, c->conf->port_range);
+    if (c->self_known)
+        check_outside(
+            c, c->conf->nodes[c->self].port, "this node",
+            src->value[src->value[CONF_NODE_PORT].line ? CONF_NODE_PORT : CONF_NODE_NAME]);
+    if (!c->src->bad[http] && conf_http(c->conf, address, &port))
+        check_outside(c, port, "listen.http", c->src->value[http]);
 }
 
 static bool names_tcp(const char *transports)
@@ -246,6 +236,5 @@ void conf_check(const struct conf *conf, const struct conf_src *src, struct conf
         check_duplicate_node(&c, i);
     check_self(&c);
     check_ports(&c);
-    check_http(&c);
     check_trusted_network(&c);
 }

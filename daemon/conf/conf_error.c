@@ -75,3 +75,17 @@ void conf_errors_fini(struct conf_errors *errors)
         free(errors->v[i].text);
     errors->n = 0;
 }
+
+int fail_with(int r, char **ret_error, const char *fmt, ...)
+{
+    va_list args;
+    int n;
+
+    va_start(args, fmt);
+    n = vasprintf(ret_error, fmt, args);
+    va_end(args);
+    if (n >= 0)
+        return r;
+    *ret_error = NULL;
+    return -ENOMEM;
+}

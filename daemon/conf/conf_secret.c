@@ -7,7 +7,6 @@
 #include "daemon/conf/conf.h"
 
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
@@ -66,21 +65,6 @@ static bool parse_keys(const char *text, size_t len, struct conf_keys *ret_keys)
     return ret_keys->n > 0;
 }
 
-/* Fills *ret_error and returns @r; -ENOMEM if there is no memory for the text. */
-static int _printf_(3, 4) fail(int r, char **ret_error, const char *fmt, ...)
-{
-    va_list args;
-    int n;
-
-    va_start(args, fmt);
-    n = vasprintf(ret_error, fmt, args);
-    va_end(args);
-    if (n >= 0)
-        return r;
-    *ret_error = NULL;
-    return -ENOMEM;
-}
-
 /* The path with $CREDENTIALS_DIRECTORY at its front replaced. */
 static int expand(const char *file, bool *ret_credential, char **ret_path, char **ret_error)
 {
@@ -89,8 +73,9 @@ static int expand(const char *file, bool *ret_credential, char **ret_path, char 
     *ret_credential = !strncmp(file, CREDENTIALS "/", strlen(CREDENTIALS "/"));
     dir = *ret_credential ? getenv("CREDENTIALS_DIRECTORY") : "";
     if (!dir)
-        return fail(-ENOENT, ret_error,
-                    "%s: " CREDENTIALS " is not set; only systemd's LoadCredential= sets it", file);
+        return fail_with(-ENOENT, ret_error,
+                         "%s: " CREDENTIALS " is not set; only systemd's LoadCredential= sets it",
+                         file);
     if (asprintf(ret_path, "%s%s", dir, *ret_credential ? rest : file) >= 0)
         return 0;
     *ret_path = NULL;
@@ -106,16 +91,17 @@ static int open_key(const char *path, int *ret_fd, char **ret_error)
         return 0;
     }
     if (r == -ENOENT)
-        return fail(r, ret_error,
-                    "%s: cannot open the cluster key: %s; make one for all nodes by: openssl "
-                    "rand -hex 32 > %s",
-                    path, strerror(-r), path);
+        return fail_with(r, ret_error,
+                         "%s: cannot open the cluster key: %s; make one for all nodes by: openssl "
+                         "rand -hex 32 > %s",
+                         path, strerror(-r), path);
     if (r == -EACCES)
-        return fail(r, ret_error,
-                    "%s: cannot open the cluster key: %s; it must belong to the user that runs "
-                    "commd: chown commd %s",
-                    path, strerror(-r), path);
-    return fail(r, ret_error, "%s: cannot open the cluster key: %s", path, strerror(-r));
+        return fail_with(
+            r, ret_error,
+            "%s: cannot open the cluster key: %s; it must belong to the user that runs "
+            "commd: chown commd %s",
+            path, strerror(-r), path);
+    return fail_with(r, ret_error, "%s: cannot open the cluster key: %s", path, strerror(-r));
 }
 
 static int check_file(int fd, const char *path, bool credential, char **ret_error)
@@ -126,17 +112,18 @@ static int check_file(int fd, const char *path, bool credential, char **ret_erro
     struct stat st;
 
     if (fstat(fd, &st) < 0)
-        return fail(-errno, ret_error, "%s: cannot read the cluster key: %m", path);
+        return fail_with(-errno, ret_error, "%s: cannot read the cluster key: %m", path);
     if (!S_ISREG(st.st_mode))
-        return fail(-EINVAL, ret_error,
-                    "%s: the cluster key is not a regular file; make one by: openssl rand -hex "
-                    "32 > FILE",
-                    path);
+        return fail_with(
+            -EINVAL, ret_error,
+            "%s: the cluster key is not a regular file; make one by: openssl rand -hex "
+            "32 > FILE",
+            path);
     if (st.st_mode & others)
-        return fail(-EACCES, ret_error,
-                    "%s: mode %04o opens the cluster key to other users; repair by: chmod 400 "
-                    "%s",
-                    path, (unsigned)(st.st_mode & 07777), path);
+        return fail_with(-EACCES, ret_error,
+                         "%s: mode %04o opens the cluster key to other users; repair by: chmod 400 "
+                         "%s",
+                         path, (unsigned)(st.st_mode & 07777), path);
     return 0;
 }
 
@@ -153,13 +140,14 @@ static int read_keys(int fd, const char *path, struct conf_keys *ret_keys, char 
             len += (size_t)n;
     } while ((n > 0 && len < sizeof(text)) || (n < 0 && errno == EINTR));
     if (n < 0) {
-        r = fail(-errno, ret_error, "%s: cannot read the cluster key: %m", path);
+        r = fail_with(-errno, ret_error, "%s: cannot read the cluster key: %m", path);
     } else if (!parse_keys(text, len, ret_keys)) {
         explicit_bzero(ret_keys, sizeof(*ret_keys));
-        r = fail(-EINVAL, ret_error,
-                 "%s: the cluster key is not 64 hex digits or 32 bytes, nor are there two in two "
-                 "lines; make one by: openssl rand -hex 32 > %s",
-                 path, path);
+        r = fail_with(
+            -EINVAL, ret_error,
+            "%s: the cluster key is not 64 hex digits or 32 bytes, nor are there two in two "
+            "lines; make one by: openssl rand -hex 32 > %s",
+            path, path);
     }
     explicit_bzero(text, sizeof(text));
     return r;

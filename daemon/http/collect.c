@@ -5,12 +5,12 @@
 
 #include "daemon/http/collect.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "daemon/admin/answers.h"
+#include "daemon/admin/process_view.h"
 #include "daemon/daemon.h"
 #include "daemon/http/http.h"
 #include "daemon/process/clock.h"
@@ -19,21 +19,6 @@
 #include "shm/proto/codec.h"
 
 /* ---- one process ----------------------------------------------------------------------------- */
-
-static bool read_process_file(unsigned pid, const char *name, char *buf, size_t len)
-{
-    _cleanup_(close_fdp) int fd = -1;
-    char path[64];
-    ssize_t n;
-
-    snprintf(path, sizeof(path), "/proc/%u/%s", pid, name);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    n = fd < 0 ? -1 : read(fd, buf, len - 1);
-    if (n <= 0)
-        return false;
-    buf[n] = '\0';
-    return true;
-}
 
 /* Another process may be hidden from us (hidepid, ProtectProc=), or have ended. */
 static void read_process(unsigned pid, struct metrics_process *process)
@@ -44,7 +29,7 @@ static void read_process(unsigned pid, struct metrics_process *process)
     struct stat st;
 
     /* proc(5): after the name, which may hold anything, the state is the third field */
-    if (!read_process_file(pid, "stat", text, sizeof(text)) || !(at = strrchr(text, ')')) ||
+    if (process_file(pid, "stat", text, sizeof(text)) <= 0 || !(at = strrchr(text, ')')) ||
         sscanf(at + 1,
                " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %*d %*d %*d %*d %*d %*d "
                "%*u %*u %llu",

@@ -504,35 +504,31 @@ void http_counts(const struct http *http, struct metrics *m)
     memcpy(m->http_codes, http->codes, sizeof(m->http_codes));
 }
 
-static int listen_error(const struct conf *conf, int error, char **ret_error)
+static int listen_error(const struct conf *conf, int r, char **ret_error)
 {
     const char *file = conf->file, *where = conf->http;
-    int r;
 
-    switch (-error) {
-    case EADDRINUSE:
-        r = asprintf(ret_error,
-                     "%s: listen.http: %s is in use by another program (ss -ltnp shows it): stop "
-                     "that, or choose another port",
-                     file, where);
-        break;
-    case EADDRNOTAVAIL:
-        r = asprintf(ret_error,
-                     "%s: listen.http: the address of %s is none of this machine's: correct it, or "
-                     "take 127.0.0.1 for this machine alone or 0.0.0.0 for all its addresses",
-                     file, where);
-        error = -EINVAL;
-        break;
-    case EACCES:
-        r = asprintf(ret_error,
-                     "%s: listen.http: this user may not listen on %s: choose a port from 1024 on",
-                     file, where);
-        break;
+    switch (r) {
+    case -EADDRINUSE:
+        return fail_with(r, ret_error,
+                         "%s: listen.http: %s is in use by another program (ss -ltnp shows it): "
+                         "stop that, or choose another port",
+                         file, where);
+    case -EADDRNOTAVAIL:
+        return fail_with(-EINVAL, ret_error,
+                         "%s: listen.http: the address of %s is none of this machine's: correct "
+                         "it, or take 127.0.0.1 for this machine alone or 0.0.0.0 for all its "
+                         "addresses",
+                         file, where);
+    case -EACCES:
+        return fail_with(r, ret_error,
+                         "%s: listen.http: this user may not listen on %s: choose a port from "
+                         "1024 on",
+                         file, where);
     default:
-        r = asprintf(ret_error, "%s: listen.http: cannot listen on %s: %s", file, where,
-                     strerror(-error));
+        return fail_with(r, ret_error, "%s: listen.http: cannot listen on %s: %s", file, where,
+                         strerror(-r));
     }
-    return r < 0 ? -ENOMEM : error;
 }
 
 static void http_freep(struct http **http)

@@ -16,9 +16,8 @@ static struct link_peer *peer_at(const struct peer_links *links, unsigned node)
 
 /* ---- connecting ------------------------------------------------------------------------------ */
 
-static void peer_log(struct link_peer *peer, enum conf_log_level level, const char *fmt, ...)
-    _printf_(3, 4);
-static void peer_log(struct link_peer *peer, enum conf_log_level level, const char *fmt, ...)
+static _printf_(3, 4) void peer_log(struct link_peer *peer, enum conf_log_level level,
+                                    const char *fmt, ...)
 {
     char who[LOG_LIMIT_WHO], text[MSG_TEXT_MAX + 2 * MSG_NAME_MAX];
     va_list ap;
@@ -271,24 +270,22 @@ static int links_listen(struct peer_links *links, const struct conf *conf, char 
                                                     while commd restarts */
         return 0;
     }
-    if (r == -EADDRINUSE &&
-        asprintf(ret_error,
-                 "%s port %u is in use: another commd of this node, or another program; stop it "
-                 "(ss -ltnp, as root, shows it), or give node \"%s\" another port in cluster.nodes",
-                 node->address, node->port, node->name) < 0)
-        return -ENOMEM;
-    if (r == -EADDRNOTAVAIL &&
-        asprintf(ret_error,
-                 "%s: cluster.nodes: the address %s of node \"%s\" is none of this machine's; "
-                 "correct it, or cluster.node",
-                 conf->file, node->address, node->name) < 0)
-        return -ENOMEM;
-    if (*ret_error)
-        return r == -EADDRNOTAVAIL ? -EINVAL : r;
-    if (asprintf(ret_error, "cannot listen on %s port %u: %s", node->address, node->port,
-                 strerror(-r)) < 0)
-        return -ENOMEM;
-    return r;
+    switch (r) {
+    case -EADDRINUSE:
+        return fail_with(r, ret_error,
+                         "%s port %u is in use: another commd of this node, or another program; "
+                         "stop it (ss -ltnp, as root, shows it), or give node \"%s\" another port "
+                         "in cluster.nodes",
+                         node->address, node->port, node->name);
+    case -EADDRNOTAVAIL:
+        return fail_with(-EINVAL, ret_error,
+                         "%s: cluster.nodes: the address %s of node \"%s\" is none of this "
+                         "machine's; correct it, or cluster.node",
+                         conf->file, node->address, node->name);
+    default:
+        return fail_with(r, ret_error, "cannot listen on %s port %u: %s", node->address, node->port,
+                         strerror(-r));
+    }
 }
 
 /* ---- keys ------------------------------------------------------------------------------------ */

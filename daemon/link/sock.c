@@ -247,18 +247,17 @@ int sock_device(const struct conf *conf, const struct sock_addr *self,
     else if (!found && is_rdma_device(conf->device))
         found = conf->device;
     device_names(list, names, sizeof(names));
-    if (found) {
+    if (found)
         snprintf(ret_device, CONF_NAME_MAX, "%s", found);
-    } else if (conf->device[0]) {
-        r = asprintf(ret_error,
-                     "transport.device: no network device \"%s\" on this node (there are: %s)",
-                     conf->device, names);
-    } else {
-        r = asprintf(ret_error,
-                     "cluster.nodes: no network device of this node has the address %s of "
-                     "node \"%s\" (there are: %s); correct the address or set transport.device",
-                     conf->nodes[conf->self].address, conf->node, names);
-    }
+    else if (conf->device[0])
+        r = fail_with(-EINVAL, ret_error,
+                      "transport.device: no network device \"%s\" on this node (there are: %s)",
+                      conf->device, names);
+    else
+        r = fail_with(-EINVAL, ret_error,
+                      "cluster.nodes: no network device of this node has the address %s of node "
+                      "\"%s\" (there are: %s); correct the address or set transport.device",
+                      conf->nodes[conf->self].address, conf->node, names);
     freeifaddrs(list);
-    return found ? 0 : r < 0 ? -ENOMEM : -EINVAL;
+    return r;
 }

@@ -14,7 +14,8 @@ tests_hostile_storm_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS)
 
 tests_hostile_liar_SOURCES = tests/hostile/liar.c tests/hostile/dice.h
 tests_hostile_liar_CPPFLAGS = $(AM_CPPFLAGS) $(OPENSSL_CFLAGS)
-tests_hostile_liar_LDADD = libcommd-link.la libcommd-proto.la libcommd-shm.la $(LIBEVENT_LIBS) \
+tests_hostile_liar_LDADD = libcommd-link.la libcommd-conf.la libcommd-proto.la \
+	libcommd-shm.la $(LIBEVENT_LIBS) \
 	$(OPENSSL_LIBS) $(PROTOBUF_C_LIBS)
 
 dist_check_SCRIPTS += tests/integration/test_hostile.py

@@ -166,8 +166,8 @@ static void one_case(int coll, int dtype, int redop, int size)
         store(dtype, result + i * e, v);
     }
     if (perf_data_wrong(data[0], result, 0, N, 0, &first))
-        fail_msg("%s %s, %d ranks: element %zu", perf_dtype_name(dtype), perf_redop_name(redop),
-                 size, first);
+        fail_msg("%s %s, %d ranks: element %zu", dtype_name((unsigned)dtype),
+                 redop_name((unsigned)redop), size, first);
     assert_int_equal(perf_data_wrong(data[0], result + 1500 * e, 1500, N - 1500, 0, &first), 0);
     result[1234 * e] ^= 1;
     result[2000 * e + e - 1] ^= 0x80;

@@ -83,7 +83,8 @@ tests_unit_daemon_test_metrics_LDADD = libcommd-proto.la libcommd-shm.la $(PROTO
 
 tests_unit_daemon_test_listener_SOURCES = tests/unit/daemon/test_listener.c
 tests_unit_daemon_test_listener_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS)
-tests_unit_daemon_test_listener_LDADD = libcommd-link.la libcommd-proto.la $(LIBEVENT_LIBS) \
+tests_unit_daemon_test_listener_LDADD = libcommd-link.la libcommd-conf.la libcommd-proto.la \
+	$(LIBEVENT_LIBS) \
 	$(OPENSSL_LIBS) $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_log_SOURCES = tests/unit/daemon/test_log.c
@@ -99,7 +100,8 @@ tests_unit_daemon_test_notify_LDADD = libcommd-conf.la $(CMOCKA_LIBS)
 # The log is captured: this one and test_listener have a log_write() of their own.
 tests_unit_daemon_test_peer_link_SOURCES = tests/unit/daemon/test_peer_link.c
 tests_unit_daemon_test_peer_link_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
-tests_unit_daemon_test_peer_link_LDADD = libcommd-link.la libcommd-proto.la $(LIBEVENT_LIBS) \
+tests_unit_daemon_test_peer_link_LDADD = libcommd-link.la libcommd-conf.la libcommd-proto.la \
+	$(LIBEVENT_LIBS) \
 	$(OPENSSL_LIBS) $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_heard_SOURCES = tests/unit/daemon/test_heard.c \
