@@ -191,34 +191,19 @@ void complain_to(char *buf, size_t size)
         buf[0] = 0;
 }
 
-static void complain_with(const char *format, va_list ap)
-{
-    if (complaints.buf) {
-        vsnprintf(complaints.buf, complaints.size, format, ap);
-        return;
-    }
-    fputs("commctl: ", stderr);
-    vfprintf(stderr, format, ap);
-    fputc('\n', stderr);
-}
-
 void complain(const char *format, ...)
 {
     va_list ap;
 
     va_start(ap, format);
-    complain_with(format, ap);
+    if (complaints.buf) {
+        vsnprintf(complaints.buf, complaints.size, format, ap);
+    } else {
+        fputs("commctl: ", stderr);
+        vfprintf(stderr, format, ap);
+        fputc('\n', stderr);
+    }
     va_end(ap);
-}
-
-int refuse(const char *format, ...)
-{
-    va_list ap;
-
-    va_start(ap, format);
-    complain_with(format, ap);
-    va_end(ap);
-    return EXIT_NOT_ASKED;
 }
 
 int judge_answer(const struct msg_tables *answer)
@@ -229,8 +214,9 @@ int judge_answer(const struct msg_tables *answer)
 }
 
 /* Is @option a word of @verb->takes? */
-static bool takes(const struct verb *verb, const char *option)
+static bool takes(const void *arg, const char *option)
 {
+    const struct verb *verb = arg;
     size_t len = strlen(option);
 
     if (!strcmp(option, "watch"))
@@ -239,39 +225,6 @@ static bool takes(const struct verb *verb, const char *option)
         if (strcspn(s, " ") == len && !strncmp(s, option, len))
             return true;
     return false;
-}
-
-static const struct {
-    const char *name; /* of what not all verbs take, else NULL */
-    const char *help;
-} option_helps[] = {
-    {NULL, "--socket PATH  the daemon's socket; else $COMMD_SOCKET, else /run/commd/commd.sock,\n"
-           "                 else the user's own, $XDG_RUNTIME_DIR/commd/commd.sock or\n"
-           "                 /run/user/UID/commd/commd.sock or /tmp/commd-UID/commd.sock"},
-    {NULL, "--json         print JSON; the keys are documented in commctl(8)"},
-    {NULL, "--timeout S    how long to wait for the answer, in seconds (default 5); wait: for\n"
-           "                 what it waits for (default: without end)"},
-    {"watch", "--watch [S]    again every S seconds (default 2, from 0.2), until interrupted"},
-    {"for", "--for WHAT     of wait: ready (default), nodes=N, nodes=all, idle, group=NAME"},
-    {"seconds", "--seconds S    how long top and trace watch (default 1, at most 10)"},
-    {"follow", "--follow       of events: go on until interrupted"},
-    {"since", "--since AGE    of events: no older ones, e.g. 10m; s, m, h or d"},
-    {"undo", "--undo         of drain: take new groups and clients again"},
-    {"wait", "--wait S       of drain: wait until no group is left, S seconds at most"},
-    {"reason", "--reason TEXT  of kick: for the errors that the ranks get"},
-    {NULL, "--version      print commctl's version"},
-    {NULL, "--help         print this text, or behind a verb what is about it"},
-};
-
-/* @verb: only what it takes; NULL: all. */
-static void print_option_helps(const struct verb *verb)
-{
-    putchar('\n');
-    for (size_t i = 0; i < ARRAY_LEN(option_helps); i++)
-        if (!verb || !option_helps[i].name || takes(verb, option_helps[i].name))
-            printf("  %s\n", option_helps[i].help);
-    puts(
-        "\nExit codes: 0 fine, 1 asked and the answer is bad, 2 could not ask, 3 waited too long.");
 }
 
 static void print_help(void)
@@ -283,14 +236,14 @@ static void print_help(void)
             printf("  %-14s %s%s%s\n", verbs[i].words, verbs[i].args ? verbs[i].args : "",
                    verbs[i].args ? ": " : "", verbs[i].help);
     puts("  help           this text");
-    print_option_helps(NULL);
+    print_option_helps(NULL, NULL);
 }
 
 static void print_verb_help(const struct verb *verb)
 {
     printf("Usage: commctl [OPTIONS] %s%s%s\n%s\n", verb->words, verb->args ? " " : "",
            verb->args ? verb->args : "", verb->help ? verb->help : "");
-    print_option_helps(verb);
+    print_option_helps(takes, verb);
     puts("\nMore: man commctl");
 }
 

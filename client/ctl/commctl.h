@@ -121,6 +121,8 @@ struct options {
 
 /* commctl_options.c: -1 to go on, else the exit code. */
 int parse_options(int argc, char **argv, struct options *o);
+/* Prints the options for which there is @takes, or which all verbs take. @takes NULL: all. */
+void print_option_helps(bool (*takes)(const void *verb, const char *option), const void *verb);
 
 /* commctl_watch.c: @once again and again, with a copy of @o. Returns an exit code when it cannot go
  * on; @words: what is watched. */
@@ -163,8 +165,8 @@ const char *cell_of(const struct msg_tables *tables, uint32_t row, const char *k
 void complain_to(char *buf, size_t size);
 /* "commctl: ..." on stderr. */
 void complain(const char *format, ...) _printf_(1, 2);
-/* Likewise; EXIT_NOT_ASKED. */
-int refuse(const char *format, ...) _printf_(1, 2);
+/* Likewise, as an expression: EXIT_NOT_ASKED. */
+#define refuse(...) (complain(__VA_ARGS__), EXIT_NOT_ASKED)
 /* The exit code that @answer makes; what is not well is complained of. */
 int judge_answer(const struct msg_tables *answer);
 /* "2026-11-26T13:01:07"; "": there is no such date. */

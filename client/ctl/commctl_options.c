@@ -48,27 +48,56 @@ static bool parse_age(const char *text, int64_t *ret_ms)
 
 enum kind { FLAG, TEXT, SOCKET, SECONDS, WATCHED, AGE, REPEAT, VERSION_ASKED };
 
+/* clang-format off */
 static const struct {
     const char *name;
     int arg;
     enum kind kind;
     size_t at;    /* in struct options */
     bool special; /* not all verbs take it: see verbs[] in commctl.c */
+    const char *help;
 } known[] = {
-    {"socket", required_argument, SOCKET, offsetof(struct options, ask.socket), false},
-    {"json", no_argument, FLAG, offsetof(struct options, show.json), false},
-    {"timeout", required_argument, SECONDS, offsetof(struct options, ask.timeout_ms), false},
-    {"version", no_argument, VERSION_ASKED, 0, false},
-    {"help", no_argument, FLAG, offsetof(struct options, help), false},
-    {"for", required_argument, TEXT, offsetof(struct options, waited), true},
-    {"watch", optional_argument, REPEAT, offsetof(struct options, repeat_ms), true},
-    {"seconds", required_argument, WATCHED, offsetof(struct options, watch_ms), true},
-    {"follow", no_argument, FLAG, offsetof(struct options, follow), true},
-    {"since", required_argument, AGE, offsetof(struct options, since_ms), true},
-    {"undo", no_argument, FLAG, offsetof(struct options, undo), true},
-    {"wait", required_argument, SECONDS, offsetof(struct options, wait_ms), true},
-    {"reason", required_argument, TEXT, offsetof(struct options, reason), true},
+    {"socket", required_argument, SOCKET, offsetof(struct options, ask.socket), false,
+     "--socket PATH  the daemon's socket; else $COMMD_SOCKET, else /run/commd/commd.sock,\n"
+     "                 else the user's own, $XDG_RUNTIME_DIR/commd/commd.sock or\n"
+     "                 /run/user/UID/commd/commd.sock or /tmp/commd-UID/commd.sock"},
+    {"json", no_argument, FLAG, offsetof(struct options, show.json), false,
+     "--json         print JSON; the keys are documented in commctl(8)"},
+    {"timeout", required_argument, SECONDS, offsetof(struct options, ask.timeout_ms), false,
+     "--timeout S    how long to wait for the answer, in seconds (default 5); wait: for\n"
+     "                 what it waits for (default: without end)"},
+    {"watch", optional_argument, REPEAT, offsetof(struct options, repeat_ms), true,
+     "--watch [S]    again every S seconds (default 2, from 0.2), until interrupted"},
+    {"for", required_argument, TEXT, offsetof(struct options, waited), true,
+     "--for WHAT     of wait: ready (default), nodes=N, nodes=all, idle, group=NAME"},
+    {"seconds", required_argument, WATCHED, offsetof(struct options, watch_ms), true,
+     "--seconds S    how long top and trace watch (default 1, at most 10)"},
+    {"follow", no_argument, FLAG, offsetof(struct options, follow), true,
+     "--follow       of events: go on until interrupted"},
+    {"since", required_argument, AGE, offsetof(struct options, since_ms), true,
+     "--since AGE    of events: no older ones, e.g. 10m; s, m, h or d"},
+    {"undo", no_argument, FLAG, offsetof(struct options, undo), true,
+     "--undo         of drain: take new groups and clients again"},
+    {"wait", required_argument, SECONDS, offsetof(struct options, wait_ms), true,
+     "--wait S       of drain: wait until no group is left, S seconds at most"},
+    {"reason", required_argument, TEXT, offsetof(struct options, reason), true,
+     "--reason TEXT  of kick: for the errors that the ranks get"},
+    {"version", no_argument, VERSION_ASKED, 0, false,
+     "--version      print commctl's version"},
+    {"help", no_argument, FLAG, offsetof(struct options, help), false,
+     "--help         print this text, or behind a verb what is about it"},
 };
+/* clang-format on */
+
+void print_option_helps(bool (*takes)(const void *verb, const char *option), const void *verb)
+{
+    putchar('\n');
+    for (size_t i = 0; i < ARRAY_LEN(known); i++)
+        if (!takes || !known[i].special || takes(verb, known[i].name))
+            printf("  %s\n", known[i].help);
+    puts(
+        "\nExit codes: 0 fine, 1 asked and the answer is bad, 2 could not ask, 3 waited too long.");
+}
 
 static void add_special(struct options *o, const char *name)
 {

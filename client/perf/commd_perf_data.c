@@ -20,6 +20,7 @@
 #include "client/perf/commd_perf.h"
 
 enum { PERIOD = 1021 };
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "see put_element()");
 
 struct perf_data {
     const struct perf *perf; /* borrowed */
@@ -180,27 +181,16 @@ static uint16_t to_bf16(int v)
 
 #define PUT(type, x)                                                                               \
     {                                                                                              \
-        type typed = (type)(x);                                                                    \
-        memcpy(to, &typed, sizeof(typed));                                                         \
+        type put = (type)(x);                                                                      \
+        memcpy(to, &put, sizeof(put));                                                             \
         break;                                                                                     \
     }
 
 static void put_element(int dtype, void *to, int v)
 {
+    int64_t typed = v;
+
     switch ((enum commd_dtype)dtype) {
-    case COMMD_I8:
-    case COMMD_U8:
-    case COMMD_BOOL:
-        PUT(uint8_t, v)
-    case COMMD_I16:
-    case COMMD_U16:
-        PUT(uint16_t, v)
-    case COMMD_I32:
-    case COMMD_U32:
-        PUT(uint32_t, v)
-    case COMMD_I64:
-    case COMMD_U64:
-        PUT(int64_t, v)
     case COMMD_F16:
         PUT(uint16_t, to_f16(v))
     case COMMD_BF16:
@@ -209,6 +199,17 @@ static void put_element(int dtype, void *to, int v)
         PUT(float, v)
     case COMMD_F64:
         PUT(double, v)
+    case COMMD_I8:
+    case COMMD_U8:
+    case COMMD_I16:
+    case COMMD_U16:
+    case COMMD_I32:
+    case COMMD_U32:
+    case COMMD_I64:
+    case COMMD_U64:
+    case COMMD_BOOL:
+        /* its lower bytes come first */
+        memcpy(to, &typed, commd_dtype_size(dtype));
     }
 }
 

@@ -33,18 +33,6 @@ struct admin {
     struct event *more;           /* owned: active when work remains after a turn */
 };
 
-static void send_tables(struct daemon *d, unsigned slot, struct answer *a)
-{
-    struct msg msg = {.type = MSG_TABLES};
-
-    msg.tables.healthy = !a->unwell[0];
-    msg.tables.ntables = a->table.t.ncolumns ? 1 : 0;
-    msg.tables.tables = &a->table.t;
-    msg.tables.ask = a->total;
-    snprintf(msg.tables.text, sizeof(msg.tables.text), "%s", a->unwell);
-    listener_send(d->listener, slot, &msg, NULL, 0);
-}
-
 static void question_free(struct admin *admin, struct admin_question *question)
 {
     if (question == admin->now) {
@@ -71,7 +59,8 @@ static void finish_answer(struct daemon *d)
         table_fini(&a->table);
         answer_unwell(a, "the answer cannot be made: %s", strerror(-error));
     }
-    send_tables(d, slot, a);
+    answer_send(d, slot, !a->unwell[0], a->table.t.ncolumns ? &a->table : NULL, a->unwell,
+                a->total);
     question_free(admin, admin->now);
     listener_resume(d->listener, slot);
 }

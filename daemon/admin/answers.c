@@ -498,22 +498,26 @@ bool answer_is_change(const char *verb)
     return false;
 }
 
+void answer_send(struct daemon *d, unsigned slot, bool healthy, struct table *table,
+                 const char *text, uint64_t ask)
+{
+    struct msg msg = {.type = MSG_TABLES, .tables = {.healthy = healthy, .ask = ask}};
+
+    msg.tables.ntables = table != NULL;
+    msg.tables.tables = table ? &table->t : NULL;
+    snprintf(msg.tables.text, sizeof(msg.tables.text), "%s", text);
+    listener_send(d->listener, slot, &msg, NULL, 0);
+}
+
 void answer_changed(struct daemon *d, unsigned slot, bool done, unsigned groups, const char *text)
 {
-    struct msg msg = {.type = MSG_TABLES};
     struct table table = {0}, *t = &table;
 
     table_begin(t, "change", CHANGE_COLUMNS);
     TABLE_ADD(CHANGE_COLUMNS)
-    if (!done)
-        snprintf(msg.tables.text, sizeof(msg.tables.text), "%s", text);
-    else if (table.error)
-        snprintf(msg.tables.text, sizeof(msg.tables.text),
-                 "done, but there is no memory to say it");
-    msg.tables.healthy = done;
-    msg.tables.ntables = !table.error;
-    msg.tables.tables = &table.t;
-    listener_send(d->listener, slot, &msg, NULL, 0);
+    if (done)
+        text = table.error ? "done, but there is no memory to say it" : "";
+    answer_send(d, slot, done, table.error ? NULL : t, text, 0);
     table_fini(&table);
 }
 

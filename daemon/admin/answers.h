@@ -39,6 +39,11 @@ void answer_log_level(struct daemon *d, unsigned slot, uint32_t uid, unsigned le
 /* Reads the configuration again, and answers. "Not done" means that some settings are not in force.
  */
 void answer_reload(struct daemon *d, unsigned slot);
+/* Sends an answer with @table, which may be NULL, to the client in @slot. @text: what is wrong, or
+ * "".
+ * @ask: of "events", see struct msg_tables. */
+void answer_send(struct daemon *d, unsigned slot, bool healthy, struct table *table,
+                 const char *text, uint64_t ask);
 /* Adds one reason to @a->unwell. */
 void answer_unwell(struct answer *a, const char *fmt, ...) _printf_(2, 3);
 

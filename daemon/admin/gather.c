@@ -15,6 +15,7 @@
  * node waits until the link has room. */
 #include <stdio.h>
 
+#include "daemon/admin/answers.h"
 #include "daemon/admin/asking.h"
 #include "daemon/admin/gather.h"
 #include "daemon/admin/heard.h"
@@ -352,10 +353,7 @@ static void ask_nodes(struct gather_question *q, uint32_t watch_ms)
 
 static void refuse(struct daemon *d, unsigned slot, const char *text)
 {
-    struct msg msg = {.type = MSG_TABLES};
-
-    snprintf(msg.tables.text, sizeof(msg.tables.text), "%s", text);
-    listener_send(d->listener, slot, &msg, NULL, 0);
+    answer_send(d, slot, false, NULL, text, 0);
     listener_resume(d->listener, slot);
 }
 

@@ -181,7 +181,7 @@ static void collect_events(struct collect *c)
     }
 }
 
-static void collect_numbers(struct collect *c)
+static bool collect_numbers(struct collect *c)
 {
     struct core_peer_view peer;
 
@@ -191,6 +191,7 @@ static void collect_numbers(struct collect *c)
     collect_counts(c);
     for (unsigned i = 0; i < c->m.nnodes && core_peer_at(c->d->core, i, &peer); i++)
         collect_node(c, i, &peer);
+    return false;
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */
@@ -316,33 +317,16 @@ static bool fds_step(struct collect *c)
     return true;
 }
 
-/* True: the phase has more work. */
-static bool phase_step(struct collect *c)
-{
-    switch (c->phase) {
-    case COLLECT_NUMBERS:
-        collect_numbers(c);
-        return false;
-    case COLLECT_GROUPS:
-        return groups_step(c);
-    case COLLECT_OPERATIONS:
-        return operations_step(c);
-    case COLLECT_USERS:
-        return users_step(c);
-    case COLLECT_FDS:
-        return fds_step(c);
-    case COLLECT_DONE:
-        break;
-    }
-    return false;
-}
+/* Each returns true while it has more work. */
+static bool (*const phases[])(struct collect *c) = {collect_numbers, groups_step, operations_step,
+                                                    users_step, fds_step};
 
 bool collect_step(struct collect *c, uint64_t until_us)
 {
-    while (c->phase != COLLECT_DONE && clock_us() < until_us)
-        if (!phase_step(c))
+    while (c->phase < ARRAY_LEN(phases) && clock_us() < until_us)
+        if (!phases[c->phase](c))
             c->phase++;
-    return c->phase == COLLECT_DONE;
+    return c->phase == ARRAY_LEN(phases);
 }
 
 void collect_begin(struct collect *c, struct daemon *d, bool groups)

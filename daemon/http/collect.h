@@ -8,19 +8,10 @@
 
 struct daemon;
 
-enum collect_phase {
-    COLLECT_NUMBERS,
-    COLLECT_GROUPS,
-    COLLECT_OPERATIONS,
-    COLLECT_USERS,
-    COLLECT_FDS,
-    COLLECT_DONE
-};
-
 struct collect {
     struct daemon *d; /* borrowed */
     struct metrics m; /* owned */
-    enum collect_phase phase;
+    unsigned phase;   /* index in phases[] of collect.c */
     struct core_scan scan;
     size_t bucket;
     uint32_t user;
