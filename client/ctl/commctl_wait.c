@@ -55,21 +55,23 @@ static uint32_t rows(const struct msg_tables *t)
     return t->ntables ? t->tables->nrows : 0;
 }
 
-static void look_ready(const struct msg_tables *status, char missing[MISSING_MAX])
+static void look_ready(const struct msg_tables *status, const struct wait *wait,
+                       char missing[MISSING_MAX])
 {
     if (!status->healthy)
         add(missing, "%s", status->text);
 }
 
-static void look_nodes(const struct msg_tables *nodes, unsigned wanted, char missing[MISSING_MAX])
+static void look_nodes(const struct msg_tables *nodes, const struct wait *wait,
+                       char missing[MISSING_MAX])
 {
-    unsigned up = 0, all = rows(nodes);
+    unsigned up = 0, all = rows(nodes), wanted = wait->nodes ? wait->nodes : all;
 
     for (uint32_t i = 0; i < all; i++)
         up += is_up(nodes, i);
-    if (up >= (wanted ? wanted : all))
+    if (up >= wanted)
         return;
-    add(missing, "%u of %u nodes are up", up, wanted ? wanted : all);
+    add(missing, "%u of %u nodes are up", up, wanted);
     if (wanted > all)
         add(missing, "the configuration has only %u", all);
     for (uint32_t i = 0; i < all; i++) {
@@ -81,15 +83,18 @@ static void look_nodes(const struct msg_tables *nodes, unsigned wanted, char mis
     }
 }
 
-static void look_idle(const struct msg_tables *status, char missing[MISSING_MAX])
+static void look_idle(const struct msg_tables *status, const struct wait *wait,
+                      char missing[MISSING_MAX])
 {
     if (rows(status) && !cell_is(status, 0, "groups", "0"))
         add(missing, "groups that still run on node %s: %s", cell_of(status, 0, "node"),
             cell_of(status, 0, "groups"));
 }
 
-static void look_group(const struct msg_tables *groups, const char *name, char missing[MISSING_MAX])
+static void look_group(const struct msg_tables *groups, const struct wait *wait,
+                       char missing[MISSING_MAX])
 {
+    const char *name = wait->group;
     char text[MISSING_MAX] = "";
 
     for (uint32_t i = 0; i < rows(groups); i++) {
@@ -108,37 +113,29 @@ static void look_group(const struct msg_tables *groups, const char *name, char m
         add(missing, "there is no group \"%s\" with ranks on this node", name);
 }
 
-/* -1: is it so, then @missing is "", or not yet; else an exit code. */
+/* -1: it is so, and @missing is "", or it is not so yet. Else an exit code. */
 static int wait_look(struct options *o, const struct wait *wait, char missing[MISSING_MAX])
 {
-    static const char *const verbs[] = {[WAIT_READY] = "status",
-                                        [WAIT_NODES] = "nodes",
-                                        [WAIT_IDLE] = "status",
-                                        [WAIT_GROUP] = "groups"};
+    static const struct {
+        const char *verb;
+        void (*look)(const struct msg_tables *answer, const struct wait *wait,
+                     char missing[MISSING_MAX]);
+    } kinds[] = {
+        [WAIT_READY] = {"status", look_ready},
+        [WAIT_NODES] = {"nodes", look_nodes},
+        [WAIT_IDLE] = {"status", look_idle},
+        [WAIT_GROUP] = {"groups", look_group},
+    };
     _cleanup_(msg_fini) struct msg answer = {.type = MSG_NONE};
     bool asked;
 
     missing[0] = 0;
     complain_to(missing, MISSING_MAX);
-    asked = ask_tables(&o->ask, verbs[wait->kind], &answer);
+    asked = ask_tables(&o->ask, kinds[wait->kind].verb, &answer);
     complain_to(NULL, 0);
-    if (!asked)
-        return o->ask.gone ? -1 : EXIT_NOT_ASKED;
-    switch (wait->kind) {
-    case WAIT_READY:
-        look_ready(&answer.tables, missing);
-        break;
-    case WAIT_NODES:
-        look_nodes(&answer.tables, wait->nodes, missing);
-        break;
-    case WAIT_IDLE:
-        look_idle(&answer.tables, missing);
-        break;
-    case WAIT_GROUP:
-        look_group(&answer.tables, wait->group, missing);
-        break;
-    }
-    return -1;
+    if (asked)
+        kinds[wait->kind].look(&answer.tables, wait, missing);
+    return asked || o->ask.gone ? -1 : EXIT_NOT_ASKED;
 }
 
 /* ---- waiting ----------------------------------------------------------------------------- */

@@ -165,13 +165,6 @@ int perf_gpu_open(int rank, struct perf_gpu **ret_gpu);
 struct perf_gpu *perf_gpu_close(struct perf_gpu *gpu); /* NULL ok; returns NULL */
 const char *perf_gpu_name(const struct perf_gpu *gpu);
 void *perf_gpu_stream(const struct perf_gpu *gpu);
-int perf_gpu_alloc(struct perf_gpu *gpu, size_t bytes, void **ret_ptr);
-void perf_gpu_free(struct perf_gpu *gpu, void *ptr);
-/* Between the host and the GPU, either way; waits for it. */
-int perf_gpu_copy(struct perf_gpu *gpu, void *to, const void *from, size_t bytes);
-/* For what was enqueued. */
-int perf_gpu_wait(struct perf_gpu *gpu);
-
 /* ---- commd_perf_loop.c: the measurement, over any library ------------------------------------ */
 
 /* All but failed: 0 or an error. @ops: one for each group; with PERF_* they have both buffers.
@@ -192,9 +185,11 @@ struct perf_library {
 struct perf_memory {
     int (*alloc)(struct perf_gpu *gpu, size_t bytes, void **ret_ptr);
     void (*free)(struct perf_gpu *gpu, void *ptr);
+    /* Between the host and the GPU, either way; waits for it. */
     int (*copy)(struct perf_gpu *gpu, void *to, const void *from, size_t bytes);
-    int (*wait)(struct perf_gpu *gpu);
+    int (*wait)(struct perf_gpu *gpu); /* for what was enqueued */
 };
+extern const struct perf_memory perf_gpu_memory; /* commd_perf_gpu.c */
 
 struct perf_loop {
     const struct perf *perf;

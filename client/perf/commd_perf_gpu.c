@@ -106,7 +106,7 @@ void *perf_gpu_stream(const struct perf_gpu *gpu)
     return gpu->stream;
 }
 
-int perf_gpu_alloc(struct perf_gpu *gpu, size_t bytes, void **ret_ptr)
+static int perf_gpu_alloc(struct perf_gpu *gpu, size_t bytes, void **ret_ptr)
 {
     cu_ptr p = 0;
     cu_result r = gpu->cu.mem_alloc(&p, bytes);
@@ -117,21 +117,24 @@ int perf_gpu_alloc(struct perf_gpu *gpu, size_t bytes, void **ret_ptr)
     return 0;
 }
 
-void perf_gpu_free(struct perf_gpu *gpu, void *ptr)
+static void perf_gpu_free(struct perf_gpu *gpu, void *ptr)
 {
     gpu->cu.mem_free((cu_ptr)(uintptr_t)ptr);
 }
 
-int perf_gpu_copy(struct perf_gpu *gpu, void *to, const void *from, size_t bytes)
+static int perf_gpu_wait(struct perf_gpu *gpu)
+{
+    cu_result r = gpu->cu.stream_synchronize(gpu->stream);
+
+    return r ? gpu_failed(gpu, "waiting for the stream", r) : 0;
+}
+
+static int perf_gpu_copy(struct perf_gpu *gpu, void *to, const void *from, size_t bytes)
 {
     cu_result r = gpu->cu.copy((cu_ptr)(uintptr_t)to, (cu_ptr)(uintptr_t)from, bytes, gpu->stream);
 
     return r ? gpu_failed(gpu, "copying", r) : perf_gpu_wait(gpu);
 }
 
-int perf_gpu_wait(struct perf_gpu *gpu)
-{
-    cu_result r = gpu->cu.stream_synchronize(gpu->stream);
-
-    return r ? gpu_failed(gpu, "waiting for the stream", r) : 0;
-}
+const struct perf_memory perf_gpu_memory = {
+    .alloc = perf_gpu_alloc, .free = perf_gpu_free, .copy = perf_gpu_copy, .wait = perf_gpu_wait};

@@ -186,9 +186,6 @@ static const struct perf_library libcommd = {.barrier = run_barrier,
                                              .free = run_free,
                                              .failed = run_failed};
 
-static const struct perf_memory gpu_memory = {
-    .alloc = perf_gpu_alloc, .free = perf_gpu_free, .copy = perf_gpu_copy, .wait = perf_gpu_wait};
-
 /* ---- one rank ---------------------------------------------------------------------------- */
 
 static int join_groups(struct own_rank *run)
@@ -246,7 +243,7 @@ static int measure_rank(struct own_rank *run)
     int r, r_end;
 
     if (run->gpu) {
-        loop.memory = &gpu_memory;
+        loop.memory = &perf_gpu_memory;
         loop.gpu = run->gpu;
         loop.stream = perf_gpu_stream(run->gpu);
     }

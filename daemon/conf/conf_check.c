@@ -23,6 +23,12 @@ static struct conf_pos pos_or(const struct check *c, unsigned key, struct conf_p
     return c->src->value[key].line ? c->src->value[key] : otherwise;
 }
 
+/* Was the value of @key reported already? */
+static bool is_bad(const struct check *c, const char *key)
+{
+    return c->src->bad[conf_key_index(key)];
+}
+
 /* A host name counts as not loopback, whatever it resolves to today. */
 bool conf_is_loopback(const char *address)
 {
@@ -128,7 +134,7 @@ static void check_ports(struct check *c)
     char address[CONF_ADDR_MAX];
     uint16_t port;
 
-    if (c->conf->nnodes < 2 || c->src->bad[conf_key_index("transport.port_range")])
+    if (c->conf->nnodes < 2 || is_bad(c, "transport.port_range"))
         return;
     if (c->self_known)
         check_outside(
@@ -162,16 +168,12 @@ static bool leaves_loopback(const struct conf *conf)
 static void check_trusted_network(struct check *c)
 {
     const struct conf *conf = c->conf;
-    unsigned trusted = conf_key_index("transport.trusted_network");
-    unsigned ucx_tls = conf_key_index("transport.ucx_tls");
-    unsigned ports = conf_key_index("transport.port_range");
-    unsigned fabric = conf_key_index("transport.fabric");
-    unsigned device = conf_key_index("transport.device");
     bool ucx = strcmp(conf_fabric(conf), "tcp");
     char where[CONF_NAME_MAX + CONF_ADDR_MAX + 40];
     unsigned i;
 
-    if (c->src->bad[trusted] || c->src->bad[fabric] || c->src->bad[ucx_tls] || c->src->bad[ports])
+    if (is_bad(c, "transport.trusted_network") || is_bad(c, "transport.fabric") ||
+        is_bad(c, "transport.ucx_tls") || is_bad(c, "transport.port_range"))
         return;
     if (conf->trusted_network || conf->nnodes < 2 || !names_tcp(conf->ucx_tls))
         return;
@@ -187,9 +189,9 @@ static void check_trusted_network(struct check *c)
         snprintf(where, sizeof(where), "transport.device is \"%s\"", conf->device);
     conf_errors_add(
         c->errors,
-        pos_or(c, trusted,
+        pos_or(c, conf_key_index("transport.trusted_network"),
                i < conf->nnodes ? c->src->nodes[i].value[CONF_NODE_ADDRESS]
-                                : c->src->value[device]),
+                                : c->src->value[conf_key_index("transport.device")]),
         "transport.trusted_network is false, and %s, which is not loopback: %s%s%s ports %s of a "
         "node "
         "%s; allowed: trusted_network: true once a firewall admits only the nodes to these ports "
@@ -230,7 +232,7 @@ void conf_check(const struct conf *conf, const struct conf_src *src, struct conf
 
     check_timeouts(&c);
     check_fabric(&c);
-    if (conf->nnodes == 0 || src->bad[conf_key_index("cluster.nodes")])
+    if (conf->nnodes == 0 || is_bad(&c, "cluster.nodes"))
         return;
     for (unsigned i = 1; i < conf->nnodes; i++)
         check_duplicate_node(&c, i);

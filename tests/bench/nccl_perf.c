@@ -367,10 +367,6 @@ static int measure(struct own_rank *own)
 {
     static const struct perf_library library = {
         .prepare = prepare, .barrier = barrier, .run = run, .reduce = reduce, .failed = failed};
-    static const struct perf_memory memory = {.alloc = perf_gpu_alloc,
-                                              .free = perf_gpu_free,
-                                              .copy = perf_gpu_copy,
-                                              .wait = perf_gpu_wait};
     struct perf_report report;
     struct perf_loop loop = {.perf = own->perf,
                              .library = &library,
@@ -378,7 +374,7 @@ static int measure(struct own_rank *own)
                              .rank = own->rank,
                              .size = own->size,
                              .interrupted = &interrupted,
-                             .memory = &memory,
+                             .memory = &perf_gpu_memory,
                              .gpu = own->gpu,
                              .stream = perf_gpu_stream(own->gpu)};
     int r, r_end;
