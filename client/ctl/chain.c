@@ -9,19 +9,18 @@
  *                          (unmatched.c), or the order is inverted
  *   sleeps nowhere         the rank has not arrived, and its process is what to look at
  *
- * A circle need not hold the rank that the chain began at. One rank stands for the circle, and it
- * is the same wherever the chain enters.
+ * The rank that the chain began at may stand outside of the circle. One rank stands for the circle,
+ * and it is the same rank wherever the chain enters.
  *
- * A rank that began to wait for a message less than STUCK_MS ago is followed as well, to a rank
- * that is dead or stopped. If the end of the chain has moved just now, nobody is accused for
- * WAIT_LONG_MS: a pipeline is such a chain at each moment, with one stage that computes at its end.
- * A rank moves if it has begun to wait just now, or was through with messages while it was watched.
+ * The chain also follows a rank that began to wait for a message less than STUCK_MS ago, as far as
+ * a rank that is dead or stopped. If the end of the chain has moved just now, nobody is accused for
+ * WAIT_LONG_MS: at each moment a pipeline is such a chain, and the stage at its end computes. A
+ * rank moves if it has begun to wait just now, or if it completed messages while it was watched.
  *
- * A rank that has not come and runs on a core may compute: nobody is accused of that for
- * COMPUTES_MS. A rank that sleeps is named at once, since to sleep looks the same as to hang.
+ * A rank that has not come and runs on a core may compute: it is not accused for COMPUTES_MS. A
+ * rank that sleeps is named at once, since a rank that hangs sleeps, too.
  *
- * A process that runs is not blocked, though an operation that it began without waiting may sleep:
- * the question is what the process does instead, and not where that operation sleeps. */
+ * A process that runs is not blocked, even if an operation that it started asynchronously waits. */
 #include "client/ctl/chain.h"
 
 #include "shm/util/wait.h"
@@ -33,8 +32,8 @@ enum {
     COMPUTES_MS = 5000, /* for which a first step or an evaluation computes and nobody is accused */
 };
 
-/* For whom @waiter waits; NULL: for nobody that can be seen. Who has begun the operation holds it
- * up only if all have: somebody may have stopped that one to look at it. */
+/* The rank that @waiter waits for; NULL: none that can be seen. A stopped rank that has begun the
+ * operation counts only if all ranks have begun it: somebody may have stopped it to look at it. */
 static const struct seat *waited_for(const struct seats *seats, const struct seat *waiter)
 {
     bool message = !waits_in_operation(waiter);
@@ -66,7 +65,7 @@ const struct seat *held_waiter(const struct seats *seats, const struct seat *of)
     return held && name_ranks(seats, held, is_late, list) ? held : NULL;
 }
 
-/* Its host has called what @waiter is in: only its stream is behind. */
+/* Has the host of @s called what @waiter is in, and only its stream has not come to it? */
 static bool is_behind(const struct seat *s, const struct seat *waiter)
 {
     if (waits_on_gpu(waiter))
@@ -75,7 +74,8 @@ static bool is_behind(const struct seat *s, const struct seat *waiter)
            s->started + 1 == waiter->started;
 }
 
-/* Where @s, whose process sleeps, has begun to wait only just now; NULL: nowhere. */
+/* Where the process of @s, which sleeps, has begun to wait less than STUCK_MS ago; NULL: nowhere.
+ */
 static const struct seat *briefly_in(const struct seats *seats, const struct seat *s)
 {
     const struct seat *found = NULL;
@@ -95,8 +95,8 @@ static const struct seat *briefly_in(const struct seats *seats, const struct sea
     return found;
 }
 
-/* Who is stopped in an operation that others have not begun waits all the same; NULL: it does not.
- */
+/* Where the stopped process of @s waits all the same: in an operation that other ranks have not
+ * begun. NULL: nowhere. */
 static const struct seat *held_in(const struct seats *seats, const struct seat *s)
 {
     char list[RANKS_NAME];
@@ -142,7 +142,7 @@ static struct step step_from(const struct seats *seats, const struct seat *waite
     return (struct step){is_under_way(waiter, in) ? STEP_UNDER_WAY : STEP_ON, s, in};
 }
 
-/* Of a circle the one that stands for it: wherever it is entered, and whoever asks. */
+/* Does @a, and not @b, stand for a circle with both? The answer does not depend on the entry. */
 static bool stands_before(const struct seat *a, const struct seat *b)
 {
     int64_t x = a->world ? a->world->rank : a->rank, y = b->world ? b->world->rank : b->rank;
@@ -197,8 +197,8 @@ static void find_circle(struct finding *f, const struct seats *seats, const stru
                     "without waiting (isend, irecv)");
 }
 
-/* Circles are found as by Brent: what is met is compared with what was met at the last power of two
- * of steps. */
+/* Finds circles by the algorithm of Brent: each rank is compared with the rank that was met at the
+ * last step whose number is a power of two. */
 static void follow_chain(struct finding *f, const struct seats *seats, const struct seat *begin,
                          struct chain_end *ret_end)
 {
@@ -230,7 +230,7 @@ static void follow_chain(struct finding *f, const struct seats *seats, const str
     find_end(f, seats, waiter, &step, ret_end);
 }
 
-/* Nobody is to blame for it. */
+/* Takes the blame back. */
 static void find_excused(struct finding *f)
 {
     f->verdict = VERDICT_HEALTHY;
@@ -246,8 +246,8 @@ void follow_strictly(struct finding *f, const struct seats *seats, const struct 
     follow_chain(f, seats, waiter, &end);
 }
 
-/* Who sleeps may hang, or load or save something, and who runs may compute: named at once, and a
- * case for somebody only from then on. */
+/* For how long a wait for @absent asks for nobody, though @absent is named at once: a rank that
+ * runs may compute; a rank that sleeps may hang, or load or save something. */
 static uint64_t early_ms(const struct seat *absent)
 {
     if (!absent || is_stopped(absent))
@@ -255,7 +255,6 @@ static uint64_t early_ms(const struct seat *absent)
     return is_running(absent) ? WAIT_LONG_MS : COMPUTES_MS;
 }
 
-/* From @waiter, who has waited for long, to who keeps everybody waiting. */
 void follow(struct finding *f, const struct seats *seats, const struct seat *waiter)
 {
     struct chain_end end;

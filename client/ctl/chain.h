@@ -18,14 +18,14 @@ enum step_kind {
 
 struct step {
     enum step_kind kind;
-    const struct seat *s; /* who is waited for */
+    const struct seat *s; /* the rank that is waited for */
     const struct seat *in;
 };
 
 /* What a chain that has ended says besides. */
 struct chain_end {
-    /* The rank whose host has not come, and waits in nothing. NULL also where GPUs wait: a host
-     * that runs may only spin for its own GPU. */
+    /* The rank whose host has not come and waits in nothing. NULL also where GPUs wait, because a
+     * host that runs may only poll its own GPU. */
     const struct seat *absent;
     bool moves; /* the last rank of the chain has moved just now: nobody is stuck at the end */
 };

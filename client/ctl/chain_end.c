@@ -1,5 +1,6 @@
-/* chain_end.c - what the end of a chain (chain.c) means: who is waited for there is dead, stopped
- * or elsewhere; or nobody is waited for, and what all have come to does not get on. */
+/* chain_end.c - what the end of a chain (chain.c) means. Either the rank that is waited for there
+ * is dead, stopped or busy with something else; or all ranks have come to the operation, and it
+ * does not get on. */
 #include "client/ctl/chain.h"
 
 #include "shm/util/wait.h"
@@ -55,8 +56,8 @@ static void find_absent(struct finding *f, const struct seats *seats, const stru
          pid_name(s, pid), pid, s->node);
 }
 
-/* Nodes are not looked at in the same moment: has somebody begun the operation of @waiter only just
- * now, or ended it while it was watched? Then it is not stuck. */
+/* The nodes look at their ranks at slightly different moments. Has a rank begun the operation of
+ * @waiter just now, or ended it while it was watched? Then the operation is not stuck. */
 static bool moves_on(const struct seats *seats, const struct seat *waiter)
 {
     group_each(s, seats, waiter) {
@@ -72,7 +73,7 @@ static bool moves_on(const struct seats *seats, const struct seat *waiter)
     return false;
 }
 
-/* Not all of its ranks are in the answers of the nodes: nobody says that all have begun it. */
+/* Are some ranks in no node's answer? Then it is not known whether all ranks have begun it. */
 static bool find_unseen(struct finding *f, const struct seats *seats, const struct seat *waiter)
 {
     uint64_t seen = 0;
@@ -109,7 +110,7 @@ static bool find_engine_stopped(struct finding *f, const struct seats *seats,
     return false;
 }
 
-/* Everybody has begun it. */
+/* All ranks have begun the operation. */
 static void find_stall(struct finding *f, const struct seats *seats, const struct seat *waiter)
 {
     if (find_unseen(f, seats, waiter))
@@ -130,7 +131,7 @@ static void find_stall(struct finding *f, const struct seats *seats, const struc
     tell(f->remedy, "this should not be: please report it, with commctl --json ranks");
 }
 
-/* Is @s through with messages again and again, in whichever of its groups? */
+/* Did the process of @s complete messages while it was watched, in any of its groups? */
 static bool exchanges_messages(const struct seats *seats, const struct seat *s)
 {
     for (unsigned i = 0; i < seats->n; i++)
@@ -139,7 +140,7 @@ static bool exchanges_messages(const struct seats *seats, const struct seat *s)
     return false;
 }
 
-/* Both ends are there. */
+/* Sender and receiver both wait for the message of @waiter. */
 static void find_under_way(struct finding *f, const struct seats *seats, const struct seat *waiter,
                            const struct step *step)
 {
@@ -165,7 +166,8 @@ static bool may_send(const struct seat *s, const struct seat *waiter)
     return s->rank != waiter->rank && is_open(s) && !blocked_in(s) && !*s->message;
 }
 
-/* @waiter takes a message of any rank: who should have sent it, if all others wait; else NULL. */
+/* @waiter takes a message of any rank. The only rank that could still send one, because all others
+ * wait; NULL: there are several, or none. */
 static const struct seat *only_sender(const struct seats *seats, const struct seat *waiter)
 {
     const struct seat *only = NULL;
@@ -182,7 +184,7 @@ static const struct seat *only_sender(const struct seats *seats, const struct se
     return only;
 }
 
-/* Nobody is waited for, as far as can be seen. */
+/* No rank is seen that @waiter waits for. */
 static void find_nobody(struct finding *f, const struct seats *seats, const struct seat *waiter,
                         struct chain_end *ret_end)
 {

@@ -2,8 +2,8 @@
  *
  * Which daemon: --socket, else $COMMD_SOCKET, else the system's, else the user's own. A socket
  * that was named is the only one tried. Without a name the user's own is tried when nobody
- * listens at the system's; any other failure there is reported, not walked around, because a
- * daemon that does not answer is what the operator came for.
+ * listens at the system's. Any other failure there is reported: the operator has to know of a
+ * daemon that does not answer.
  *
  * The conversation: CLIENT_HELLO (admin) -> WELCOME, ADMIN -> TABLES; at any point REFUSED.
  * One deadline covers all of it. Every way to fail ends in one line: where, what, what to do. */
@@ -18,7 +18,7 @@
 
 #define IS_IT_RUNNING "is the service running? systemctl status commd"
 
-/* Worth another try, for who waits. */
+/* Is another try worth while? */
 static bool is_gone(int r)
 {
     return place_is_empty(r) || r == -ETIMEDOUT || r == -ECONNRESET || r == -EPIPE;

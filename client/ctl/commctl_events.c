@@ -2,9 +2,10 @@
  * comes.
  *
  * A line per event, or with --json one object per event when they are followed. commd keeps the
- * last ones, bounded, and does not wait for readers: --follow asks every LOOK_MS for those after
- * the last number that it has, and how many there have been at all; what is missing of these was
- * lost, and is told. A commd that goes away is waited for; a new one begins with 1. */
+ * last ones, bounded, and does not wait for readers. --follow asks every LOOK_MS for the events
+ * after the last number that it has, and for how many events there have been at all: so it can tell
+ * how many were lost. If commd goes away, --follow waits for it; a new commd begins with number 1.
+ */
 #include <stdio.h>
 #include <time.h>
 

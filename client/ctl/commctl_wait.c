@@ -1,10 +1,10 @@
 /* commctl_wait.c - waits until something is so: asks commd every LOOK_MS.
  *
- * What is missing is known after each look, as one line. It is said at the end of the time; who
- * wants to see progress has it said whenever it changes. A commd that is not there (yet, or any
- * more) is something that is missing, too. The last answer is waited for longer than the time that
- * is left, so that what is missing can be said. What will not get better, such as a socket that
- * this user may not open, ends the waiting. */
+ * Each look tells in one line what is missing. The line is said at the end of the time, or whenever
+ * it changes, for a caller that wants to see progress. A commd that is not there (yet, or any more)
+ * is missing, too. The last answer may come after the end of the time, so that what is missing can
+ * be said. An error that time does not mend, such as a socket that this user may not open, ends the
+ * waiting. */
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,9 +1,9 @@
 /* commctl_watch.c - the same answer again and again, until it is interrupted.
  *
  * On a terminal: in its alternate screen, so that what was there comes back; a frame is drawn over
- * the last one, cut to the size of the terminal. The terminal is given back by whatever ends or
- * stops us, from the signal's handler, which only writes. Elsewhere: a line with the time and the
- * answer, or with --json only the answers.
+ * the last one, cut to the size of the terminal. The handler of a signal that ends or stops us
+ * gives the terminal back; it only writes. Elsewhere: a line with the time and the answer, or with
+ * --json only the answers.
  *
  * A commd that goes away is waited for, and that is said; one that was never there is an error. */
 #include <signal.h>

@@ -1,12 +1,13 @@
-/* diagnose.c - the verdict on a group, as a pure function of what its ranks were seen doing: it has
- * not come about (joining.c); it has ended, or is broken; somebody waits, and the chain (chain.c)
- * leads to who is to blame; else it gets on, and how fast (pace.c). */
+/* diagnose.c - the verdict on a group, as a pure function of what its ranks were seen doing. The
+ * group has not come about (joining.c); or it has ended, or is broken; or a rank waits, and the
+ * chain (chain.c) leads to the rank to blame; or the group gets on, and the verdict is how fast
+ * (pace.c). */
 #include "client/ctl/diagnose.h"
 
 #include "client/ctl/finding.h"
 #include "client/ctl/seats.h"
 
-/* Who gave up waiting in an operation is not to blame: those are who had not begun it. */
+/* A rank that gave up waiting in an operation is not to blame; ranks that had not begun it are. */
 static bool find_awaited(struct finding *f, const struct seats *seats, const struct seat *waiter)
 {
     const struct seat *late = NULL;
@@ -109,7 +110,7 @@ static void find_verdict(struct finding *f, const struct seats *seats, const str
     find_pace(f, seats, of);
 }
 
-/* Of one group several nodes speak: who knows the cause speaks for it. */
+/* Several nodes tell of one group. A row of a node that knows the cause speaks for the group. */
 static const struct seat *speaker(const struct seats *seats, const struct seat *of)
 {
     const struct seat *best = of;

@@ -29,23 +29,23 @@ struct finding {
     uint64_t size, nodes;
     /* the culprit; rank -1: nobody in particular */
     int64_t rank, pid;
-    int64_t world_rank;     /* the same in its job, as far as that is known */
-    const char *rank_group; /* whose rank it is: the chain may lead to another group */
+    int64_t world_rank;     /* its number in the job, as far as that is known */
+    const char *rank_group; /* the group of that rank: the chain may lead to another group */
     const char *node, *command;
-    char lost_node[MSG_NAME_MAX]; /* where node is "": one that no row is of */
+    char lost_node[MSG_NAME_MAX]; /* if node is "": a node of which there is no row */
     bool ended;
-    bool early;  /* it is waited for, and not yet for so long that somebody should look */
-    bool killed; /* while it hung: what it says is of before */
-    bool unseen; /* of some of its ranks no node has told anything */
+    bool early;  /* others wait for it, but not yet for so long that a person should look */
+    bool killed; /* the group was ended while it hung: the finding is about the time before */
+    bool unseen; /* no node has told of some of its ranks */
     uint64_t ended_s;
-    uint64_t waiting_ms;                               /* how long it is waited for, 0: not known */
+    uint64_t waiting_ms;                               /* for how long others wait; 0: not known */
     char evidence[FINDING_TEXT], remedy[FINDING_TEXT]; /* lines */
 };
 
 /* "RANK_DEAD" */
 const char *verdict_name(enum verdict verdict);
 bool verdict_is_well(enum verdict verdict);
-/* Does nothing ask for somebody? Also where it is known who is waited for, and not yet for long. */
+/* Need nobody look? Also true if a rank is named, and others have not waited for long. */
 bool finding_is_well(const struct finding *f);
 
 /* One finding for each group in @ranks, in their order there. *ret_findings is the caller's, to
@@ -53,13 +53,13 @@ bool finding_is_well(const struct finding *f);
 int diagnose(const struct msg_table *ranks, struct finding **ret_findings, unsigned *ret_n,
              const char **ret_key);
 
-/* Which ranks of a group that has not come about yet are not there, "1,3-5", by what all nodes say:
- * of user @uid, in @state. False: nobody knows. */
+/* Writes which ranks are missing, "1,3-5", of the group @name of user @uid that has not come about
+ * and is in @state, by what all nodes say. False: it is not known. */
 bool diagnose_missing(const struct msg_table *ranks, const char *name, const char *uid,
                       const char *state, char *buf, size_t len);
 
-/* links.c: of groups that are well otherwise: is it the network? Of others: is it a node that does
- * not answer? */
+/* links.c: is the network to blame, where a group seems well otherwise? Is it a node that does not
+ * answer? */
 void judge_links(const struct msg_tables *answer, struct finding *findings, unsigned n);
 /* First those that are not up, then those that lose or crawl, the worst first; the others stay in
  * their order. */

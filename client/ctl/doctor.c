@@ -1,6 +1,6 @@
-/* doctor.c - see doctor.h. Each check says what it found also where all is well: who reads that
- * something was looked at need not look again. An error keeps jobs from running; a warning makes
- * them slow, or will become an error. */
+/* doctor.c - see doctor.h. Each check says what it found, also if all is well, so that a person
+ * need not look at it again. What an error tells of keeps jobs from running; what a warning tells
+ * of makes jobs slow, or will become an error. */
 #include "client/ctl/doctor.h"
 #include "client/ctl/words.h"
 #include "shm/proto/cause_text.h"
@@ -103,7 +103,7 @@ static void judge_pids(const struct doctor_facts *f, struct doctor_findings *all
                      f->unseen);
 }
 
-/* It may not be needed; whoever asked for it and did not get it has gone through host memory. */
+/* A node may do without it: a client that asks for it in vain goes through host memory. */
 static void judge_gpu(const struct doctor_facts *f, struct doctor_findings *all)
 {
     if (!*f->gpu || !strcmp(f->gpu, "none"))

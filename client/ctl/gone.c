@@ -1,16 +1,18 @@
-/* gone.c - who was gone first, of those whom the others miss: a rank that died, or that left before
- * they were done. The others have an error then, and may end because of it.
+/* gone.c - which rank was gone first: a rank that died, or that left the group before the others
+ * were done. The others get an error then, and may end because of it.
  *
- * Each node names one, and they may name different ones: nodes hear of it in another order, and of
- * those who left a node counts only whom its own ranks missed. But what a rank died or left because
- * of, its own node had heard before. So the node of who was named is asked, and so on. Who is named
- * by its own node was seen to be first there. Where it goes in a circle, one of those left, and on
- * its own node nobody missed it: that one was first, since the others are gone because of it. */
+ * Each node names the rank that was gone first as that node saw it. Nodes may name different ranks:
+ * the news reach them in different order, and of the ranks that left a node counts only those that
+ * its own ranks still needed. But a node knows the cause for which its own rank ended before that
+ * rank ends. So the search goes from the node that names a rank to the node of that rank, which may
+ * name another rank, and so on. It ends at a node that names a rank of its own. If it goes in a
+ * circle, one of the named ranks left, and its own node needed it no more: that rank was first, and
+ * the others are gone because of it. */
 #include "client/ctl/finding.h"
 
 enum {
-    GONE_STEPS = 8,  /* nodes that are asked in turn; a circle has two, as a rule */
-    GONE_TRIES = 64, /* nodes of a group that are listened to */
+    GONE_STEPS = 8,  /* nodes in a row; a circle has two, as a rule */
+    GONE_TRIES = 64, /* nodes of a group that the search begins at */
 };
 
 static bool has_begun_like(const struct seat *s, const struct seat *than)
@@ -42,8 +44,9 @@ static bool left_already(const struct seat *s, const struct seat *than)
 
 enum one_more { ONE_MORE_NO, ONE_MORE_MAYBE, ONE_MORE_YES };
 
-/* Did the one that goes on call one more? All others have left, most of the group, and none of them
- * with an error; maybe: of some it is not known how they ended. */
+/* Did @in, the only rank that goes on, call one operation more than the others? Yes if all others
+ * have left, which are most of the group, and none with an error. Maybe if it is not known how some
+ * of them ended. */
 static enum one_more one_goes_on(const struct seats *seats, const struct seat *of,
                                  const struct seat *in, unsigned begun)
 {
@@ -86,7 +89,7 @@ static void find_one_more(struct finding *f, const struct seats *seats, const st
                     "operation for one rank alone, as in \"if rank == 0\"?");
 }
 
-/* It left before the others were done. */
+/* @s left the group before the others were done. */
 static void find_left(struct finding *f, const struct seats *seats, const struct seat *of,
                       const struct seat *s)
 {
@@ -148,7 +151,7 @@ static const struct seat *first_from(const struct seats *seats, const struct sea
     return left ? left : told;
 }
 
-/* Of those whom nodes name: rather one that is seen, and rather who left, which others die of. */
+/* Prefers a rank that its own node names, then a rank that left: others die because of it. */
 const struct seat *first_gone(const struct seats *seats, const struct seat *of)
 {
     enum gone_sure best_sure = GONE_TOLD, sure;

@@ -1,11 +1,11 @@
 /* gpu_chain.c - the steps of a chain that lie on GPUs.
  *
- * An operation on GPUs by commd-gpu waits in its rank's stream, while the host goes on. It has been
- * announced, and its input is there, or not yet. So for one that waits so the chain asks: who has
- * not announced it? What keeps that host: a wait of the host, or, if it sleeps, of its GPU. Who
- * has, but whose stream has not come to it? What keeps that stream: another such operation, or what
- * the rank computes. Have all come, only commd-gpu can be at fault: but what it does may take
- * STALL_MS. */
+ * An operation by commd-gpu waits in the stream of its rank while the host goes on. The host has
+ * announced the operation; the stream comes to it when its input is ready. So the chain asks:
+ *   Which rank has not announced it? The chain goes on with what its host, or else its GPU, waits
+ * in. Which rank has, but its stream has not come to it? The chain goes on with what keeps the
+ * stream: another such operation, or what the rank computes. If the streams of all ranks have come
+ * to it, only commd-gpu can be at fault, after STALL_MS. */
 #include "client/ctl/finding.h"
 
 #include <stdio.h>
@@ -15,8 +15,8 @@ enum {
     SILENT_MS = 1500, /* commd-gpu is asked once a second */
 };
 
-/* The same of its GPU: who has not announced it, whatever else; or whose stream is behind. Who is
- * stopped, but has come, holds up nobody. */
+/* Prefers a rank that has not announced the operation to one whose stream is behind. A rank that is
+ * stopped, but has announced it, holds up nobody. */
 const struct seat *gpu_waited_for(const struct seats *seats, const struct seat *waiter)
 {
     const struct seat *late = NULL, *unready = NULL;
@@ -34,7 +34,6 @@ const struct seat *gpu_waited_for(const struct seats *seats, const struct seat *
     return late ? late : unready;
 }
 
-/* @s has called it; its GPU has not come to it. */
 void find_behind(struct finding *f, const struct seat *waiter, const struct seat *s)
 {
     bool gpu = waits_on_gpu(waiter);
@@ -54,7 +53,7 @@ void find_behind(struct finding *f, const struct seat *waiter, const struct seat
          s->node, pid_name(s, pid));
 }
 
-/* Of the group, one whose node's commd-gpu does not answer; NULL: they do. */
+/* A rank of the group whose node's commd-gpu does not answer; NULL: all answer. */
 static const struct seat *silent_node(const struct seats *seats, const struct seat *of)
 {
     group_each(s, seats, of)
@@ -63,7 +62,6 @@ static const struct seat *silent_node(const struct seats *seats, const struct se
     return NULL;
 }
 
-/* All have announced it, and their streams have come to it. */
 void find_gpu_stall(struct finding *f, const struct seats *seats, const struct seat *waiter)
 {
     const struct seat *silent = silent_node(seats, waiter);
@@ -93,8 +91,6 @@ void find_gpu_stall(struct finding *f, const struct seats *seats, const struct s
                     "journalctl -u commd, with NCCL_DEBUG=WARN in its environment");
 }
 
-/* Did the last operation by commd-gpu of one of them end badly? Then that is what they tell of,
- * whatever they did then. */
 bool find_gpu_failed(struct finding *f, const struct seats *seats, const struct seat *of)
 {
     char name[SEAT_NAME];

@@ -1,7 +1,7 @@
-/* joining.c - a group that has not come about: which of its ranks wait, where, and which are not
- * there. They wait in the join, or before it, in torch's store. Of a join each node tells its own
- * ranks, and the group's home which are missing; of ranks that wait elsewhere there are only the
- * rows. */
+/* joining.c - a group that has not come about: which of its ranks wait, where, and which are
+ * missing. Ranks wait in the join, or before it, in torch's store. Of a join each node tells its
+ * own ranks, and the group's home tells which ranks are missing. Which ranks are missing in torch's
+ * store is known only by the rows that there are not. */
 #include "client/ctl/finding.h"
 #include "shm/util/ranks.h"
 #include "shm/util/wait.h"
@@ -14,7 +14,8 @@ static bool waits_in_join(const struct seat *s, const struct seat *of)
     return s->joining;
 }
 
-/* To each of two users the other's group is not there, so both wait. Who sees both is told. */
+/* Two users may wait for groups of one name, which never meet. A reader that sees both is told so.
+ */
 static void tell_other_user(struct finding *f, const struct seats *seats, const struct seat *of)
 {
     for (unsigned i = 0; i < seats->n; i++) {

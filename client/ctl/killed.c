@@ -1,11 +1,12 @@
-/* killed.c - a job that hung, and was ended: its ranks die one after the other, and who was gone
- * first says nothing. What it hung in does. Who was gone first slept in a wait for others, maybe of
- * another group of the job, so it did not end because of them; or it has a signal by which jobs are
- * ended, while others slept. The words of the dead are on their boards still: so all ranks are
- * looked at as if they lived (seats->before), and the chain leads to who kept them waiting.
+/* killed.c - a job that hung, and that somebody ended. Its ranks die one after the other, so which
+ * rank was gone first says nothing; the verdict is on what the job hung in. What each rank did last
+ * is still on its board: so all ranks are looked at as if they lived (seats->before), and the chain
+ * leads to the rank that kept the others waiting.
  *
- * One that crashes in a short wait, or whose others go on, is no such job. Nor is one whose first
- * had an end of its own, as far as that is known: a crash, or a SIGKILL that no other rank has. */
+ * It is such a job if the rank that was gone first had waited long for others, in any group of the
+ * job, or if it was ended by a signal by which people end jobs. It is no such job if that rank
+ * crashed in a short wait, if other ranks go on, or if that rank had an end of its own: a crash, or
+ * a SIGKILL that no other rank got. */
 #include "client/ctl/finding.h"
 
 enum { KILLED_MS = 5000 }; /* nobody ends a job for a hang that is shorter */
@@ -21,8 +22,8 @@ static bool ended_by_itself(const struct seats *seats, const struct seat *s)
     return true;
 }
 
-/* Where the process of @s waited long when it died, before that: in this group or in another, by
- * its host or by its GPU. NULL: nowhere. */
+/* Where the process of @s had waited for long when it died: in this group or in another, by its
+ * host or by its GPU. NULL: nowhere. */
 static const struct seat *died_in(const struct seats *seats, const struct seat *s)
 {
     const struct seat *in = &seats->before->at[s - seats->at];
@@ -37,7 +38,7 @@ static const struct seat *died_in(const struct seats *seats, const struct seat *
     return in;
 }
 
-/* Where one of those waited who died in a long wait, if all are gone and that is why; or NULL. */
+/* The longest wait in which a rank of the group died; NULL: the job was not ended while it hung. */
 static const struct seat *killed_in(const struct seats *seats, const struct seat *of)
 {
     const struct seat *row = row_of_first(seats, of), *longest = NULL;
@@ -59,7 +60,7 @@ static const struct seat *killed_in(const struct seats *seats, const struct seat
     return longest;
 }
 
-/* "signal 15 (TERM)": how the first one ended, or one of them that was told to; "": not known. */
+/* "signal 15 (TERM)": how the first rank ended, or a rank that a signal told to; "": not known. */
 static const char *ended_by(const struct seats *seats, const struct seat *of)
 {
     const struct seat *first = row_of_first(seats, of);

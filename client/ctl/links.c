@@ -1,7 +1,8 @@
-/* links.c - is it the network? A group that gets on, whose ranks are in operations for much of the
- * time and none of which is late, over a link that loses data: what is lost is sent again after a
- * round trip at best, and after 200 ms at worst. Or over one that crawls. Nodes report only such
- * links (table "links" of the answer), and commctl adds nodes that it did not hear of. Pure. */
+/* links.c - is it the network? It may be, if a group gets on, its ranks are in operations for much
+ * of the time, no rank is late, and one of its links loses data or is very slow: what is lost is
+ * sent again after a round trip at best, and after 200 ms at worst. Nodes report only such links,
+ * in the table "links" of the answer; commd adds a row for each node that has not told all. Pure.
+ */
 #include "client/ctl/cells.h"
 #include "client/ctl/finding.h"
 #include "shm/util/link_quality.h"
@@ -191,9 +192,9 @@ static void add_name(char *list, size_t len, const char *name)
         snprintf(list + used, len - used, ", ...");
 }
 
-/* Of a group some nodes were not seen, and some nodes were not heard of. Where these are as many,
- * they are the same. Otherwise nobody knows which of them is in the group: it is on the nodes that
- * would have told. A node that is down to one of the group is not in it: it would have ended. */
+/* Some nodes of the group have no row, and some nodes have not answered. If these are as many, they
+ * are the same nodes. If not, it is not known which of the silent nodes are in the group. A node
+ * that is down for a node of the group is not in the group, or the group would have ended. */
 static bool accuse_silent(struct finding *f, const struct group_nodes *seen,
                           const struct link_rows *links)
 {

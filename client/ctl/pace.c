@@ -15,8 +15,9 @@ enum {
     COMM_PCT = 60,    /* and at least: it communicates */
 };
 
-/* How much of the time each rank is in operations. Where they come one after the other a second
- * tells enough; of few, or of a burst, the last ones that the ranks remember do. */
+/* How much of the time each rank is in operations. If operations come one after the other, the
+ * second in which the ranks were watched tells enough. If they are few, or come in bursts, the last
+ * ones that the ranks have recorded tell it. */
 struct pace {
     unsigned n;                      /* ranks that were watched */
     unsigned computing;              /* of these: the GPU has something else to do */
@@ -35,9 +36,10 @@ static uint64_t pace_pct(const struct pace *p, const struct seat *s)
     return p->lately_ms ? in * 100 / p->lately_ms : s->busy_pct;
 }
 
-/* Does who waits most do it again and again? A first step, a checkpoint or an evaluation is one
- * long wait, and nobody's pace. Where what it remembers does not reach back over the second,
- * operations come so fast that almost each look finds another one, but in a long wait. */
+/* Does the rank that waits most do so again and again? A first step, a checkpoint or an evaluation
+ * is one long wait, and says nothing of the pace. If what the rank has recorded does not reach back
+ * over the second, operations come so fast that almost each look finds another one, but in a long
+ * wait. */
 static bool waits_often(const struct pace *p)
 {
     const struct seat *s = p->longest;
@@ -152,7 +154,7 @@ void find_pace(struct finding *f, const struct seats *seats, const struct seat *
     }
 }
 
-/* For whom, as far as that is known. */
+/* Says for which rank, as far as that is known. */
 static void tell_usual(struct finding *f, const struct finding *stuck, const struct seat *waiter)
 {
     char whom[160] = "", pid[PID_NAME + 8] = "";
@@ -172,8 +174,8 @@ static void tell_usual(struct finding *f, const struct finding *stuck, const str
         (double)waiter->asleep_ms / 1000, waiter->started, whom, (double)waiter->usual_ms / 1000);
 }
 
-/* Long waits are usual, and they are always for the same rank: those who wait do so for most of the
- * time, and that one does not. */
+/* Long waits are usual here. Are they always for the same rank? Then the others wait for most of
+ * the time, and that rank does not. */
 static void find_often_late(struct finding *f, const struct seats *seats,
                             const struct finding *stuck, const struct seat *waiter)
 {

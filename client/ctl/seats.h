@@ -1,8 +1,8 @@
 /* seats.h - the table "ranks" as what ranks are doing: one seat for each row, and what it says. Of
  * `commctl why` and `commctl ops` alone; no I/O.
  *
- * Nobody who is only late counts as stuck: who waits for less than STUCK_MS, or whose group
- * completed operations while it was watched. Counters of operations wrap: is_late() compares. */
+ * A rank is stuck if it has waited for STUCK_MS, and completed no operation while it was watched.
+ * Counters of operations wrap: is_late() compares. */
 #ifndef COMMCTL_SEATS_H
 #define COMMCTL_SEATS_H
 
@@ -80,8 +80,8 @@ static inline bool same_group(const struct seat *a, const struct seat *b)
     return a->number == b->number;
 }
 
-/* Pid 0 is that of all whom commd cannot see, in pid namespaces that are not below its own: of such
- * it is known only that a seat is the same as itself. */
+/* Pid 0 stands for any process that commd cannot see, in a pid namespace that is not below its own:
+ * then only the same rank of the same group is known to be the same process. */
 static inline bool same_process(const struct seat *a, const struct seat *b)
 {
     if (!a->pid && (!same_group(a, b) || a->rank != b->rank))
@@ -126,8 +126,8 @@ static inline bool is_open(const struct seat *s)
     return s->group_state == GROUP_OPEN && s->rank >= 0;
 }
 
-/* Where it is blocked; NULL: nowhere that can be seen. A host that sleeps most likely waits for its
- * GPU, if that waits. */
+/* Where the process of @s is blocked; NULL: nowhere that can be seen. A host that sleeps while its
+ * GPU waits most likely waits for its GPU. */
 static inline const struct seat *blocked_in(const struct seat *s)
 {
     if (is_running(s))

@@ -1,10 +1,9 @@
 /* stack.c - what the culprit does, as far as its own user, or root, sees it from outside.
  *
- * Its Python stack is read by py-spy, where that is installed, with --nonblocking: it reads the
- * memory of the process and does not stop it. Nothing here may change what the process does. A hook
- * in the process that answers a signal would: a signal ends its sleep() and poll(), and is not
- * answered by one that is in the kernel. To stop it, as py-spy does otherwise, hangs for such a
- * one.
+ * py-spy reads its Python stack, where py-spy is installed. With --nonblocking it reads the memory
+ * of the process and does not stop it: nothing here may change what the process does. To stop a
+ * process that is in the kernel may hang. A hook in the process that answers a signal would end its
+ * sleep() and poll(), and would not answer while the process is in the kernel.
  *
  * py-spy is looked for in $PATH, and, by others than root, beside the Python of the process. What
  * it writes is bounded, and printed without control characters. */

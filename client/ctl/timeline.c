@@ -8,13 +8,13 @@
  *
  *   begun_b + offset <= ended_a     and     begun_a <= ended_b + offset
  *
- * These hold whatever happens, but where one side is always late they leave as much room as it is
- * late. Within it lies the estimate: all leave such an operation at about the same time, when the
- * last one has come and the wire is done. So it is the median of ended_a - ended_b. How far it may
- * be off: half of what the middle half of the operations spread, and the shortest time that one
- * took, which was spent on the wire; and never more than the room. Where no operation tells, or
- * they contradict each other, because somebody wrote nonsense, the nodes' times of day are
- * believed.
+ * So each operation gives a bound below and a bound above. If one side is always late, the bounds
+ * lie as far apart as it is late. The estimate lies between them: all ranks leave such an operation
+ * at about the same time, when the last rank has come and the data have arrived. So the estimate is
+ * the median of ended_a - ended_b. Its uncertainty is half of the spread of the middle half of the
+ * operations, and the shortest time that an operation took, which was spent on the wire; it is
+ * never more than the bounds allow. If there is no such operation, or if the bounds contradict each
+ * other because a rank wrote nonsense, the nodes' times of day are believed.
  *
  * An operation is compared between ranks if all of the group have recorded it. */
 #include "client/ctl/timeline.h"

@@ -1,6 +1,6 @@
-/* unlike.c - ranks that called different operations where the group's ranks must call the same:
- * what most of them called is the norm, and who called something else is to blame. Where no call is
- * that of most, nobody is. */
+/* unlike.c - ranks that called different operations where all ranks of the group must call the
+ * same. If most ranks called one operation, a rank that called another is to blame; if not, nobody
+ * is. */
 #include "client/ctl/finding.h"
 
 /* The last that a rank called, and is through with: by its host, or by commd-gpu. */

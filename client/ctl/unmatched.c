@@ -1,8 +1,9 @@
-/* unmatched.c - ranks that wait for each other for good: is it because of a message that the other
- * side does not ask for, or does not send? Then both sides' wishes are the verdict.
+/* unmatched.c - ranks that wait for each other for ever: is it because one side does not ask for
+ * the message that the other side sends? Then the evidence is what both sides ask for.
  *
- * A message is matched by its sender, its receiver and its tag. Who sends to a rank that asks for
- * another tag or another sender waits, if the message is long; a short one lies there (unasked). */
+ * A message is matched by its sender, its receiver and its tag. If the receiver asks for another
+ * tag or another sender, the sender of a long message waits; a short message lies at the receiver,
+ * which has not asked for it (unasked). */
 #include "client/ctl/finding.h"
 
 #include <stdio.h>

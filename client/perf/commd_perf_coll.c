@@ -6,10 +6,10 @@
  * together, as in nccl-tests; so is the bandwidth factor (doc/PERFORMANCE.md there): busbw is
  * what each link of an ideal ring carries, and can be compared with the hardware.
  *
- * The _v forms get blocks of different sizes, that none of them may be mistaken for another:
- * what rank i sends to rank j has half as many elements more than the average when i + j is
- * even, half less when it is odd; the last of an odd number of ranks has the average. So the
- * sum stays the same. Where only one side has blocks it is as if rank 0 sent them. */
+ * The _v forms get blocks of different sizes, so that a block in a wrong place is noticed. The
+ * block from rank i to rank j has half as many elements again as the average if i + j is even, and
+ * half as many if it is odd; the last of an odd number of ranks has the average. So the sum stays
+ * the same. If only one side has blocks, their sizes are those that rank 0 would send. */
 #include "client/perf/commd_perf.h"
 #include "shm/model/coll.h"
 

@@ -1,8 +1,8 @@
 /* commd_perf_launch.c - runs all ranks as children and brings all of them to an end.
  *
- * The first rank that fails decides: what the others would do without it is wait or fail for its
- * sake, so they are killed. Only children of ours are ever signalled. A rank that outlives this
- * process would hold its group open: each asks the kernel to be killed with it.
+ * When a rank fails, the others are killed: without it they would only wait, or fail as well. Only
+ * our own children are ever signalled. A rank that outlived this process would hold its group open,
+ * so each rank asks the kernel to be killed with this process.
  *
  * Ctrl-C reaches all ranks through the terminal; one sent to this process alone is passed on. */
 #include <signal.h>
@@ -13,8 +13,8 @@
 
 #include "client/perf/commd_perf.h"
 
-/* Of the signal handler as well: entries are written before the handler is installed, but for
- * 0, which means: reaped, so the number may be somebody else's by now. */
+/* Read by the signal handler, too. Entries are written before the handler is installed. Later only
+ * 0 is written: the child was reaped, and another process may have its number by now. */
 static volatile pid_t children[PERF_MAX_RANKS];
 static volatile sig_atomic_t nchildren, got_interrupt;
 
@@ -32,8 +32,9 @@ static void share_complaint(void)
         complaint = p;
 }
 
-/* Who fails in silence ends, and we kill the others for it: so not before the reason is written. If
- * the rank that complains dies over it, we kill the one that waits here. */
+/* When a rank ends, the launcher kills the others. So a rank that stays silent waits here until the
+ * reason is written. If the rank that complains dies meanwhile, the launcher kills the one that
+ * waits. */
 bool perf_begin_complaint(const volatile sig_atomic_t *interrupted)
 {
     int was = NOT_MADE;
@@ -46,7 +47,7 @@ bool perf_begin_complaint(const volatile sig_atomic_t *interrupted)
     return false;
 }
 
-/* Of the signal handler as well. */
+/* The signal handler calls it, too. */
 void perf_end_complaint(void)
 {
     if (complaint)

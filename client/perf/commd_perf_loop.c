@@ -3,15 +3,14 @@
  * All ranks walk the same sizes with the same counts, so nothing has to be agreed on but when the
  * clock ends a warm-up or a size (iterations_for()). At the end of each size the ranks put their
  * times together, by default the mean of each iteration, and their wrong elements. One rank's times
- * are not enough: a root may be done before anybody has anything, and who shares its core with
- * another rank may always be the last to begin.
+ * are not enough: a root may be done before another rank has anything, and a rank that shares its
+ * core with another one may always be the last to begin.
  *
  * Overlap (--async): after the plain iterations each is done twice more, once only computing
  * and once with the computing between start and wait. Computing is a fixed amount of
- * arithmetic, as much as takes one plain operation when nothing else runs; it is not "until the
- * clock says so", because a progress thread that takes the core away must be seen to cost
- * something. How long it takes beside the other ranks is measured, since they may have to share
- * cores.
+ * arithmetic, as much as takes one plain operation when nothing else runs. It does not end by the
+ * clock, because then a progress thread that takes the core away would seem to cost nothing. How
+ * long the computing takes beside the other ranks is measured, since ranks may have to share cores.
  *
  * Interrupted: rank 0 reports the iterations that were done, of the last size as well; then
  * times and wrong elements are only its own. */
@@ -141,7 +140,7 @@ static int far_copy(struct measurement *m, bool back)
     return r;
 }
 
-/* Several, of which each comes behind the one before. */
+/* Enqueues several operations, and waits for all of them. */
 static int run_queue(const struct measurement *m)
 {
     const struct perf_loop *l = m->loop;
@@ -252,8 +251,8 @@ static int iterations(struct measurement *m, int n, double *ret_us, int *io_done
     return PERF_OK;
 }
 
-/* Until @ms are over, at most @most: on that the ranks have to agree, which they do after 1, 3, 7,
- * ... of them. */
+/* Iterates until @ms are over, at most @most times. The ranks agree on the end after 1, 3, 7, ...
+ * iterations. */
 static int iterations_for(struct measurement *m, int ms, int most, double *ret_us, int *io_done)
 {
     const struct perf_loop *l = m->loop;

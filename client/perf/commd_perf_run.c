@@ -4,8 +4,8 @@
  * each and then all are waited for; with one it is the blocking call, unless --async asks for
  * start and wait.
  *
- * Ctrl-C: rank 0 alone handles it. It ends the operation it waits in (commd_set_interrupt),
- * says what it has and exits with 130; the other ranks just die of it. */
+ * Ctrl-C: rank 0 ends the operation that it waits in (commd_set_interrupt), reports what it has and
+ * exits with 130. The signal ends the other ranks. */
 #include <stdarg.h>
 #include <stdio.h>
 
