@@ -23,6 +23,7 @@ static unsigned node_number(const struct timeline *tl, unsigned rank)
 {
     unsigned i = 0;
 
+    assert(rank < tl->nranks);
     while (strcmp(tl->ranks[i].node, tl->ranks[rank].node))
         i++;
     return i + 1;

@@ -129,6 +129,7 @@ static int wait_look(struct options *o, const struct wait *wait, char missing[MI
     _cleanup_(msg_fini) struct msg answer = {.type = MSG_NONE};
     bool asked;
 
+    assert(wait->kind != WAIT_GROUP || wait->group);
     missing[0] = 0;
     complain_to(missing, MISSING_MAX);
     asked = ask_tables(&o->ask, kinds[wait->kind].verb, &answer);

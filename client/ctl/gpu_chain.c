@@ -39,6 +39,7 @@ void find_behind(struct finding *f, const struct seat *waiter, const struct seat
     bool gpu = waits_on_gpu(waiter);
     char name[SEAT_NAME], pid[PID_NAME];
 
+    assert(!is_dead(s) && s->rank != waiter->rank);
     f->verdict = VERDICT_GPU_BEHIND;
     blame(f, s);
     tell(f->evidence,

@@ -78,6 +78,7 @@ bool perf_point_to_point(int coll)
 
 int perf_dest(int coll, int rank, int size)
 {
+    assert(perf_point_to_point(coll) && rank >= 0 && rank < size);
     if (coll == PERF_SENDRECV)
         return (rank + 1) % size;
     return rank >= size / 2 * 2 ? -1 : (rank + size / 2) % (size / 2 * 2);

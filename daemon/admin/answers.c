@@ -525,6 +525,7 @@ void answer_log_level(struct daemon *d, unsigned slot, uint32_t uid, unsigned le
 {
     char text[MSG_TEXT_MAX], user[32];
 
+    assert(level < ARRAY_LEN(level_words));
     snprintf(text, sizeof(text),
              "the log level of node %s is %s (it was %s), until a reload or a restart",
              d->conf->node, level_words[level], level_words[log_level()]);

@@ -70,6 +70,7 @@ void diary_add(struct diary *diary, const char *what, int64_t whose, int64_t pay
     struct diary_entry *entry;
     size_t len = strnlen(text, DIARY_TEXT - 1);
 
+    assert(*what && whose >= DIARY_EVERYBODY && payer >= DIARY_EVERYBODY);
     if (TAILQ_EMPTY(&diary->free))
         forget_one(diary, payer);
     seer = owner_of(diary->seers, whose, true);

@@ -527,6 +527,7 @@ static void ranks_here(struct daemon *d, unsigned node, const struct msg_tables 
     struct gather_question *q;
     unsigned untrue = 0;
 
+    assert(node < d->conf->nnodes && node != d->conf->self);
     TAILQ_FOREACH(q, &d->gather->questions, entry)
         if (q->asker != ASKED_BY_NODE && q->ask == tables->ask && q->heard[node] == HEARD_NOTHING)
             break;

@@ -150,6 +150,7 @@ unsigned heard_rows(const struct core *core, unsigned node, const char *name,
     struct heard heard = {.core = core, .node = node, .name = name};
     unsigned dropped = 0;
 
+    assert(told->ncolumns == table->t.ncolumns || table->error);
     heard_begin(&heard, told);
     for (uint32_t i = 0; i < told->nrows; i++) {
         char *const *row = told->cells + (size_t)i * told->ncolumns;

@@ -134,6 +134,7 @@ bool ranks_add(struct ranks *ranks, struct daemon *d, const struct core_group_vi
     struct rank_group *group;
     unsigned nrows = 0;
 
+    assert(!view->members || view->me < view->nnodes);
     for (unsigned rank = 0; rank < view->size && view->members; rank++)
         nrows += view->members[rank].node == view->me;
     if (view->state == CORE_GROUP_JOINING)

@@ -149,6 +149,7 @@ void table_drop(struct table *table, const bool *out)
     unsigned ncolumns = table->t.ncolumns;
     uint32_t kept = 0;
 
+    assert(table->ncells == (size_t)table->t.nrows * ncolumns);
     for (uint32_t i = 0; i < table->t.nrows; i++) {
         char **row = table->t.cells + (size_t)i * ncolumns;
 
@@ -172,6 +173,7 @@ void table_set_format(struct table *table, unsigned column, const char *fmt, ...
 {
     va_list ap;
 
+    assert(table->error || (column < table->t.ncolumns && table->ncells >= table->t.ncolumns));
     va_start(ap, fmt);
     if (!table->error)
         table_take(table, table->ncells - table->t.ncolumns + column, text_of(fmt, ap));

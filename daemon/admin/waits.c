@@ -17,6 +17,7 @@ void waits_msg(struct daemon *d, unsigned slot, const struct msg *msg)
 {
     struct client_command *client = &d->commands[slot];
 
+    assert(slot < d->nslots);
     if (msg->type == MSG_CLIENT_HELLO) {
         const struct msg_client_hello *hello = &msg->client_hello;
 
@@ -40,6 +41,7 @@ static bool is_answered(const struct client_wait *wait, uint32_t req)
 
 void waits_joined(struct daemon *d, unsigned slot, uint32_t req)
 {
+    assert(slot < d->nslots);
     if (is_answered(&d->commands[slot].wait, req))
         d->commands[slot].wait.kind = WAITS_NOT;
 }
@@ -62,6 +64,7 @@ void waits_failed(struct daemon *d, unsigned slot, const struct msg_join_failed 
 {
     struct client_command *client = &d->commands[slot];
 
+    assert(slot < d->nslots);
     if (!is_answered(&client->wait, msg->req))
         return;
     wait_failed(d, client, (enum cause)msg->cause, msg->text);
@@ -86,6 +89,7 @@ void waits_gone(struct daemon *d, unsigned slot)
     struct client_command *client = &d->commands[slot];
     enum client_waits kind = client->wait.kind;
 
+    assert(slot < d->nslots);
     if (kind == WAITS_JOIN || (kind == WAITS_ELSEWHERE && client->pid && !has_another(d, slot)))
         wait_failed(d, client, CAUSE_RANK_LOST, "it ended, or gave up, before all others had come");
     client->wait.kind = WAITS_NOT;

@@ -49,6 +49,7 @@ static void check_duplicate_node(struct check *c, unsigned i)
     const struct conf_node *node = &c->conf->nodes[i];
     const struct conf_node_src *src = &c->src->nodes[i];
 
+    assert(i < c->conf->nnodes && i < c->src->nodes_len);
     for (unsigned k = 0; k < i; k++) {
         const struct conf_node *earlier = &c->conf->nodes[k];
         const struct conf_node_src *earlier_src = &c->src->nodes[k];

@@ -16,12 +16,14 @@ struct body *body_new(void)
 
 struct body *body_ref(struct body *body)
 {
+    assert(body->refs);
     body->refs++;
     return body;
 }
 
 struct body *body_unref(struct body *body)
 {
+    assert(!body || body->refs);
     if (body && --body->refs == 0) {
         free(body->data);
         free(body);

@@ -84,6 +84,7 @@ struct body *http_maker_step(struct http_maker *maker, enum http_made made, uint
 {
     struct http_making *making = &maker->making[made];
 
+    assert(made < HTTP_MADE);
     if (!making->next) {
         making->next = body_new();
         if (!making->next)

@@ -397,6 +397,7 @@ bool metrics_text(const struct metrics *m, unsigned i, struct body *body)
 {
     const struct metric *metric = &rows[i];
 
+    assert(i < ARRAY_LEN(rows));
     body_add(body, "# HELP %s %s\n# TYPE %s %s\n", metric->name, metric->help, metric->name,
              metric->type);
     if (metric->write) {

@@ -204,6 +204,7 @@ int link_send(struct link *link, const struct msg *msg)
     size_t len;
     int r;
 
+    assert(link->state == LINK_HELLO || link->state == LINK_UP);
     r = codec_encode(msg, &frame, &len);
     if (r)
         return r;
@@ -555,6 +556,7 @@ void link_start_tls(struct link *link)
     int one = 1, timeout = (int)MIN(links->node_timeout_ms, (uint64_t)INT32_MAX);
     SSL *ssl = tls_session(links->tls, link->inbound, link->inbound ? 0 : link->peer->offer);
 
+    assert(link->state == LINK_CONNECTING && link->fd >= 0);
     setsockopt(link->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     setsockopt(link->fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
     setsockopt(link->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof(timeout));

@@ -58,7 +58,8 @@ static void name_key(struct tls_key *key)
 void tls_set_keys(struct tls *tls, const struct conf_keys *keys)
 {
     OPENSSL_cleanse(tls->keys, sizeof(tls->keys));
-    tls->nkeys = MIN(keys->n, (unsigned)CONF_KEYS_MAX);
+    assert(keys->n && keys->n <= CONF_KEYS_MAX);
+    tls->nkeys = keys->n;
     for (unsigned i = 0; i < tls->nkeys; i++) {
         memcpy(tls->keys[i].bytes, keys->key[i], CONF_KEY_BYTES);
         name_key(&tls->keys[i]);
