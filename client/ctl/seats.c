@@ -140,6 +140,15 @@ void seats_free(struct seats *seats)
     free(seats->by_rank);
 }
 
+/* Room for @n seats, zeroed; -ENOMEM. seats_free() is due in either case. */
+static int seats_init(struct seats *seats, unsigned n)
+{
+    *seats = (struct seats){.at = calloc(n + 1, sizeof(*seats->at)),
+                            .by_rank = calloc(n + 1, sizeof(*seats->by_rank)),
+                            .n = n};
+    return seats->at && seats->by_rank ? 0 : -ENOMEM;
+}
+
 /* Who died in a wait has left its words: they say what all of them did until then. */
 static void revive(struct seat *s)
 {
@@ -165,10 +174,7 @@ static int look_before(struct seats *seats)
     if (!before)
         return -ENOMEM;
     seats->before = before;
-    before->n = seats->n;
-    before->at = calloc(seats->n, sizeof(*before->at));
-    before->by_rank = calloc(seats->n, sizeof(*before->by_rank));
-    if (!before->at || !before->by_rank)
+    if (seats_init(before, seats->n))
         return -ENOMEM;
     memcpy(before->at, seats->at, seats->n * sizeof(*before->at));
     for (unsigned i = 0; i < seats->n; i++)
@@ -181,28 +187,24 @@ int seats_read(const struct msg_table *t, struct seats *ret_seats, const char **
 {
     uint32_t at[RANKS_NCOLUMNS];
     const char *missing = find_columns(t, at);
-    struct seats seats = {.at = calloc(t->nrows + 1, sizeof(*seats.at)),
-                          .by_rank = calloc(t->nrows + 1, sizeof(*seats.by_rank)),
-                          .n = t->nrows};
+    struct seats seats;
+    int r = seats_init(&seats, t->nrows);
 
-    if (!seats.at || !seats.by_rank) {
-        seats_free(&seats);
-        return -ENOMEM;
-    }
-    if (missing) {
+    if (!r && missing) {
         *ret_key = missing;
-        seats_free(&seats);
-        return -EPROTO;
+        r = -EPROTO;
     }
-    for (uint32_t i = 0; i < t->nrows; i++)
+    for (uint32_t i = 0; i < t->nrows && !r; i++)
         read_row(t, at, i, &seats.at[i]);
-    connect_seats(&seats);
-    if (look_before(&seats)) {
-        seats_free(&seats);
-        return -ENOMEM;
+    if (!r) {
+        connect_seats(&seats);
+        r = look_before(&seats);
     }
-    *ret_seats = seats;
-    return 0;
+    if (r)
+        seats_free(&seats);
+    else
+        *ret_seats = seats;
+    return r;
 }
 
 unsigned list_ranks(const struct seats *seats, const struct seat *of, seat_match_fn *match,

@@ -43,6 +43,9 @@ static struct conf_pos pos_of(yaml_mark_t mark)
     return (struct conf_pos){(unsigned)mark.line + 1, (unsigned)mark.column + 1};
 }
 
+/* Adds an error at the position of the event @ev_. */
+#define report(r_, ev_, ...) conf_errors_add((r_)->errors, pos_of((ev_)->start_mark), __VA_ARGS__)
+
 static const char *event_text(const yaml_event_t *ev)
 {
     return (const char *)ev->data.scalar.value;
@@ -129,12 +132,9 @@ static bool next(struct reader *r, yaml_event_t *ret_ev)
     else if (ev.type == YAML_MAPPING_START_EVENT)
         anchor = ev.data.mapping_start.anchor, tag = ev.data.mapping_start.tag;
     if (ev.type == YAML_ALIAS_EVENT || anchor)
-        conf_errors_add(r->errors, pos_of(ev.start_mark),
-                        "anchors and aliases (\"&\", \"*\") are refused; allowed: the value "
-                        "itself");
+        report(r, &ev, "anchors and aliases (\"&\", \"*\") are refused; allowed: the value itself");
     if (tag)
-        conf_errors_add(r->errors, pos_of(ev.start_mark),
-                        "tags (\"!\") are refused; allowed: the value itself");
+        report(r, &ev, "tags (\"!\") are refused; allowed: the value itself");
     *ret_ev = ev;
     return true;
 }
@@ -151,9 +151,8 @@ static void skip(struct reader *r, const yaml_event_t *ev)
         else if (inner.type == YAML_MAPPING_START_EVENT || inner.type == YAML_SEQUENCE_START_EVENT)
             depth++;
         if (depth > MAX_DEPTH) {
-            conf_errors_add(r->errors, pos_of(inner.start_mark),
-                            "nested too deeply, reading no further; allowed: the levels of "
-                            "commd.yaml(5)");
+            report(r, &inner,
+                   "nested too deeply, reading no further; allowed: the levels of commd.yaml(5)");
             r->stopped = true;
         }
     }
@@ -170,9 +169,9 @@ static void report_unknown(struct reader *r, const struct map *map, const yaml_e
 
     conf_key_hint(map->label, event_text(ev), map->keys, map->nkeys, hint, sizeof(hint));
     conf_key_names(map->keys, map->nkeys, names, sizeof(names));
-    conf_errors_add(r->errors, pos_of(ev->start_mark), "unknown key %s %s%s%s; allowed: %s",
-                    conf_quote(event_text(ev), ev->data.scalar.length, quoted),
-                    map->keys ? "in " : "at the top", map->label, hint, names);
+    report(r, ev, "unknown key %s %s%s%s; allowed: %s",
+           conf_quote(event_text(ev), ev->data.scalar.length, quoted),
+           map->keys ? "in " : "at the top", map->label, hint, names);
 }
 
 /* The key of the next pair of a map; false at the map's end. Pairs whose key is no text are
@@ -183,9 +182,8 @@ static bool next_key(struct reader *r, const char *label, yaml_event_t *ret_ev)
         if (ret_ev->type == YAML_SCALAR_EVENT)
             return true;
         if (ret_ev->type != YAML_ALIAS_EVENT) /* already reported */
-            conf_errors_add(r->errors, pos_of(ret_ev->start_mark),
-                            "%s where a key of %s should be; allowed: plain text", shape_of(ret_ev),
-                            label[0] ? label : "the file");
+            report(r, ret_ev, "%s where a key of %s should be; allowed: plain text",
+                   shape_of(ret_ev), label[0] ? label : "the file");
         skip(r, ret_ev);
         if (next(r, ret_ev))
             skip(r, ret_ev);
@@ -227,8 +225,7 @@ static void read_value(struct reader *r, const struct map *map, unsigned i, cons
 static void report_duplicate(struct reader *r, const yaml_event_t *ev, const char *dotted,
                              unsigned first)
 {
-    conf_errors_add(r->errors, pos_of(ev->start_mark),
-                    "duplicate key %s, first on line %u; allowed: each key once", dotted, first);
+    report(r, ev, "duplicate key %s, first on line %u; allowed: each key once", dotted, first);
 }
 
 /* Scalar keys are compared as C strings: one with a NUL in it equals none of ours. */
@@ -259,11 +256,10 @@ static void report_again(struct reader *r, const struct map *map, unsigned i,
     char dotted[96];
 
     if (map->old_name && map->old_name[i] != old) {
-        conf_errors_add(r->errors, pos_of(ev->start_mark),
-                        "%s.%s was once called %s.%s, and both are given, the first on line %u; "
-                        "allowed: %s alone",
-                        map->label, key->name, map->label, conf_key_old_name(key), map->line[i],
-                        key->name);
+        report(r, ev,
+               "%s.%s was once called %s.%s, and both are given, the first on line %u; allowed: %s "
+               "alone",
+               map->label, key->name, map->label, conf_key_old_name(key), map->line[i], key->name);
         return;
     }
     snprintf(dotted, sizeof(dotted), "%s.%s", map->label, event_text(ev));
@@ -365,22 +361,18 @@ static void read_nodes(struct reader *r, const struct conf_key *key, const yaml_
             continue;
         }
         if (ev.type == YAML_MAPPING_START_EVENT) {
-            conf_errors_add(r->errors, pos_of(ev.start_mark),
-                            "more nodes than commd can keep; allowed: %s", allowed);
+            report(r, &ev, "more nodes than commd can keep; allowed: %s", allowed);
             r->stopped = true;
         } else if (ev.type != YAML_ALIAS_EVENT) {
-            conf_errors_add(r->errors, pos_of(ev.start_mark),
-                            "an entry of cluster.nodes is %s, which is the wrong type; "
-                            "allowed: %s",
-                            shape_of(&ev), allowed);
+            report(r, &ev, "an entry of cluster.nodes is %s, which is the wrong type; allowed: %s",
+                   shape_of(&ev), allowed);
         }
         skip(r, &ev);
         bad = true;
     }
     if (r->conf->nnodes == 0 && !bad && !r->stopped) {
-        conf_errors_add(r->errors, pos_of(start->start_mark),
-                        "cluster.nodes is empty; allowed: %s; leave the line out for one node",
-                        allowed);
+        report(r, start, "cluster.nodes is empty; allowed: %s; leave the line out for one node",
+               allowed);
         bad = true;
     }
     *ret_bad = bad;
@@ -404,9 +396,8 @@ static void read_section(struct reader *r, unsigned first, unsigned nkeys, const
         read_map(r, &map);
     } else if (ev->type != YAML_ALIAS_EVENT && !is_null(ev)) { /* "limits:" alone is fine */
         conf_key_names(map.keys, map.nkeys, names, sizeof(names));
-        conf_errors_add(r->errors, pos_of(ev->start_mark),
-                        "%s is %s, which is the wrong type; allowed: a map of %s", map.label,
-                        shape_of(ev), names);
+        report(r, ev, "%s is %s, which is the wrong type; allowed: a map of %s", map.label,
+               shape_of(ev), names);
         skip(r, ev);
     }
 }
@@ -453,15 +444,13 @@ static void read_stream(struct reader *r)
         read_top(r);
     } else if (ev.type != YAML_ALIAS_EVENT && !is_null(&ev)) {
         conf_key_names(NULL, 0, names, sizeof(names));
-        conf_errors_add(r->errors, pos_of(ev.start_mark),
-                        "the file is %s, which is the wrong type; allowed: a map of %s",
-                        shape_of(&ev), names);
+        report(r, &ev, "the file is %s, which is the wrong type; allowed: a map of %s",
+               shape_of(&ev), names);
         skip(r, &ev);
     }
     if (!next(r, &ev) || !next(r, &ev) || ev.type == YAML_STREAM_END_EVENT)
         return;
-    conf_errors_add(r->errors, pos_of(ev.start_mark),
-                    "a second document begins here; allowed: one per file");
+    report(r, &ev, "a second document begins here; allowed: one per file");
 }
 
 /* If the file gives no limit for one user, that limit is at most half of the limit for all. */
