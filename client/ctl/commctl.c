@@ -28,12 +28,12 @@ struct verb {
     const char *help; /* NULL: another spelling, not shown */
     /* What to show of the answer; NULL: the answer, with its verdict. */
     bool (*show)(const struct options *o, const struct msg_tables *answer);
-    /* Of all nodes, and perhaps of one GROUP: then commd is asked for it alone, but for `why`,
-     * where those who are waited for may wait in another one. */
+    /* Shows what all nodes say of ranks, perhaps of one GROUP. commd is asked for that group alone;
+     * `why` asks for all groups, because ranks may wait for ranks of another group. */
     bool (*show_group)(const struct show *show, const char *group, const struct msg_tables *ranks,
                        bool *ret_well);
     uint32_t watch_ms;
-    /* With a way of its own, for the words behind it; @ask is not looked at. */
+    /* Carries the verb out by itself, with the words behind it; @ask is not used. */
     int (*run)(struct options *o, char **args, int n);
     const char *takes; /* options that are for few verbs: "undo wait" */
     bool records;      /* with the operations of each rank; --seconds says for how long */
@@ -69,7 +69,7 @@ static bool show_version(const struct options *o, const struct msg_tables *statu
     return made_show(&o->show, &made);
 }
 
-/* Its own version is said also where no commd says another, ahead of why. */
+/* Without a commd that answers, commctl's own version is shown, and then why commd does not. */
 static bool ask_version(struct options *o, struct msg *ret_status)
 {
     struct made made;
@@ -88,8 +88,8 @@ static bool ask_version(struct options *o, struct msg *ret_status)
     return false;
 }
 
-/* The home of a group knows which ranks are missing, and may be another node: all nodes are asked
- * about a group of which this one does not say so. */
+/* Fills in which ranks of a group are missing. The home of the group knows that, and may be another
+ * node: all nodes are asked about a group of which this node does not know. */
 static void add_missing(const struct options *o, const struct msg_tables *groups)
 {
     const struct msg_table *table = groups->tables;
@@ -364,7 +364,7 @@ static const struct verb *find_verb(char *const *words, int n, const char **ret_
     return NULL;
 }
 
-/* The words spell no verb; the first of them may. */
+/* Says what is wrong with @words, which are no verb; the first of them may be one. */
 static void complain_of_words(char *const *words, int n)
 {
     for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {

@@ -83,11 +83,13 @@ void made_flag(struct made *made, bool flag);
  * no memory for it, and that was said. */
 bool made_show(const struct show *show, struct made *made);
 
-/* commctl_ranks.c: the answer to "ranks" as a person wants it. false: it could not be printed, and
- * why was said. *ret_well: is all that was asked for well? */
-/* Says why, of @r from reading an answer that lacks the column @key if @r is -EPROTO. False. */
+/* Says why an answer could not be read: @r is -ENOMEM, or -EPROTO if it lacks the column @key.
+ * False.
+ */
 bool cannot_read(int r, const char *key);
 bool has_group(const struct msg_tables *ranks, const char *group);
+/* commctl_ranks.c: the answer to "ranks" as a person wants it. False: it could not be printed, and
+ * why was said. *ret_well: is all that was asked for well? */
 bool show_why(const struct show *show, const char *group, const struct msg_tables *ranks,
               bool *ret_well);
 bool show_ops(const struct show *show, const char *group, const struct msg_tables *ranks,
@@ -160,8 +162,7 @@ int verb_events(struct options *o, char **args, int n);
 /* The cell under @key in row @row of the first table, or "". */
 const char *cell_of(const struct msg_tables *tables, uint32_t row, const char *key);
 
-/* What is complained of goes to @buf instead of stderr, one text after the other; NULL: to stderr
- * again. */
+/* complain() writes to @buf from now on, each text over the one before; NULL: to stderr again. */
 void complain_to(char *buf, size_t size);
 /* "commctl: ..." on stderr. */
 void complain(const char *format, ...) _printf_(1, 2);

@@ -42,20 +42,20 @@ static void print_lines(const char *title, const char *text)
     }
 }
 
-/* What it waits in began so long ago; of a group that has ended, before that. */
+/* How long ago the wait began, also of a group that has ended since. */
 static uint64_t since_ms(const struct finding *f)
 {
     return f->waiting_ms + 1000 * f->ended_s;
 }
 
-/* One rank, node or circle may keep many groups of a job waiting. */
+/* Have both findings one cause? One rank, node or circle may keep many groups of a job waiting. */
 static bool same_cause(const struct finding *a, const struct finding *b)
 {
     return a->verdict == b->verdict && a->ended == b->ended && a->pid > 0 && a->pid == b->pid &&
            !strcmp(a->node, b->node) && !verdict_is_well(a->verdict);
 }
 
-/* The first that has the same cause as findings[i]: perhaps this one. */
+/* Index of the first finding with the cause of findings[i]; it may be @i itself. */
 static unsigned cause_of(const struct finding **findings, unsigned i)
 {
     unsigned k = 0;
@@ -65,7 +65,7 @@ static unsigned cause_of(const struct finding **findings, unsigned i)
     return k;
 }
 
-/* Groups behind findings[i] that have the same cause; those that do not fit are counted. */
+/* Names groups behind findings[i] with the same cause, eight at most. */
 static void print_others(const struct finding **findings, unsigned i, unsigned n)
 {
     unsigned others = 0, said = 0;
@@ -227,7 +227,7 @@ static bool why_json(const struct show *show, const struct looks *looks,
     return made_show(show, &made);
 }
 
-/* First what is not well and still there, then what has ended so, then the rest. */
+/* First groups that are not well, then groups that were not well when they ended, then the rest. */
 static int finding_place(const struct finding *f)
 {
     return finding_is_well(f) ? 2 : f->ended;
@@ -241,7 +241,7 @@ static int by_place(const void *a, const void *b)
     return order ? order : (*x > *y) - (*x < *y);
 }
 
-/* A name may have been used again and again: what is there, then what has ended last. */
+/* Of groups with one name: first the group that is there, then the one that has ended last. */
 static int by_end(const void *a, const void *b)
 {
     const struct finding *const *x = a, *const *y = b;

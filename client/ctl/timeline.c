@@ -338,19 +338,9 @@ static void compare_one(struct timeline *tl, unsigned begin, unsigned end)
     }
 }
 
-static int64_t op_took(const struct timeline_op *op)
-{
-    return op->ended - op->begun;
-}
-
-static int64_t op_late(const struct timeline_op *op)
-{
-    return op->late;
-}
-
-/* Sorts what @time says of each compared operation of a rank into @room, at the rank's place. */
-static void sort_times(const struct timeline *tl, int64_t *room,
-                       int64_t (*time)(const struct timeline_op *))
+/* The medians of how long compared operations of each rank took, or with @late of how late the rank
+ * was. @room has a place for each operation. */
+static void find_medians(struct timeline *tl, int64_t *room, bool late)
 {
     unsigned at = 0;
 
@@ -360,32 +350,30 @@ static void sort_times(const struct timeline *tl, int64_t *room,
         tl->ranks[i].compared = 0;
     }
     for (unsigned i = 0; i < tl->nops; i++) {
-        struct timeline_rank *rank = &tl->ranks[tl->ops[i].rank];
+        const struct timeline_op *op = &tl->ops[i];
+        struct timeline_rank *rank = &tl->ranks[op->rank];
 
-        if (tl->ops[i].ended && tl->ops[i].late >= 0)
-            rank->times[rank->compared++] = time(&tl->ops[i]);
+        if (op->ended && op->late >= 0)
+            rank->times[rank->compared++] = late ? op->late : op->ended - op->begun;
     }
-    for (unsigned i = 0; i < tl->nranks; i++)
-        qsort(tl->ranks[i].times, tl->ranks[i].compared, sizeof(*room), by_size);
+    for (struct timeline_rank *rank = tl->ranks; rank < tl->ranks + tl->nranks; rank++) {
+        qsort(rank->times, rank->compared, sizeof(*room), by_size);
+        if (rank->compared)
+            *(late ? &rank->late_ns : &rank->took_ns) = rank->times[rank->compared / 2];
+    }
 }
 
-/* One operation in a hundred that waits for the scheduler makes the mean three times as large as
- * what nearly all take; and then it contradicts how many there are in a second. */
+/* Medians, because one operation in a hundred that waits for the scheduler makes the mean three
+ * times as large as what nearly all take. The mean then contradicts how many there are in a second.
+ */
 static int take_medians(struct timeline *tl)
 {
-    int64_t *room = calloc(tl->nops + 1, sizeof(*room));
+    _cleanup_(freep) int64_t *room = calloc(tl->nops + 1, sizeof(*room));
 
     if (!room)
         return -ENOMEM;
-    sort_times(tl, room, op_took);
-    for (unsigned i = 0; i < tl->nranks; i++)
-        if (tl->ranks[i].compared)
-            tl->ranks[i].took_ns = tl->ranks[i].times[tl->ranks[i].compared / 2];
-    sort_times(tl, room, op_late);
-    for (unsigned i = 0; i < tl->nranks; i++)
-        if (tl->ranks[i].compared)
-            tl->ranks[i].late_ns = tl->ranks[i].times[tl->ranks[i].compared / 2];
-    free(room);
+    find_medians(tl, room, false);
+    find_medians(tl, room, true);
     return 0;
 }
 
@@ -403,24 +391,21 @@ int timeline_make(const struct msg_tables *answer, struct timeline *ret_timeline
     r = read_ranks(ranks, &tl, ret_key);
     if (!r)
         r = read_ops(records, &tl, ret_key);
-    if (r) {
+    if (!r) {
+        sorting = &tl;
+        qsort(tl.ops, tl.nops, sizeof(tl.ops[0]), by_number);
+        align(&tl);
+        for (unsigned begin = 0, end; begin < tl.nops; begin = end) {
+            end = same_end(&tl, begin);
+            compare_one(&tl, begin, end);
+        }
+        r = take_medians(&tl);
+    }
+    if (r)
         timeline_free(&tl);
-        return r;
-    }
-    sorting = &tl;
-    qsort(tl.ops, tl.nops, sizeof(tl.ops[0]), by_number);
-    align(&tl);
-    for (unsigned begin = 0, end; begin < tl.nops; begin = end) {
-        end = same_end(&tl, begin);
-        compare_one(&tl, begin, end);
-    }
-    r = take_medians(&tl);
-    if (r) {
-        timeline_free(&tl);
-        return r;
-    }
-    *ret_timeline = tl;
-    return 0;
+    else
+        *ret_timeline = tl;
+    return r;
 }
 
 void timeline_free(struct timeline *timeline)

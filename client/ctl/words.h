@@ -1,5 +1,5 @@
-/* words.h - the words of commd's tables by which commctl decides: each is read once, into an enum.
- * A word that commctl does not know, of a newer commd, decides nothing: it is 0. */
+/* words.h - the words of commd's tables by which commctl decides. Each is read once, into an enum.
+ * A word that commctl does not know, because commd is newer, is read as 0 and decides nothing. */
 #ifndef COMMCTL_WORDS_H
 #define COMMCTL_WORDS_H
 

@@ -69,7 +69,7 @@ bool perf_point_to_point(int coll);
 /* The rank that it sends to and receives from; -1: it looks on. */
 int perf_dest(int coll, int rank, int size);
 int perf_source(int coll, int rank, int size);
-/* The ranks whose times count, and whether @rank's does: who answers a ping does not wait for it.
+/* How many ranks' times count, and whether @rank's does: a rank that answers pings waits for none.
  */
 int perf_timed(int coll, int size);
 bool perf_is_timed(int coll, int rank, int size);
@@ -209,8 +209,8 @@ double perf_now_us(void);
 /* "commd-perf: rank N: ..." on stderr. Of the ranks that one process launched only the first
  * is heard: the failures of the others are its consequences. */
 void perf_complain(int rank, const char *format, ...) _printf_(2, 3);
-/* Around it. False: another rank of this launcher complains, and has done so when this returns,
- * unless @interrupted. */
+/* Stand around a complaint. False: another rank of this launcher has complained, or @interrupted.
+ */
 bool perf_begin_complaint(const volatile sig_atomic_t *interrupted);
 void perf_end_complaint(void);
 

@@ -21,20 +21,17 @@ static double busbw(const struct perf_report *report, const struct perf_row *row
     return algbw(report, row) * perf_bus_factor(report->perf->coll, report->ranks);
 }
 
-static void host_name(char *to, size_t size)
-{
-    if (gethostname(to, size) < 0)
-        to[0] = 0;
-    to[size - 1] = 0;
-}
-
-static void date(char *to, size_t size)
+/* The host, and the time. */
+static void where_and_when(char host[256], char when[32])
 {
     time_t now = time(NULL);
     struct tm tm;
 
+    if (gethostname(host, 256) < 0)
+        host[0] = 0;
+    host[255] = 0;
     gmtime_r(&now, &tm);
-    strftime(to, size, "%Y-%m-%dT%H:%M:%SZ", &tm);
+    strftime(when, 32, "%Y-%m-%dT%H:%M:%SZ", &tm);
 }
 
 static const char *redop_shown(const struct perf *perf)
@@ -58,8 +55,7 @@ void report_begin(struct perf_report *report, const struct perf *perf, int ranks
                                    .join_us = join_us,
                                    .gpu = gpu,
                                    .live = isatty(STDERR_FILENO)};
-    host_name(host, sizeof(host));
-    date(when, sizeof(when));
+    where_and_when(host, when);
     printf("# commd-perf %s: %s%s, %d rank%s on %d node%s, times: %s, from %s, %s\n", PERF_VERSION,
            perf_coll_name(perf->coll), perf->registered ? " in registered memory" : "", ranks,
            ranks == 1 ? "" : "s", nodes, nodes == 1 ? "" : "s", perf_average_name(perf->average),
@@ -169,8 +165,7 @@ static int write_json(const struct perf_report *report, bool interrupted)
 
     if (!f)
         return -errno;
-    host_name(host, sizeof(host));
-    date(when, sizeof(when));
+    where_and_when(host, when);
     fprintf(f, "{\n  \"collective\": \"%s\", \"dtype\": \"%s\", \"redop\": \"%s\",\n",
             perf_coll_name(perf->coll), dtype_shown(perf), redop_shown(perf));
     fprintf(f, "  \"ranks\": %d, \"nodes\": %d, \"host\": ", report->ranks, report->nodes);
