@@ -415,6 +415,8 @@ static void p2p_handle(struct p2p *p, struct p2p_peer *peer, const struct mail_r
     }
     if (peer->local < 0 && rec->kind != MAIL_PONG) /* which is the engine's */
         acknowledged(p, peer, rec);
+    if (p->bad)
+        return;
     switch ((enum mail_kind)rec->kind) {
     case MAIL_INLINE:
     case MAIL_EAGER:
