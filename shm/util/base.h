@@ -3,6 +3,7 @@
 #ifndef COMMD_BASE_H
 #define COMMD_BASE_H
 
+#undef NDEBUG /* asserts that cost nothing to speak of are in every build */
 #include <assert.h>
 #include <errno.h>
 #include <stdbool.h>

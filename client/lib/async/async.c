@@ -13,7 +13,7 @@ static void turn_give(struct commd_group *g)
 {
     struct board_hdr *h = g->board.hdr;
 
-    invariant(atomic_load(&g->busy) == 1);
+    assert(atomic_load_explicit(&g->busy, memory_order_relaxed) == 1);
     atomic_store_explicit(&g->busy, 0, memory_order_release);
     atomic_thread_fence(memory_order_seq_cst); /* before the looks at pending and at sleepers */
     if (atomic_load_explicit(&g->pending, memory_order_relaxed))
@@ -57,7 +57,9 @@ static int run_inline(struct commd_group *g, const struct commd_op *op)
 static void queue_locked(struct commd_group *g, struct commd_work *works, unsigned n)
 {
     assert_held(&g->ctx->plock);
+    assert(works && n > 0);
     pthread_mutex_lock(&g->qlock);
+    assert(!*g->tail);
     *g->tail = works;
     while (*g->tail)
         g->tail = &(*g->tail)->next;
@@ -103,7 +105,7 @@ void async_queue(struct commd_work *w)
 {
     struct commd_context *ctx = w->ctx;
 
-    assert(w->group && !is_p2p(&w->op));
+    assert(w->group && !is_p2p(&w->op) && !w->next);
     pthread_mutex_lock(&ctx->plock);
     queue_locked(w->group, w, 1);
     pthread_mutex_unlock(&ctx->plock);
@@ -114,7 +116,7 @@ void async_land(struct commd_work *w)
 {
     struct commd_context *ctx = w->ctx;
 
-    assert(w->gate);
+    assert(w->gate && !is_p2p(&w->op));
     pthread_mutex_lock(&ctx->plock);
     work_land(w);
     pthread_mutex_unlock(&ctx->plock);
@@ -126,6 +128,7 @@ static struct commd_work *work_new(struct commd_group *g, const struct commd_op 
 {
     struct commd_work *w = calloc(1, sizeof *w);
 
+    assert(refs == 1 || refs == 2);
     if (!w)
         return NULL;
     w->ctx = g->ctx;
@@ -255,6 +258,7 @@ int async_start_batch(struct commd_group *g, const struct commd_op *ops, unsigne
         tail = &(*tail)->next;
         ncoll++;
     }
+    assert(ncoll <= n);
     r = ncoll ? submit(g, parts, ncoll) : 0;
     if (r)
         goto fail;
@@ -280,6 +284,7 @@ static void cancel(struct commd_work *w, const struct commd_error *why)
     struct commd_context *ctx = w->ctx;
     struct commd_group *g;
 
+    assert(why->code);
     pthread_mutex_lock(&ctx->plock);
     g = w->group; /* NULL: finished meanwhile */
     if (g && g->running == w) {
@@ -299,6 +304,7 @@ int async_run(struct commd_group *g, const struct commd_op *op)
     struct commd_work *w;
     int r;
 
+    assert(!is_p2p(op));
     if (likely(!atomic_load_explicit(&g->pending, memory_order_acquire)) && likely(turn_take(g)))
         return run_inline(g, op);
     r = async_start(g, op, NULL, NULL, &w);

@@ -12,6 +12,7 @@
 /* Of a batch: all its parts. One that is in host memory, too, is done when the thread says so. */
 static bool gates_landed(const struct commd_work *work)
 {
+    assert(!work->gate || !work->ngates);
     if (work->gate)
         return gate_landed(work->gate);
     if (!work->ngates || work->mixed)
@@ -66,6 +67,7 @@ static int wait_interrupted(const struct commd_work *work)
 /* A message is waited for by taking it: nobody has to hand it over. */
 static int wait_message(struct commd_work *work, int64_t timeout_ms, int64_t deadline)
 {
+    assert(work->p2p && !work->behind);
     switch (p2p_wait_work(work, deadline)) {
     case P2P_LATE:
         return wait_late(work, timeout_ms);
@@ -82,6 +84,7 @@ static void warn_of_peer(const struct commd_work *work, const struct commd_group
     bool send = work->op.coll == COMMD_SEND;
     char peer[24] = "any rank";
 
+    assert(is_p2p(&work->op));
     if (work->op.peer >= 0)
         snprintf(peer, sizeof peer, "rank %d", work->op.peer);
     fprintf(
@@ -98,6 +101,7 @@ static void warn_of_gpu(struct commd_work *work, double seconds)
 {
     const struct commd_group *g;
 
+    assert(seconds >= 0);
     for (unsigned i = 0; i < work->ngates; i++)
         if (!gate_full(work->gates[i]) && work->gates[i]->ops->warn) {
             work->gates[i]->ops->warn(work->gates[i], seconds);
@@ -186,6 +190,7 @@ static int wait_done(struct commd_work *work, int64_t timeout_ms, int64_t deadli
     if (r && is_batch(work))
         p2p_batch_waited(work, false);
     atomic_fetch_sub(&work->waiters, 1);
+    assert(!r || r == COMMD_E_TIMEOUT || r == COMMD_E_INTERRUPTED);
     return r;
 }
 

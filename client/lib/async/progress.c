@@ -148,6 +148,7 @@ static bool messages_go(struct commd_group *g)
 
 static void watch_gate(struct commd_group *g, struct run *r)
 {
+    assert(r == &g->running->run);
     run_tell_gate(r);
     g->ctx->watches_gpu |= !gate_full(r->gate);
 }
@@ -159,6 +160,7 @@ static bool progress_group(struct commd_group *g, bool slow)
     enum run_state st;
     bool moved = atomic_load(&g->p2p_pending) && p2p_progress(g, slow);
 
+    assert_held(&g->ctx->plock);
     if (unlikely(g->held))
         moved |= messages_go(g);
     if (!g->running) {
@@ -220,6 +222,7 @@ struct bells {
 
 static void bells_add(struct bells *b, _Atomic uint32_t *bell, _Atomic uint32_t *sleepers)
 {
+    assert(b->n < ARRAY_LEN(b->words));
     b->words[b->n] = bell;
     b->sleepers[b->n] = sleepers;
     b->expect[b->n++] = sleepers ? bell_prepare(bell, sleepers) : atomic_load(bell);
@@ -232,6 +235,7 @@ static void bells_of(struct bells *b, struct commd_group *g)
     struct mail_box *box = p2p_box(g);
     bool messages = p2p_unattended(g);
 
+    assert_held(&g->ctx->plock);
     if (g->running || messages)
         bells_add(b, &h->bell, g->running ? &h->sleepers : NULL);
     if (messages)
@@ -250,6 +254,7 @@ static bool progress_sleep(struct commd_context *ctx, uint32_t kicked, struct co
     bool moved, late, all;
 
     assert_held(&ctx->plock);
+    assert(limit > 0 && !asleep->now);
     for (struct commd_group *g = ctx->active; g && b.n + 2 <= MAX_BELLS; g = g->active_next)
         bells_of(&b, g);
     all = b.n + 2 <= MAX_BELLS; /* those left out ring nothing that we hear */
@@ -301,6 +306,7 @@ static enum wait_for thread_waits_for(const struct commd_group *g)
 {
     const struct board *b = &g->board;
 
+    assert_held(&g->ctx->plock);
     if (b->nnodes > 1 && board_engine_here(b) && !futex_any_is_blind())
         return WAIT_FOR_ENGINE;
     if (!g->running || atomic_load(&g->p2p_pending))
@@ -320,6 +326,7 @@ static enum wait_for waits_for(const struct commd_context *ctx,
 {
     enum wait_for all;
 
+    assert_held(&ctx->plock);
     if (ctx->landing || ctx->watches_gpu || !ctx->active)
         return WAIT_FOR_HERE;
     all = who(ctx->active);
@@ -338,6 +345,7 @@ static bool progress_pause(struct commd_context *ctx, unsigned idle, bool stands
     enum wait_way way;
 
     assert_held(&ctx->plock);
+    assert(idle > 0);
     if (!ctx->active && !ctx->landing)
         return false;
     if (idle == 1)
@@ -378,6 +386,7 @@ static bool is_stood_in(struct commd_context *ctx, struct seen *seen)
     now = now_ms();
     if (!seen->since_ms || seen->steps != ctx->steps)
         *seen = (struct seen){.steps = ctx->steps, .since_ms = now};
+    assert(seen->since_ms <= now);
     return now - seen->since_ms < STILL_MS;
 }
 
@@ -463,6 +472,7 @@ void progress_stand_down(struct commd_context *ctx)
 {
     bool rest;
 
+    assert(atomic_load(&ctx->stood_in));
     atomic_store(&ctx->stood_in, false);
     pthread_mutex_lock(&ctx->plock);
     rest = ctx->active || ctx->landing || ctx->finished;
@@ -477,6 +487,7 @@ void progress_for(struct commd_work *w, unsigned *idle, int64_t limit_us)
     uint64_t until_ms = 0; /* of many rounds in which something of others moves */
     bool late = false, last = false;
 
+    assert(limit_us > 0 && atomic_load(&w->waiters) > 0);
     pthread_mutex_lock(&ctx->plock);
     for (unsigned round = 1; !last && !atomic_load(&w->done); round++) {
         uint32_t kicked = atomic_load(&ctx->kick);
@@ -538,6 +549,7 @@ void async_drop_group(struct commd_group *g)
         w->err = e;
         work_queue_message(w);
     }
+    assert(!g->running && !g->head && !g->held && atomic_load(&g->pending) == 0);
     works_tell(ctx);
     while (works_told_elsewhere(ctx)) /* these, too */
         pthread_cond_wait(&ctx->pcond, &ctx->plock);

@@ -11,6 +11,7 @@
 
 static const uint8_t *send_block(const struct run *r, unsigned k)
 {
+    assert(k < board_of(r)->world);
     if (unlikely(r->lists && r->lists->send_blocks))
         return r->lists->send_blocks[k];
     return r->send + k * r->plan.count * r->plan.esize;
@@ -18,6 +19,7 @@ static const uint8_t *send_block(const struct run *r, unsigned k)
 
 static uint8_t *recv_block(const struct run *r, unsigned k)
 {
+    assert(k < board_of(r)->world);
     if (unlikely(r->lists && r->lists->recv_blocks))
         return r->lists->recv_blocks[k];
     return r->recv + k * r->plan.count * r->plan.esize;
@@ -36,6 +38,7 @@ void all_gather_put(struct run *r, uint32_t c)
     struct commd_group *g = r->group;
     uint8_t *to;
 
+    assert(g->pos_of[g->rank] < g->board.world);
     if (one_node(r) || r->plan.path == PATH_SMALL)
         to = my_payload(r, c);
     else
@@ -48,6 +51,7 @@ void all_gather_own(struct run *r, uint32_t c)
     unsigned me = r->group->rank;
     size_t off = step_offset(r, c);
 
+    assert(c < r->plan.steps);
     copy_result(r, recv_block(r, me) + off, r->send + off, block_len(r, me, c));
 }
 
@@ -57,6 +61,7 @@ void all_gather_get(struct run *r, uint32_t c)
     size_t off = step_offset(r, c), at = 0;
     const uint8_t *res = result_of(r, c);
 
+    assert(coll_table[r->plan.coll].window == WINDOW_BLOCKS);
     for (unsigned pos = 0; pos < g->board.world; pos++) {
         unsigned k = g->rank_at[pos];
         size_t len = block_len(r, k, c);
@@ -75,6 +80,7 @@ void reduce_scatter_put(struct run *r, uint32_t c)
     struct commd_group *g = r->group;
     uint8_t *to = my_payload(r, c);
 
+    assert(coll_table[r->plan.coll].reduces);
     for (unsigned pos = 0; pos < g->board.world; pos++) {
         unsigned k = g->rank_at[pos];
         size_t len = block_len(r, k, c);
@@ -92,7 +98,9 @@ void reduce_scatter_reduce(struct run *r, uint32_t c)
     const struct board *b = board_of(r);
     uint64_t n = plan_block_at(p, &r->group->geom, c, b->world) / p->esize, lo, hi;
 
+    assert(r->plan.reduces && !one_node(r));
     plan_slice(n, b->nlocal, r->group->local, p->esize, &lo, &hi);
+    assert(lo <= hi && hi <= n);
     reduce_members(r, c, result_of(r, c) + lo * p->esize, NULL, my_payload(r, c) + lo * p->esize,
                    lo * p->esize, hi - lo);
 }
@@ -104,6 +112,7 @@ void reduce_scatter_get(struct run *r, uint32_t c)
     size_t len = block_len(r, g->rank, c), off = step_offset(r, c);
     size_t at = plan_block_at(p, &g->geom, c, g->pos_of[g->rank]);
 
+    assert(c < r->put);
     if (!len)
         return;
     if (one_node(r)) {
@@ -119,6 +128,7 @@ void reduce_scatter_get(struct run *r, uint32_t c)
 /* Bytes of step @c that this rank has for rank @k, or gets from it. */
 static size_t cell_len(const struct run *r, const uint64_t *counts, unsigned k, uint32_t c)
 {
+    assert(c < r->plan.steps);
     return plan_part(&r->plan, counts ? counts[k] : r->plan.count, c) * r->plan.esize;
 }
 
@@ -139,6 +149,7 @@ void cells_put(struct run *r, uint32_t c)
     uint8_t *win = my_payload(r, c);
     size_t off = step_offset(r, c);
 
+    assert(info->window == WINDOW_CELLS);
     if (info->send == EXTENT_ONE) {
         if (!is_root(r))
             copy_to_window(r, win, r->send + off, out_len(r, r->plan.root, c));
@@ -161,6 +172,7 @@ static const uint8_t *cell_from(const struct run *r, unsigned k, uint32_t c)
     struct commd_group *g = r->group;
     unsigned pos = g->pos_of[k], first = g->node_start[g->board.me];
 
+    assert(k != g->rank && pos < g->board.world && first < g->board.world);
     if (pos >= first && pos < first + g->board.nlocal)
         return payload_of(r, pos - first, c) + plan_cell_out(&r->plan, c, g->pos_of[g->rank]);
     return result_of(r, c) + plan_cell_in(&r->plan, &g->geom, c, pos, g->local);
@@ -173,6 +185,7 @@ void cells_own(struct run *r, uint32_t c)
     unsigned me = r->group->rank;
     size_t off = step_offset(r, c), len;
 
+    assert(c < r->plan.steps);
     if (!coll_at(info->send, is_root(r)) || !coll_at(info->recv, is_root(r)))
         return;
     len = in_len(r, me, c);
@@ -193,6 +206,7 @@ void cells_get(struct run *r, uint32_t c)
 {
     const struct coll_info *info = &coll_table[r->plan.coll];
 
+    assert(r->plan.root < board_of(r)->world);
     if (info->recv == EXTENT_ONE) {
         cell_get(r, r->recv, r->plan.root, c);
         return;

@@ -17,6 +17,7 @@ void reduce_members(const struct run *r, uint32_t c, void *dst, void *dst2, cons
     size_t len = payload_len(r, c);
     const void *src[BOARD_MAX_LOCAL];
 
+    assert(b->nlocal <= BOARD_MAX_LOCAL && r->group->local < b->nlocal);
     for (unsigned m = 0; m < b->nlocal; m++)
         src[m] = board_payload(b, m, r->base + c, len) + offset;
     if (!is_scaled(r))
@@ -41,6 +42,7 @@ static void my_slice(const struct run *r, uint32_t c, size_t *ret_lo, size_t *re
 
     plan_slice(plan_step_count(&r->plan, c), board_of(r)->nlocal, r->group->local, r->plan.esize,
                &lo, &hi);
+    assert(lo <= hi);
     *ret_lo = lo * r->plan.esize;
     *ret_hi = hi * r->plan.esize;
 }
@@ -48,6 +50,7 @@ static void my_slice(const struct run *r, uint32_t c, size_t *ret_lo, size_t *re
 /* Does this member's output get the result of its slice when that is reduced? */
 static bool takes_slice(const struct run *r)
 {
+    assert(r->plan.coll == COLL_ALL_REDUCE || r->plan.coll == COLL_REDUCE);
     return one_node(r) && (r->plan.coll == COLL_ALL_REDUCE || is_root(r));
 }
 
@@ -71,6 +74,7 @@ static void vector_put(struct run *r, uint32_t c)
         return;
     }
     my_slice(r, c, &lo, &hi);
+    assert(lo <= hi && hi <= len);
     copy_to_window(r, to, from, lo);
     copy_to_window(r, to + hi, from + hi, len - hi);
 }
@@ -82,6 +86,7 @@ static void reduce_around(struct run *r, uint32_t c, uint8_t *out, uint8_t *res,
 {
     const struct plan *p = &r->plan;
 
+    assert(one_node(r) && out && AROUND_PIECE % p->esize == 0);
     for (size_t len; lo < hi; lo += len) {
         len = MIN(hi - lo, (size_t)AROUND_PIECE);
         reduce_members(r, c, out + lo, NULL, r->send + step_offset(r, c) + lo, lo, len / p->esize);
@@ -98,6 +103,7 @@ static void reduce_through(struct run *r, uint32_t c, uint8_t *out, uint8_t *res
     unsigned world = board_of(r)->world;
     uint64_t n = (hi - lo) / p->esize;
 
+    assert(lo <= hi);
     reduce_members(r, c, res + lo, out ? out + lo : NULL, r->send + step_offset(r, c) + lo, lo, n);
     if (!one_node(r))
         return;
@@ -113,6 +119,7 @@ static void vector_reduce(struct run *r, uint32_t c)
     struct copy_turn turn = {0};
     size_t lo, hi;
 
+    assert(r->plan.reduces);
     my_slice(r, c, &lo, &hi);
     if (out && hi - lo >= COPY_TIMED_MIN)
         turn = copy_begin(way);
@@ -133,6 +140,7 @@ static void swap_get(const struct run *r, uint32_t c, uint8_t *out, const uint8_
     bool alone = b->nlocal == 1 && !is_scaled(r);
     const void *src[2];
 
+    assert(b->nnodes == 2 && b->me < 2);
     src[b->me] = alone ? r->send + step_offset(r, c) : res;
     src[!b->me] = board_theirs(b, r->base + c, len);
     reduce_n(p->dtype, p->redop, out, src, 2, len / p->esize);
@@ -154,6 +162,7 @@ static void all_reduce_get(struct run *r, uint32_t c)
         reduce_finish(p->dtype, p->redop, out, len / p->esize, board_of(r)->world);
     } else {
         my_slice(r, c, &lo, &hi);
+        assert(lo <= hi && hi <= len);
         copy_result(r, out, res, lo);
         copy_result(r, out + hi, res + hi, len - hi);
     }
@@ -171,6 +180,7 @@ static void broadcast_put(struct run *r, uint32_t c)
 {
     uint8_t *to;
 
+    assert(r->plan.coll == COLL_BROADCAST);
     if (!is_root(r))
         return;
     /* the network sends from the result window; a small payload is picked up by the engine */
@@ -184,6 +194,7 @@ static void broadcast_get(struct run *r, uint32_t c)
 
     if (is_root(r))
         return;
+    assert(!one_node(r) || r->plan.root < board_of(r)->nlocal);
     from = one_node(r) ? payload_of(r, r->plan.root, c) : result_of(r, c);
     copy_result(r, r->recv + step_offset(r, c), from, step_bytes(r, c));
 }
@@ -198,6 +209,7 @@ bool ready_at_root(struct run *r, uint32_t c)
 
 bool ready_from_root(struct run *r, uint32_t c)
 {
+    assert(one_node(r) && r->plan.root < board_of(r)->nlocal);
     return board_arrived(board_of(r), r->plan.root, r->base + c);
 }
 

@@ -23,6 +23,7 @@ static bool only_engine_is_missing(struct run *r)
 {
     uint32_t next = r->base + r->got;
 
+    assert(!one_node(r));
     if (r->plan.path == PATH_OPEN || r->got == r->put)
         return false;
     return r->plan.reduces ? run_step_reduced(r, next + 1) : run_step_arrived(r, next);
@@ -53,6 +54,7 @@ static enum run_state run_nap(struct run *r)
     uint32_t ticket = bell_prepare(&h->bell, &h->sleepers);
     enum run_state st = run_poll(r);
 
+    assert(!r->untold);
     run_clock(r);
     run_note_sleep(r);
     if (st == RUN_WAIT && !r->moved && (run_hopeless_slow(r) || run_interrupted(r)))
@@ -73,6 +75,7 @@ static enum run_state run_nap(struct run *r)
  * the other core has given up the line that we wrote, and only then looked at what it wrote. */
 static bool comes_soon(struct run *r)
 {
+    assert(paths[r->plan.path].comes);
     for (unsigned i = 0; i < WAIT_LOOKS; i++) {
         if (paths[r->plan.path].comes(r))
             return true;
@@ -88,6 +91,7 @@ enum run_state run_finish(struct run *r)
     enum wait_for who;
     enum run_state st;
 
+    assert(r->deadline_ms == RUN_UNTIMED || r->deadline_ms >= -1);
     for (;;) {
         st = run_advance(r);
         if (st != RUN_WAIT)

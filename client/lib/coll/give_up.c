@@ -17,6 +17,7 @@ bool run_broken(struct run *r)
         return true;
     if (!cause)
         return false;
+    assert(cause < CAUSE_COUNT);
     error_set(&r->err, -(int)cause, coll_name(r->desc.coll),
               "operation %llu (%s) of group \"%s\": %s", (unsigned long long)r->desc.seq,
               coll_name(r->desc.coll), r->group->name, c.text);
@@ -66,6 +67,7 @@ static bool orphan_check(struct run *r)
 {
     struct commd_group *g = r->group;
 
+    assert(g->rank < g->board.world && g->local < g->board.nlocal);
     if (!control_lost(g))
         return false;
     if (!one_node(r)) {
@@ -93,6 +95,7 @@ static void run_timed_out(struct run *r)
     char text[360], node[MSG_NAME_MAX];
     int rank;
 
+    assert(r->deadline_ms >= 0);
     absent_text(r->question, g, r->desc.seq, text, sizeof text, &rank, node);
     run_error(r, COMMD_E_TIMEOUT, rank, 0, node, " ran into its timeout of %lld ms: %s",
               (long long)r->limit_ms, text);
@@ -117,6 +120,7 @@ bool run_hopeless_look(struct run *r)
 static bool speaks(const struct run *r)
 {
     const struct commd_group *g = r->group;
+    assert(g->local < g->board.nlocal);
 
     for (unsigned m = 0; m < g->local; m++)
         if (seq_reached(atomic_load_explicit(&g->board.members[m].started, memory_order_relaxed),
@@ -147,6 +151,7 @@ static void warn_of_wait(struct run *r)
     char text[360], node[MSG_NAME_MAX], what[160], usual[80];
     int rank;
 
+    assert(g->ctx->warn_ms > 0 && !r->warned);
     if (asleep < g->ctx->warn_ms)
         return;
     r->warned = !speaks(r);
@@ -166,6 +171,7 @@ static void warn_of_wait(struct run *r)
 
 bool run_hopeless_slow(struct run *r)
 {
+    assert(r->deadline_ms != RUN_UNTIMED);
     if (run_hopeless(r) || group_has_failed(r->group, &r->err) || orphan_check(r))
         return true;
     if (!r->warned && r->group->ctx->warn_ms)

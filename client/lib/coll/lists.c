@@ -7,6 +7,7 @@
 static const void *lists_block_of(const void *const *blocks, const uint8_t *base, unsigned k,
                                   size_t at)
 {
+    assert(k < PLAN_MAX_WORLD);
     if (blocks)
         return blocks[k];
     return base ? base + at : NULL;
@@ -17,6 +18,7 @@ static void fill_blocks(uint8_t **to, const void *const *blocks, const void *bas
 {
     size_t at = 0;
 
+    assert(n <= PLAN_MAX_WORLD && esize > 0);
     for (unsigned k = 0; k < n; k++) {
         to[k] = (uint8_t *)lists_block_of(blocks, base, k, at);
         at += (counts ? counts[k] : count) * esize;
@@ -25,6 +27,7 @@ static void fill_blocks(uint8_t **to, const void *const *blocks, const void *bas
 
 static void fill_counts(uint64_t *to, const size_t *from, unsigned n)
 {
+    assert(from);
     for (unsigned k = 0; k < n; k++)
         to[k] = from[k];
 }
@@ -34,6 +37,7 @@ static void fill_counts(uint64_t *to, const size_t *from, unsigned n)
 static void fill_row(uint64_t *to, const size_t *from, unsigned extent, bool root_rank,
                      unsigned root, unsigned n)
 {
+    assert(extent != EXTENT_ONE || root < n);
     memset(to, 0, n * sizeof *to);
     if (extent == EXTENT_ONE)
         to[root] = from[0];
@@ -52,6 +56,7 @@ int lists_copy(const struct commd_group *g, const struct commd_op *op, struct op
     struct op_lists *l;
     uint64_t *word;
 
+    assert(op->coll >= 0 && op->coll < COLL_COUNT && n > 0);
     *ret_lists = NULL;
     if (!info->counted && !(sends && op->send_blocks) && !(recvs && op->recv_blocks))
         return 0; /* of somebody else's side */

@@ -50,6 +50,7 @@ enum { ASK_MS = 5000, STOP_MS = 50 };
 
 static struct board_member *member(const struct run *r, unsigned m)
 {
+    assert(m < r->group->board.nlocal);
     return &r->group->board.members[m];
 }
 
@@ -94,6 +95,7 @@ static bool registered_offer(struct run *r)
     const struct board *b = &r->group->board;
     struct registered *d = r->registered;
 
+    assert(d->stage == REGISTERED_OFFER && r->put == 0);
     if (!run_can_put(r, 0, b->chunk))
         return false;
     registered_put(r);
@@ -108,6 +110,7 @@ static unsigned count_kind(const struct run *r, uint32_t step, unsigned kind)
     const struct board *b = &r->group->board;
     unsigned n = 0;
 
+    assert(b->nnodes == 1);
     for (unsigned m = 0; m < b->nlocal; m++)
         n += board_slot(b, m, step)->kind == kind;
     return n;
@@ -118,6 +121,7 @@ static unsigned count_kind(const struct run *r, uint32_t step, unsigned kind)
  */
 static enum run_state without_offer(struct run *r)
 {
+    assert(!r->registered && r->plan.path == PATH_REGISTERED);
     r->moved = r->put == 0 && run_put(r);
     if (!r->put || !run_step_arrived(r, r->base))
         return RUN_WAIT;
@@ -135,6 +139,7 @@ static bool take_offers(struct run *r)
     const struct board *b = &r->group->board;
     struct registered *d = r->registered;
 
+    assert(d->stage == REGISTERED_OFFERS && r->put == 1);
     if (!run_all_arrived(r, 0) || !run_compare(r))
         return false;
     if (count_kind(r, r->base, BOARD_OFFER) < b->nlocal) {
@@ -169,6 +174,7 @@ static bool misplaced(struct run *r, unsigned i, size_t size, size_t len)
     const struct commd_group *g = r->group;
     unsigned rank = g->local_rank[i / 2];
 
+    assert(i < 2 * g->board.nlocal && rank < g->board.world && rank != g->rank);
     run_error(r, COMMD_E_PROTOCOL, (int)rank, g->members[rank].pid, group_node_of(g, rank),
               ": rank %u (pid %u on node %s) offers registered memory at %llu of an arena of %zu "
               "bytes, where %zu do not fit; the group is broken",
@@ -196,10 +202,7 @@ static bool answered(struct run *r)
         return false;
     }
     d->asking = false;
-    d->at =
-        2 *
-        (d->at /
-         2); /* both places of this member: to make room its other arenas may have been unmapped */
+    d->at -= d->at % 2; /* both places: to make room this member's arenas may be unmapped */
     d->yes = peer_arena_add(g, d->at / 2, p->arena, fd);
     got = d->yes ? peer_arena_find(g, d->at / 2, p->arena) : NULL;
     if (got && got->base && p->offset <= got->size && len <= got->size - p->offset)
@@ -220,6 +223,7 @@ static bool map_place(struct run *r)
     const struct peer_arena *a;
 
     assert(d->stage == REGISTERED_MAP && !d->asking);
+    assert(m < g->board.nlocal);
     if (m == g->local || !registered_shares(r, m, i % 2)) {
         set_place(d, i, m != g->local ? NULL : i % 2 ? r->recv : (uint8_t *)r->send);
         d->at++;
@@ -248,6 +252,7 @@ static bool map_all(struct run *r)
     struct registered *d = r->registered;
     unsigned n = 2 * r->group->board.nlocal;
 
+    assert(d->stage == REGISTERED_MAP && d->at <= n);
     d->yes = true;
     while (d->yes && d->at < n) {
         if (d->asking ? !answered(r) : !map_place(r))
@@ -266,6 +271,7 @@ static bool vote(struct run *r)
 {
     struct registered *d = r->registered;
 
+    assert(d->stage == REGISTERED_VOTE && r->put == 1);
     if (!run_can_put(r, 1, r->group->board.chunk))
         return false;
     run_announce(r, d->yes ? BOARD_VOTE_YES : BOARD_VOTE_NO);
@@ -346,6 +352,7 @@ static bool all_finished(const struct run *r)
 
 static bool prepare(struct run *r)
 {
+    assert(r->plan.path == PATH_REGISTERED);
     switch (r->registered->stage) {
     case REGISTERED_OFFER:
         return registered_offer(r);
@@ -380,6 +387,7 @@ enum run_state registered_advance(struct run *r)
         return registered_step(r);
     if (r->registered->stage == REGISTERED_STALLED || !all_finished(r))
         return RUN_WAIT;
+    assert(r->registered->stage == REGISTERED_FINISH && r->put == 2);
     r->plan.steps = r->put; /* the offer and the vote */
     atomic_store_explicit(&member(r, r->group->local)->consumed, r->base + r->plan.steps,
                           memory_order_release);
@@ -395,6 +403,7 @@ static bool may_write(const struct run *r, unsigned m)
     const struct commd_group *g = r->group;
     unsigned rank = g->local_rank[m];
 
+    assert(rank < g->board.world);
     return m != g->local &&
            atomic_load_explicit(&member(r, m)->entered, memory_order_acquire) >= r->desc.seq &&
            atomic_load_explicit(&member(r, m)->stopped, memory_order_acquire) < r->desc.seq &&
@@ -416,6 +425,7 @@ void registered_end(struct run *r, bool done)
 
     if (!d)
         return;
+    assert(!done || d->stage == REGISTERED_FINISH || r->err.code);
     if (d->asking)
         control_arena_cancel(r->group, &d->ask);
     if (!done && offered && d->yes) {

@@ -23,6 +23,7 @@ size_t registered_extent(const struct run *r, bool recv)
     const struct coll_info *info = &coll_table[r->plan.coll];
     unsigned extent = recv ? info->recv : info->send;
 
+    assert(extent <= EXTENT_BLOCKS_AT_ROOT && r->plan.esize > 0);
     if (extent == EXTENT_NONE)
         return 0;
     return r->plan.count * r->plan.esize * (coll_blocks(extent) ? board_of(r)->world : 1);
@@ -56,6 +57,7 @@ void registered_put(struct run *r)
 
     if (r->plan.coll != COLL_ALL_REDUCE)
         return;
+    assert(registered_extent(r, false) >= 2 * EDGE);
     memcpy(to, r->send, EDGE);
     memcpy(to + EDGE, r->send + registered_extent(r, false) - EDGE, EDGE);
 }
@@ -68,6 +70,7 @@ static void reduce_edges(struct run *r)
     uint8_t *out[2] = {r->recv, r->recv + registered_extent(r, true) - EDGE};
     uint64_t n = EDGE / p->esize;
 
+    assert(b->nlocal <= BOARD_MAX_LOCAL && registered_extent(r, true) >= 2 * EDGE);
     for (unsigned e = 0; e < 2; e++) {
         const void *src[BOARD_MAX_LOCAL];
 
@@ -88,6 +91,7 @@ static void all_reduce_chunk(struct run *r, uint64_t n)
     size_t at = EDGE + d->next * p->esize;
     const void *src[BOARD_MAX_LOCAL];
 
+    assert(nlocal >= 2 && nlocal <= BOARD_MAX_LOCAL);
     for (unsigned m = 0; m < nlocal; m++)
         src[m] = d->in[m] + at;
     if (nlocal == 2 && p->redop != REDOP_AVG) {
@@ -111,6 +115,7 @@ static void reduce_scatter_chunk(struct run *r, uint64_t n)
     uint8_t *out = r->recv + d->next * p->esize;
     const void *src[BOARD_MAX_LOCAL];
 
+    assert(board_of(r)->nlocal <= BOARD_MAX_LOCAL && d->next + n <= p->count);
     for (unsigned m = 0; m < board_of(r)->nlocal; m++)
         src[m] = d->in[m] + at;
     reduce_n(p->dtype, p->redop, out, src, board_of(r)->nlocal, n);
@@ -125,6 +130,7 @@ static void all_gather_chunk(struct run *r, uint64_t n)
     unsigned k = (unsigned)((r->group->rank + d->next / p->count) % board_of(r)->world);
     uint64_t in_block = d->next % p->count;
 
+    assert(in_block + n <= p->count && k < board_of(r)->nlocal);
     copy(r->recv + (k * p->count + in_block) * p->esize, d->in[k] + in_block * p->esize,
          n * p->esize);
 }
@@ -133,6 +139,7 @@ static void broadcast_chunk(struct run *r, uint64_t n)
 {
     size_t at = r->registered->next * r->plan.esize;
 
+    assert(!is_root(r) && r->registered->out[r->plan.root]);
     copy(r->recv + at, r->registered->out[r->plan.root] + at, n * r->plan.esize);
 }
 
@@ -144,7 +151,7 @@ void registered_share_out(struct run *r)
     const struct board *b = board_of(r);
     struct registered *d = r->registered;
 
-    assert(r->registered && r->registered->yes);
+    assert(d && d->yes && d->stage < REGISTERED_WORK);
     d->next = 0;
     d->end = p->count;
     if (p->coll == COLL_ALL_REDUCE)
@@ -154,6 +161,7 @@ void registered_share_out(struct run *r)
         d->end = p->count * b->world;
     else if (p->coll == COLL_BROADCAST && is_root(r))
         d->end = 0;
+    assert(d->next <= d->end);
 }
 
 /* Elements that the next chunk may have. */
@@ -164,6 +172,7 @@ static uint64_t chunk_of(const struct run *r)
     bool many = p->coll == COLL_ALL_REDUCE && board_of(r)->nlocal > 2;
     uint64_t n = MIN((many ? CHUNK_MANY : CHUNK) / p->esize, d->end - d->next);
 
+    assert(d->next < d->end);
     if (p->coll == COLL_ALL_GATHER)
         n = MIN(n, p->count - d->next % p->count);
     return n;
@@ -171,6 +180,7 @@ static uint64_t chunk_of(const struct run *r)
 
 static void do_chunk(struct run *r, uint64_t n)
 {
+    assert(n > 0 && r->registered->next + n <= r->registered->end);
     if (r->plan.coll == COLL_ALL_REDUCE)
         all_reduce_chunk(r, n);
     else if (r->plan.coll == COLL_REDUCE_SCATTER)
@@ -187,6 +197,7 @@ enum run_state registered_work(struct run *r)
     struct registered *d = r->registered;
     uint64_t turn = d->next + TURN / r->plan.esize;
 
+    assert(d->stage == REGISTERED_WORK && d->next <= d->end);
     if (!d->began && r->plan.coll == COLL_ALL_REDUCE)
         reduce_edges(r);
     d->began = true;

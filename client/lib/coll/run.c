@@ -14,6 +14,7 @@
 
 void run_limit(struct run *r, const struct commd_group *g, const struct commd_op *op)
 {
+    assert(r->group == g);
     r->limit_ms = op->timeout_ms ? op->timeout_ms
                                  : atomic_load_explicit(&g->timeout_ms, memory_order_relaxed);
     r->deadline_ms = RUN_UNTIMED;
@@ -21,6 +22,7 @@ void run_limit(struct run *r, const struct commd_group *g, const struct commd_op
 
 void run_clock(struct run *r)
 {
+    assert(r->deadline_ms == RUN_UNTIMED || r->deadline_ms >= -1);
     if (r->deadline_ms == RUN_UNTIMED)
         r->deadline_ms = deadline_in(r->limit_ms);
 }
@@ -32,6 +34,7 @@ static void describe_counts(struct run *r, const struct commd_op *op)
     unsigned world = r->group->board.world, me = r->group->rank;
 
     assert(l && coll_table[r->desc.coll].counted);
+    assert(!l->counts != !l->send_counts && me < world);
     if (l->counts) {
         for (unsigned k = 0; k < world; k++)
             r->desc.count = MAX(r->desc.count, l->counts[k]);
@@ -51,6 +54,7 @@ static uint64_t counted_elements(const struct run *r)
     const struct op_lists *l = r->lists;
     uint64_t sum = 0;
 
+    assert(l && (l->counts || l->send_counts));
     for (unsigned k = 0; k < r->group->board.world; k++)
         sum += l->counts ? l->counts[k] : l->send_counts[k];
     return sum;
@@ -63,6 +67,7 @@ static void decide_recording(struct run *r)
     const struct board_hdr *h = r->group->board.hdr;
     uint32_t timing = atomic_load_explicit(&h->record, memory_order_relaxed);
 
+    assert(r->plan.coll == r->desc.coll && r->plan.steps > 0);
     r->recorded = false;
     if (r->desc.count * r->plan.esize >= RECORDER_LONG)
         r->weight = 1;
@@ -77,6 +82,7 @@ static bool can_close(const struct run *r)
 {
     struct plan p = r->plan;
 
+    assert(r->plan.path == PATH_OPEN);
     return plan_close(&p, r->most);
 }
 
@@ -84,6 +90,7 @@ static bool make_plan(struct run *r)
 {
     struct commd_group *g = r->group;
 
+    assert(r->desc.coll < COLL_COUNT && (r->lists || !coll_table[r->desc.coll].counted));
     if (!plan_make(&r->desc, &g->geom, r->lists ? r->lists->counts : NULL, &r->plan))
         return false;
     if (!coll_table[r->desc.coll].counted)
@@ -101,7 +108,8 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     const uint8_t redop = info->reduces ? (uint8_t)op->redop : 0;
     const struct plan *last = &g->plans[op->coll];
 
-    invariant(op->coll >= 0 && op->coll < COLL_COUNT);
+    assert(op->coll >= 0 && op->coll < COLL_COUNT);
+    assert(g->rank < g->board.world && g->local < g->board.nlocal);
     r->group = g;
     /* field by field: a struct that is written by bytes and then copied makes the CPU wait */
     r->desc.seq = atomic_load_explicit(&g->seq, memory_order_relaxed) + 1;
@@ -173,6 +181,7 @@ const struct path paths[PATH_COUNT] = {
 
 static enum run_state run_mismatched(struct run *r)
 {
+    assert(r->err.code);
     /* In a broken group the steps of members may have drifted apart: that is why, then. */
     if (run_broken(r)) {
         r->refused = false;
@@ -200,11 +209,13 @@ enum run_state run_advance(struct run *r)
 
     invariant(is_in_order(r));
     r->moved = false;
+    assert(r->plan.path < PATH_COUNT);
     r->err.code = 0; /* a reason to give up, perhaps: this is the last look before that */
     st = paths[r->plan.path].advance(r);
     if (unlikely(st == RUN_FAILED))
         return run_mismatched(r);
     invariant(is_in_order(r));
+    assert(st != RUN_DONE || r->got == r->plan.steps || r->plan.path == PATH_REGISTERED);
     if (st == RUN_DONE)
         r->group->next_step = r->base + r->plan.steps;
     return st;
@@ -221,6 +232,7 @@ enum run_state run_poll(struct run *r)
 
 static void path_end(struct run *r, bool done)
 {
+    assert(r->plan.path < PATH_COUNT);
     if (unlikely(paths[r->plan.path].end))
         paths[r->plan.path].end(r, done);
 }
@@ -231,7 +243,7 @@ void run_end(struct run *r, enum run_state st)
     struct board_recorder *recs = r->group->board.recorders;
     bool refused = st == RUN_FAILED && r->refused;
 
-    invariant(st != RUN_WAIT);
+    assert(st == RUN_DONE || st == RUN_FAILED);
     if (unlikely(r->lists))
         free(steal_ptr(r->lists));
     if (unlikely(r->question))
@@ -272,7 +284,7 @@ void run_tell_gate(const struct run *r)
     const struct gate *g = r->gate;
     size_t got = (size_t)r->got * r->plan.unit * r->plan.esize;
 
-    assert(g);
+    assert(g && r->got <= r->plan.steps);
     /* less than all: that is told when it has ended */
     if (g->piece && got / g->piece > atomic_load_explicit(g->done, memory_order_relaxed) - g->base)
         gate_tell(g, (uint32_t)MIN(got / g->piece, (size_t)g->pieces - 1));

@@ -21,6 +21,7 @@ static void tell_counts(const struct run *r, uint32_t step)
     const struct op_lists *l = r->lists;
     size_t row = g->board.world * sizeof(uint64_t);
 
+    assert(l && (!l->counts || !l->send_counts));
     if (one_node(r))
         return;
     if (l->counts) {
@@ -36,6 +37,8 @@ void run_announce(struct run *r, unsigned kind)
     uint32_t step = r->base + r->put;
     struct board_slot *s = board_slot(&r->group->board, r->group->local, step);
 
+    assert(kind <= BOARD_TEAM_BAD);
+    invariant(atomic_load_explicit(&s->seq, memory_order_relaxed) != board_mark(step));
     if (r->put == 0) {
         s->desc = r->desc;
         s->balance = r->balance;
@@ -59,6 +62,7 @@ void run_describe(struct run *r, int code, int rank, uint32_t pid, const char *n
 {
     struct commd_group *g = r->group;
 
+    assert(code < 0);
     r->err.code = code;
     r->err.rank = rank;
     r->err.pid = (int)pid;
@@ -77,6 +81,7 @@ void run_error(struct run *r, int code, int rank, uint32_t pid, const char *node
     error_set(e, code, coll_name(r->desc.coll), "operation %llu (%s) of group \"%s\"",
               (unsigned long long)r->desc.seq, coll_name(r->desc.coll), r->group->name);
     at = strlen(e->message);
+    assert(at < sizeof e->message);
     va_start(ap, fmt);
     vsnprintf(e->message + at, sizeof e->message - at, fmt, ap);
     va_end(ap);
@@ -96,6 +101,7 @@ int declined_code(uint8_t told, const char **ret_why)
     *ret_why = code == COMMD_E_NOMEM ? "it has no more host memory that its GPU can copy to; wait "
                                        "for operations that are not done, or make it smaller"
                                      : commd_strerror(code);
+    assert(code < 0);
     return code;
 }
 
@@ -138,6 +144,7 @@ static void counts_mismatch(struct run *r, const struct op_balance *bal)
     struct commd_group *g = r->group;
     char who[120];
 
+    assert(!op_balanced(bal));
     r->refused = true;
     op_balance_text(bal, g->board.world, who, sizeof who);
     run_error(r, COMMD_E_MISMATCH, -1, 0, g->ctx->node,
@@ -150,6 +157,7 @@ static bool counts_fit(struct run *r)
     const struct board *b = &r->group->board;
     struct op_balance sum = {0};
 
+    assert(one_node(r) && coll_table[r->desc.coll].counted);
     for (unsigned m = 0; m < b->nlocal; m++) {
         const struct op_balance *bal = &board_slot(b, m, r->base)->balance;
 
@@ -171,6 +179,7 @@ static bool members_consistent(struct run *r)
     struct op_desc first, other;
     unsigned m = 1;
 
+    assert(one_node(r));
     if (likely(run_members_agree(r)))
         return likely(!coll_table[r->desc.coll].counted) || counts_fit(r);
     /* all members must report the same pair: rank 0 and the first that differs from it */
@@ -189,6 +198,7 @@ static bool engine_consistent(struct run *r)
     const struct board_hdr *h = r->group->board.hdr;
     struct board_mismatch m;
 
+    assert(!one_node(r));
     if (likely(atomic_load_explicit(&h->refused, memory_order_acquire) != r->desc.seq))
         return true;
     m = h->mismatch;
@@ -214,6 +224,7 @@ bool run_compare(struct run *r)
 /* Is step @c of the input there? */
 static bool is_filled(const struct run *r, uint32_t c)
 {
+    assert(r->gate && c < r->plan.steps);
     return gate_has(r->gate,
                     ((size_t)c * r->plan.unit + plan_step_count(&r->plan, c)) * r->plan.esize);
 }
@@ -222,7 +233,7 @@ bool run_put(struct run *r)
 {
     uint32_t c = r->put;
 
-    invariant(c < r->plan.steps);
+    assert(c < r->plan.steps && (c == 0 || r->plan.path != PATH_OPEN));
     if ((unlikely(r->gate) && !is_filled(r, c)) ||
         !run_can_put(r, c, plan_payload(&r->plan, &r->group->geom, c)))
         return false;
@@ -255,6 +266,7 @@ static bool try_reduce(struct run *r)
 
     if (!r->plan.reduces || r->red == r->put || !run_step_arrived(r, step))
         return false;
+    assert(r->red < r->put && r->red < r->plan.steps);
     if (one_node(r) && !run_agrees(r))
         return false;
     /* several nodes: the engine compares, and refuses. Until it has, members here that mean
@@ -275,6 +287,7 @@ static bool can_get(struct run *r, uint32_t c)
     const struct board *b = &r->group->board;
     uint32_t step = r->base + c;
 
+    assert(c < r->put);
     if (!one_node(r))
         return seq_reached(atomic_load_explicit(&b->hdr->published, memory_order_acquire),
                            step + 1);
@@ -291,6 +304,7 @@ static bool try_get(struct run *r)
         return false;
     if (!run_agrees(r))
         return false;
+    assert(r->got < r->plan.steps);
     coll_steps[r->desc.coll].get(r, r->got);
     r->got++;
     atomic_store_explicit(&run_member(r)->consumed, step + 1, memory_order_release);
@@ -303,6 +317,7 @@ static bool try_get(struct run *r)
 
 enum run_state steps_advance(struct run *r)
 {
+    assert(r->plan.path == PATH_STEPS || r->plan.path == PATH_SMALL);
     while (r->got < r->plan.steps) {
         bool moved = try_put(r);
 
@@ -329,6 +344,7 @@ enum run_state open_advance(struct run *r)
     const struct board *b = &r->group->board;
     uint64_t most = 0;
 
+    assert(r->plan.path == PATH_OPEN && r->got == 0);
     r->moved = r->put == 0 && run_put(r);
     if (!r->put || !run_step_arrived(r, r->base))
         return RUN_WAIT;
@@ -346,6 +362,7 @@ enum run_state open_advance(struct run *r)
 void run_again(struct run *r, uint32_t steps)
 {
     assert(steps > 0 && steps < BOARD_SKIP);
+    assert(r->got == 0);
     r->base += steps;
     r->put = r->red = r->got = 0;
     r->seen = 0;

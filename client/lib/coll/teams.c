@@ -33,6 +33,7 @@ _Static_assert(TOTAL + 1 == PLAN_TEAM_STEPS, "one step for each");
 
 static unsigned my_leader(const struct run *r)
 {
+    assert(r->plan.path == PATH_TEAM && r->plan.team > 0);
     return r->group->local - r->group->local % r->plan.team;
 }
 
@@ -55,6 +56,7 @@ static size_t team_len(const struct run *r)
 /* Where member @m has what it announces in step @c. */
 static uint8_t *team_payload(const struct run *r, unsigned m, uint32_t c)
 {
+    assert(c < PLAN_TEAM_STEPS);
     return (uint8_t *)board_payload(board_of(r), m, r->base + c, team_len(r));
 }
 
@@ -64,6 +66,7 @@ static enum run_agreed said_by(const struct run *r, unsigned m, uint32_t c)
     const struct board *b = board_of(r);
     const struct board_slot *s = board_slot(b, m, r->base + c);
 
+    assert(m < b->nlocal && c < PLAN_TEAM_STEPS);
     if (board_arrived(b, m, r->base + c))
         return s->fingerprint == r->fingerprint && (c == OWN || s->kind == BOARD_TEAM) ? AGREED_HERE
                                                                                        : AGREED_NOT;
@@ -78,6 +81,7 @@ static enum run_agreed said_by(const struct run *r, unsigned m, uint32_t c)
  * r->agreed becomes AGREED_NOT if one means something else; then nobody else is waited for. */
 static bool all_said(struct run *r, uint32_t c, unsigned first, unsigned stride, unsigned end)
 {
+    assert(stride > 0 && end <= board_of(r)->nlocal);
     for (; first + r->seen * stride < end; r->seen++) {
         enum run_agreed f = said_by(r, first + r->seen * stride, c);
 
@@ -93,12 +97,14 @@ static bool all_said(struct run *r, uint32_t c, unsigned first, unsigned stride,
 
 static void say(struct run *r, unsigned kind)
 {
+    assert(kind == BOARD_PAYLOAD || kind == BOARD_TEAM || kind == BOARD_TEAM_BAD);
     run_announce(r, kind);
     r->seen = 0;
 }
 
 static bool put_own(struct run *r)
 {
+    assert(r->put == OWN);
     if (!run_can_put(r, OWN, team_len(r)))
         return false;
     if (team_len(r))
@@ -116,6 +122,7 @@ static void reduce_level(const struct run *r, uint32_t c, unsigned first, unsign
     const void *src[BOARD_MAX_LOCAL];
     unsigned n = 0;
 
+    assert(c > OWN && c <= TOTAL && end <= BOARD_MAX_LOCAL);
     if (!team_len(r))
         return;
     for (unsigned m = first; m < end; m += stride)
@@ -128,7 +135,7 @@ static bool put_partial(struct run *r)
 {
     unsigned me = r->group->local, end = MIN(me + r->plan.team, board_of(r)->nlocal);
 
-    assert(is_leader(r));
+    assert(is_leader(r) && r->put == PARTIAL);
     if ((agreed(r) && !all_said(r, OWN, me, 1, end)) || !run_can_put(r, PARTIAL, team_len(r)))
         return false;
     if (agreed(r))
@@ -139,6 +146,7 @@ static bool put_partial(struct run *r)
 
 static void teams_finish(struct run *r, unsigned leader)
 {
+    assert(agreed(r) && leader < board_of(r)->nlocal);
     if (team_len(r))
         memcpy(r->recv, team_payload(r, leader, TOTAL), team_len(r));
     r->got = r->plan.steps;
@@ -150,7 +158,7 @@ static bool put_total(struct run *r)
 {
     unsigned end = board_of(r)->nlocal;
 
-    assert(is_leader(r));
+    assert(is_leader(r) && r->put == TOTAL);
     if ((agreed(r) && !all_said(r, PARTIAL, 0, r->plan.team, end)) ||
         !run_can_put(r, TOTAL, team_len(r)))
         return false;
@@ -170,6 +178,7 @@ static bool take_total(struct run *r)
 {
     unsigned leader = my_leader(r);
 
+    assert(agreed(r) && r->put > OWN);
     switch (said_by(r, leader, TOTAL)) {
     case AGREED_UNKNOWN:
         return false;
@@ -187,6 +196,7 @@ static bool take_total(struct run *r)
 /* Somebody means something else: who, all find out alike. */
 static bool find_difference(struct run *r)
 {
+    assert(!agreed(r) && r->put > OWN);
     if (!run_step_arrived(r, r->base))
         return false;
     if (run_compare(r))
@@ -197,6 +207,7 @@ static bool find_difference(struct run *r)
 
 bool teams_move(struct run *r)
 {
+    assert(r->put <= r->plan.steps && r->got <= r->plan.steps);
     if (r->got == r->plan.steps || r->err.code)
         return false;
     if (r->put == OWN)

@@ -17,6 +17,7 @@ size_t op_single_count(const struct commd_group *g, const struct commd_op *op)
 {
     const struct coll_info *info = &coll_table[op->coll];
 
+    assert(!is_p2p(op) && op->coll < COLL_COUNT);
     if (!info->counted)
         return op->count;
     if (info->window == WINDOW_CELLS)
@@ -26,6 +27,7 @@ size_t op_single_count(const struct commd_group *g, const struct commd_op *op)
 
 struct commd_work *work_free(struct commd_work *w)
 {
+    assert(!w->ngates == !w->gates);
     free(w->run.lists);
     free(w->p2p);
     if (w->gate)
@@ -50,6 +52,7 @@ void work_unref(struct commd_work *w)
 
 void batch_failed(struct commd_work *batch, const struct commd_error *e)
 {
+    assert(e->code && !batch->part);
     if (!atomic_exchange(&batch->failing, true))
         batch->err = *e;
 }
@@ -58,6 +61,7 @@ static void work_queue(struct commd_work *w)
 {
     struct commd_context *ctx = w->ctx;
 
+    assert_held(&ctx->plock);
     if (w->part && w->err.code) /* now, and not when it is told: see commd_work_test() */
         batch_failed(w->arg, &w->err);
     w->next = NULL;
@@ -70,6 +74,7 @@ static void work_over(struct commd_work *w)
 {
     const bool failed = w->err.code != 0;
 
+    assert_held(&w->ctx->plock);
     w->group = NULL;
     if (unlikely(w->gate)) {
         w->gate->ops->over(w->gate, failed ? &w->err : NULL);
@@ -86,6 +91,7 @@ static void work_over(struct commd_work *w)
 void work_finish(struct commd_work *w, const struct commd_error *e)
 {
     assert(!is_p2p(&w->op) && atomic_load(&w->group->pending) > 0);
+    assert(!w->part || w->arg);
     if (e)
         w->err = *e;
     atomic_fetch_sub(&w->group->pending, 1);
@@ -95,6 +101,7 @@ void work_finish(struct commd_work *w, const struct commd_error *e)
 void work_land(struct commd_work *w)
 {
     assert_held(&w->ctx->plock);
+    assert(w->gate && !is_p2p(&w->op));
     w->group = NULL;
     w->next = w->ctx->landing;
     w->ctx->landing = w;
@@ -108,6 +115,7 @@ bool works_land(struct commd_context *ctx)
     for (struct commd_work **p = &ctx->landing; *p;) {
         struct commd_work *w = *p;
 
+        assert(w->gate && !w->group);
         int lost = atomic_load(&w->gate->lost);
 
         if (!gate_landed(w->gate) && !lost) {
@@ -131,6 +139,7 @@ void works_strand(struct commd_context *ctx, const struct commd_error *e)
     struct commd_work *w;
 
     assert_held(&ctx->plock);
+    assert(e->code);
     works_land(ctx);
     while ((w = ctx->landing)) {
         ctx->landing = w->next;
@@ -141,6 +150,7 @@ void works_strand(struct commd_context *ctx, const struct commd_error *e)
 
 void work_told(struct commd_work *w)
 {
+    assert(!w->group);
     atomic_store(&w->done, 1); /* seq_cst: before the look at waiters */
     if (atomic_load(&w->waiters))
         futex_wake_all(&w->done);
@@ -160,6 +170,7 @@ void works_tell(struct commd_context *ctx)
     struct commd_work *w, *next;
 
     assert_held(&ctx->plock);
+    assert(ctx->finished_tail);
     if (!ctx->finished || works_told_elsewhere(ctx))
         return;
     ctx->telling = true;
@@ -202,6 +213,7 @@ void work_finish_message(struct commd_work *w)
     struct commd_context *ctx = w->ctx;
     bool theirs = needs_thread(w);
 
+    assert(is_p2p(&w->op) && w->p2p && atomic_load(&w->group->p2p_pending) > 0);
     pthread_mutex_lock(&ctx->plock);
     if (theirs) {
         work_queue_message(w);
@@ -221,6 +233,7 @@ void message_hold(struct commd_work *w)
     struct commd_work **p = &w->group->held;
 
     assert_held(&w->ctx->plock);
+    assert(is_p2p(&w->op) && w->behind);
     while (*p)
         p = &(*p)->next;
     w->next = NULL;
@@ -273,6 +286,8 @@ struct commd_work *works_next(struct commd_group *g, bool *ret_shut)
 
 void works_remove(struct commd_group *g, struct commd_work *w)
 {
+    assert(w->group == g);
+    assert_held(&g->ctx->plock);
     pthread_mutex_lock(&g->qlock);
     for (struct commd_work **p = &g->head; *p; p = &(*p)->next)
         if (*p == w) {
