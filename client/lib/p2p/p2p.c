@@ -48,6 +48,7 @@ static void peer_init(struct p2p *p, unsigned rank, int local)
     const struct commd_group *g = p->group;
     struct p2p_peer *peer = &p->peers[rank];
 
+    assert(rank < g->board.world && local < (int)g->board.nlocal);
     peer->rank = rank;
     peer->local = local;
     TAILQ_INIT(&peer->posted);
@@ -78,6 +79,7 @@ static struct p2p *p2p_new(struct commd_group *g)
     lists_init(p);
     for (unsigned k = 0; k < g->board.world; k++)
         peer_init(p, k, g->members[k].node == g->board.me ? local++ : -1);
+    assert(local == (int)g->board.nlocal);
     if (g->board.nnodes > 1)
         mail_engine_tx_init(p->mail, g->local, &p->engine);
     return p;
@@ -104,6 +106,7 @@ void p2p_fini(struct p2p *p)
 {
     struct p2p_msg *m;
 
+    assert(TAILQ_EMPTY(&p->finished) && !p->users);
     while ((m = TAILQ_FIRST(&p->match.unexpected))) {
         TAILQ_REMOVE(&p->match.unexpected, m, by_time);
         free(m);
@@ -128,6 +131,7 @@ static void note_message(struct p2p *p, const struct p2p_op *op)
 void p2p_end(struct p2p *p, struct p2p_op *op)
 {
     assert_held(&p->lock);
+    assert(op->state != P2P_DONE);
     for (unsigned i = 0; op->state == P2P_PULLING && i < MAIL_IN_SLOTS; i++)
         if (p->in_owner[i] == op)
             p->in_owner[i] = NULL;
@@ -144,10 +148,10 @@ void p2p_end(struct p2p *p, struct p2p_op *op)
 
 void p2p_bad(struct p2p *p, int code, const char *fmt, ...)
 {
-    assert_held(&p->lock);
     va_list ap;
 
     assert_held(&p->lock);
+    assert(code < 0);
     if (p->bad)
         return;
     p->bad = code;
@@ -164,6 +168,7 @@ static void p2p_free_place(struct p2p *p, struct p2p_peer *peer, unsigned slot, 
 {
     struct mail_box *box;
 
+    assert(peer->local < 0 ? rx < MAIL_RX_SLOTS : slot < MAIL_OUT_SLOTS);
     if (peer->local < 0) {
         peer->rx_freed[rx]++;
         peer->rx_untold++;
@@ -178,6 +183,7 @@ static void p2p_free_place(struct p2p *p, struct p2p_peer *peer, unsigned slot, 
 
 static void too_long(struct p2p *p, struct p2p_op *op, const struct p2p_msg *m)
 {
+    assert(m->len > op->size && m->src >= 0);
     op_error(p, op, COMMD_E_MISMATCH,
              "rank %d (node %s) sent %zu bytes with tag %d, but the buffer has %zu; the message is "
              "lost, the group can still be used",
@@ -191,6 +197,7 @@ void p2p_peer_declined(struct p2p *p, struct p2p_op *op, unsigned rank, uint8_t 
     int code = declined_code(told, &why);
 
     assert_held(&p->lock);
+    assert(rank < p->group->board.world);
     op_error(p, op, code,
              "rank %u (node %s) cannot %s it: %s; the message is lost, the group can still be used",
              rank, node, op->send ? "receive" : "send", why);
@@ -204,6 +211,7 @@ static uint32_t wait_a_little(const struct mail_box *box, const struct p2p_op *o
 {
     uint32_t filled = (uint32_t)MIN(op->len, (size_t)MAIL_PIECE); /* came with the record */
 
+    assert(op->filling && op->slot < MAIL_OUT_SLOTS);
     for (unsigned i = 0; filled <= op->moved && i < FILL_SPINS; i++) {
         filled = mail_filled(box, op->slot, op->peer_id);
         if (filled <= op->moved)
@@ -220,6 +228,7 @@ bool p2p_take_filled(struct p2p *p, struct p2p_op *op)
     bool moved = false;
 
     assert_held(&p->lock);
+    assert(op->filling && op->state == P2P_PULLING && op->len <= op->size);
     while (op->moved < op->len) {
         size_t filled = MIN((size_t)wait_a_little(box, op), op->len);
 
@@ -237,6 +246,7 @@ bool p2p_take_filled(struct p2p *p, struct p2p_op *op)
 /* Its sender may still be writing it. */
 static void deliver_here(struct p2p *p, struct p2p_op *op, const struct p2p_msg *m)
 {
+    assert(m->len <= op->size && m->kind == MAIL_EAGER && !op->send);
     op->len = m->len;
     op->peer_id = m->id;
     op->slot = m->slot;
@@ -253,6 +263,7 @@ static void p2p_deliver(struct p2p *p, struct p2p_op *op, const struct p2p_msg *
     struct p2p_peer *peer = &p->peers[m->src];
     bool sent = m->kind != MAIL_DECLINED, fits = sent && !op->declined && m->len <= op->size;
 
+    assert(!op->send && op->state == P2P_POSTED && !op->list);
     op->status = (struct commd_status){.source = m->src, .tag = m->tag, .bytes = fits ? m->len : 0};
     if (!sent)
         p2p_peer_declined(p, op, (unsigned)m->src, m->declined);
@@ -289,6 +300,7 @@ static void keep(struct p2p *p, const struct p2p_msg *m, const void *body, size_
 {
     struct p2p_msg *k = malloc(sizeof *k + len);
 
+    assert(!len || body);
     if (!k) {
         p2p_bad(p, COMMD_E_ABORTED, "no memory for a message of rank %d", m->src);
         return;
@@ -303,6 +315,7 @@ static void p2p_message_came(struct p2p *p, const struct p2p_msg *m, const void 
 {
     struct p2p_op *op = match_arrived(p, (unsigned)m->src, m->tag);
 
+    assert(m->src >= 0 && (unsigned)m->src < p->group->board.world);
     if (op)
         p2p_deliver(p, op, m, body);
     else
@@ -314,6 +327,7 @@ static bool message_valid(const struct p2p *p, const struct p2p_peer *peer,
 {
     bool here = peer->local >= 0;
 
+    assert(peer->rank < p->group->board.world);
     if (rec->tag < 0)
         return false;
     if (rec->kind == MAIL_INLINE)
@@ -351,6 +365,7 @@ static void p2p_message(struct p2p *p, struct p2p_peer *peer, const struct mail_
 static void part_arrived(struct p2p *p, struct p2p_op *op, const uint8_t *from, uint64_t off,
                          size_t len)
 {
+    assert(op->state == P2P_PULLING && off <= op->len && len <= op->len - off);
     copy_out(op->buf + off, from, len);
     op->moved += len;
     if (op->moved >= op->len)
@@ -362,6 +377,7 @@ static void data_here(struct p2p *p, struct p2p_peer *peer, const struct mail_re
 {
     struct p2p_op *op;
 
+    assert(peer->local >= 0);
     if (!mail_data_slot(p->mail, rec->slot) || rec->len > p->mail->chunk) {
         p2p_bad(p, COMMD_E_PROTOCOL, "rank %u sent a part that cannot be", peer->rank);
         return;
@@ -382,6 +398,7 @@ static void data_there(struct p2p *p, struct p2p_peer *peer, const struct mail_r
     struct p2p_op *op = rec->rx < MAIL_IN_SLOTS ? p->in_owner[rec->rx] : NULL;
     const struct p2p_part *asked = &p->in[rec->rx % MAIL_IN_SLOTS];
 
+    assert(peer->local < 0);
     if (!op || op->id != rec->peer_id || op->status.source != (int)peer->rank)
         return;
     if (asked->off != rec->off || asked->len != rec->len) {
@@ -395,6 +412,7 @@ static void data_there(struct p2p *p, struct p2p_peer *peer, const struct mail_r
 /* What every record from another node tells. */
 static void acknowledged(struct p2p *p, struct p2p_peer *peer, const struct mail_rec *rec)
 {
+    assert(peer->local < 0);
     if (rec->ack - peer->acked > peer->sent - peer->acked) {
         p2p_bad(p, COMMD_E_PROTOCOL, "rank %u took more than was sent", peer->rank);
         return;
@@ -454,6 +472,7 @@ static bool drain(struct p2p *p, struct p2p_peer *peer)
     bool moved = false;
     struct mail_rec rec;
 
+    assert_held(&p->lock);
     while (!p->bad && mail_take(&peer->rx, &rec)) {
         moved = true;
         if (mail_relieved(&peer->rx) && peer->local >= 0) {
@@ -471,6 +490,7 @@ void p2p_drain(struct p2p *p, unsigned src)
     struct p2p_op *op, *next;
 
     assert_held(&p->lock);
+    assert(src < p->group->board.world);
     drain(p, &p->peers[src]);
     /* its record may have been taken long ago, and the rest of what it announced lie in the slot */
     for (op = TAILQ_FIRST(&p->pulls); op; op = next) {
@@ -487,6 +507,7 @@ bool p2p_poll(struct p2p *p, const struct p2p_op *hot)
     bool moved = false;
 
     assert_held(&p->lock);
+    assert(first < (int)p->mail->world);
     if (first >= 0) {
         moved = drain(p, &p->peers[first]);
         /* nothing else to do: the line with the bits can stay where it is */
@@ -516,6 +537,7 @@ static void begin_self(struct p2p *p, struct p2p_op *op)
     struct p2p_msg m = {
         .src = (int)p->group->rank, .tag = op->tag, .kind = MAIL_INLINE, .len = op->size};
 
+    assert(op->send && op->peer == (int)p->group->rank);
     if (op->declined) {
         m.kind = MAIL_DECLINED;
         m.declined = (uint8_t)-op->declined;
@@ -540,6 +562,7 @@ void p2p_begin(struct p2p *p, struct p2p_op *op)
     struct p2p_msg *m;
 
     assert_held(&p->lock);
+    assert(!op->list && op->peer < (int)p->group->board.world);
     op->id = ++p->next_id;
     crowd_next(&p->crowd);
     TAILQ_INSERT_TAIL(&p->ops, op, all);

@@ -26,6 +26,7 @@ int p2p_check(const struct commd_group *g, const struct commd_op *op)
     size_t bytes;
     int r = usable(g->ctx, name);
 
+    assert(is_p2p(op));
     if (unlikely(r))
         return r;
     if (unlikely(op->dtype < 0 || op->dtype >= DTYPE_COUNT))
@@ -48,6 +49,7 @@ int p2p_check(const struct commd_group *g, const struct commd_op *op)
 
 static void p2p_op_init(struct p2p_op *o, const struct commd_group *g, const struct commd_op *op)
 {
+    assert(is_p2p(op));
     memset(o, 0, offsetof(struct p2p_op, err));
     o->err.code = 0;
     o->send = op->coll == COMMD_SEND;
@@ -61,6 +63,7 @@ static void p2p_op_init(struct p2p_op *o, const struct commd_group *g, const str
 /* True if it is done. The clock is only asked if it is not: most sends are. */
 static bool p2p_try(struct p2p *p, struct p2p_op *op)
 {
+    assert(!op->list);
     p2p_begin(p, op);
     if (op->state == P2P_DONE)
         return true;
@@ -88,6 +91,8 @@ static void p2p_leave(struct p2p *p)
     struct commd_context *ctx = p->group->ctx;
     bool pending;
 
+    assert_held(&p->lock);
+    assert(p->users > 0);
     p2p_tell(p);
     p->users--;
     pending = !is_attended(p) && !p->closed && !TAILQ_EMPTY(&p->ops);
@@ -109,6 +114,7 @@ int p2p_run(struct commd_group *g, const struct commd_op *op, struct commd_statu
     struct p2p_op o;
     struct p2p *p;
 
+    assert(is_p2p(op));
     if (unlikely(p2p_get(g, &p)))
         return p2p_no_memory(error_mine(), op);
     p2p_op_init(&o, g, op);
@@ -132,6 +138,7 @@ int p2p_start(struct commd_group *g, struct commd_work *w)
     struct p2p_op *o = malloc(sizeof *o);
     struct p2p *p;
 
+    assert(!w->p2p && w->group == g);
     if (!o || p2p_get(g, &p)) {
         free(o);
         return p2p_no_memory(error_mine(), &w->op);
@@ -156,6 +163,7 @@ int p2p_hold(struct commd_group *g, struct commd_work *w)
     struct p2p_op *o = malloc(sizeof *o);
     struct p2p *p;
 
+    assert(!w->p2p && w->group == g);
     if (!o || p2p_get(g, &p)) {
         free(o);
         return p2p_no_memory(error_mine(), &w->op);
@@ -171,6 +179,7 @@ bool p2p_begin_held(struct commd_work *w)
     bool open;
 
     assert_held(&w->ctx->plock);
+    assert(p && w->p2p && atomic_load(&w->group->p2p_pending) > 0);
     p2p_op_init(w->p2p, w->group, &w->op);
     w->p2p->declined = w->declined;
     w->p2p->work = w;
@@ -189,6 +198,7 @@ enum p2p_waited p2p_wait_work(struct commd_work *w, int64_t until_ms)
     enum p2p_waited r;
     struct p2p *p = NULL;
 
+    assert(w->p2p);
     pthread_mutex_lock(&w->ctx->plock);
     if (w->group) { /* while it is set the group lives, and as a user we keep it so */
         p = atomic_load(&w->group->p2p);
@@ -236,6 +246,7 @@ bool p2p_progress(struct commd_group *g, bool slow)
     bool moved;
 
     assert_held(&g->ctx->plock);
+    assert(p);
     pthread_mutex_lock(&p->lock);
     if (is_attended(p)) { /* they do it, and wake us when they go */
         pthread_mutex_unlock(&p->lock);
@@ -255,6 +266,7 @@ bool p2p_progress(struct commd_group *g, bool slow)
 
 bool p2p_unattended(struct commd_group *g)
 {
+    assert_held(&g->ctx->plock);
     return atomic_load(&g->p2p_pending) && !is_attended(atomic_load(&g->p2p));
 }
 

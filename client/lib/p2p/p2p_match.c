@@ -13,6 +13,7 @@ static bool accepts(const struct p2p_op *op, int tag)
 
 void op_move(struct p2p_op *op, struct p2p_list *to)
 {
+    assert(!op->list || !TAILQ_EMPTY(op->list));
     if (op->list)
         TAILQ_REMOVE(op->list, op, link);
     op->list = to;
@@ -22,7 +23,7 @@ void op_move(struct p2p_op *op, struct p2p_list *to)
 
 void match_post(struct p2p *p, struct p2p_op *op)
 {
-    assert(!op->send);
+    assert(!op->send && !op->list && op->peer < (int)p->group->board.world);
     op->order = ++p->match.order;
     op->state = P2P_POSTED;
     op_move(op, op->peer == COMMD_ANY_SOURCE ? &p->match.any : &p->peers[op->peer].posted);
@@ -40,13 +41,14 @@ static struct p2p_op *first_accepting(struct p2p_list *list, int tag)
 
 struct p2p_op *match_arrived(struct p2p *p, unsigned src, int tag)
 {
+    assert(src < p->group->board.world);
     struct p2p_op *named = first_accepting(&p->peers[src].posted, tag);
     struct p2p_op *any = first_accepting(&p->match.any, tag);
     struct p2p_op *op = named;
 
-    assert(src < p->group->board.world);
     if (!named || (any && any->order < named->order))
         op = any;
+    assert(!op || !op->send);
     if (op)
         op_move(op, NULL);
     return op;
@@ -54,6 +56,7 @@ struct p2p_op *match_arrived(struct p2p *p, unsigned src, int tag)
 
 static void unlink_unexpected(struct p2p *p, struct p2p_msg *m)
 {
+    assert(m->src >= 0 && (unsigned)m->src < p->group->board.world);
     TAILQ_REMOVE(&p->match.unexpected, m, by_time);
     TAILQ_REMOVE(&p->peers[m->src].unexpected, m, by_source);
 }
@@ -62,7 +65,7 @@ struct p2p_msg *match_unexpected(struct p2p *p, const struct p2p_op *op)
 {
     struct p2p_msg *m;
 
-    assert(!op->send);
+    assert(!op->send && op->peer < (int)p->group->board.world);
     if (op->peer == COMMD_ANY_SOURCE) {
         TAILQ_FOREACH(m, &p->match.unexpected, by_time)
             if (accepts(op, m->tag))
@@ -81,7 +84,7 @@ void match_forget(struct p2p *p, const struct p2p_op *self)
 {
     struct p2p_msg *m, *next;
 
-    assert(self->send);
+    assert(self->send && self->peer == (int)p->group->rank);
     for (m = TAILQ_FIRST(&p->peers[self->peer].unexpected); m; m = next) {
         next = TAILQ_NEXT(m, by_source);
         if (m->self == self) {
@@ -93,6 +96,7 @@ void match_forget(struct p2p *p, const struct p2p_op *self)
 
 void match_keep(struct p2p *p, struct p2p_msg *m)
 {
+    assert(m->src >= 0 && (unsigned)m->src < p->group->board.world);
     TAILQ_INSERT_TAIL(&p->match.unexpected, m, by_time);
     TAILQ_INSERT_TAIL(&p->peers[m->src].unexpected, m, by_source);
 }

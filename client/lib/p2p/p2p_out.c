@@ -14,6 +14,7 @@ static bool needs_credit(unsigned kind)
 
 static bool has_room(struct p2p *p, struct p2p_peer *peer, unsigned kind)
 {
+    assert(kind > MAIL_NONE && kind < MAIL_KINDS);
     if (peer->local >= 0)
         return mail_room(&peer->tx);
     return mail_room(&p->engine) &&
@@ -22,13 +23,15 @@ static bool has_room(struct p2p *p, struct p2p_peer *peer, unsigned kind)
 
 static void rec_init(struct mail_rec *rec, enum mail_kind kind)
 {
+    assert(kind > MAIL_NONE && kind < MAIL_KINDS);
     memset(rec, 0, CACHELINE);
     rec->kind = (uint8_t)kind;
 }
 
-/* The caller has seen room. */
 static void emit(struct p2p *p, struct p2p_peer *peer, struct mail_rec *rec)
 {
+    assert_held(&p->lock);
+    assert(has_room(p, peer, rec->kind));
     rec->src = (uint16_t)p->group->rank;
     rec->dst = (uint16_t)peer->rank;
     if (peer->local >= 0) {
@@ -55,6 +58,7 @@ static bool abandoned(struct p2p *p, const struct p2p_slot *s)
 {
     struct p2p_peer *peer = &p->peers[s->dst];
 
+    assert(s->busy && s->dst < p->group->board.world);
     return peer->local >= 0 &&
            atomic_load_explicit(&p->group->board.ranks[peer->rank].gone, memory_order_acquire);
 }
@@ -64,6 +68,7 @@ static void look_at_slots(struct p2p *p)
 {
     bool gone = atomic_load_explicit(&p->group->board.hdr->ngone, memory_order_relaxed);
 
+    assert(p->mail->slots <= MAIL_OUT_SLOTS);
     for (unsigned i = 0; i < p->mail->slots; i++) {
         struct p2p_slot *s = &p->slot[i];
 
@@ -71,6 +76,7 @@ static void look_at_slots(struct p2p *p)
         if (s->busy && (atomic_load_explicit(&p->box->out[i], memory_order_acquire) == s->id ||
                         (gone && abandoned(p, s)))) {
             s->busy = false;
+            assert(!s->eager || p->eager_busy > 0);
             p->eager_busy -= s->eager;
         }
     }
@@ -80,6 +86,7 @@ static int next_free(const struct p2p *p, unsigned begin, unsigned end)
 {
     unsigned first = p->next_slot >= begin && p->next_slot < end ? p->next_slot : begin;
 
+    assert(begin < end && end <= MAIL_OUT_SLOTS);
     for (unsigned k = 0; k < end - begin; k++) {
         unsigned i = first + k < end ? first + k : first + k - (end - begin);
 
@@ -97,6 +104,7 @@ static int p2p_free_slot(struct p2p *p, enum mail_kind kind)
     unsigned end = eager ? p->mail->eager_end : p->mail->slots;
     int slot = next_free(p, begin, end);
 
+    assert(kind == MAIL_EAGER || kind == MAIL_DATA);
     if (slot != (int)p->next_slot || (eager && p->eager_busy == p->mail->eager_most)) {
         look_at_slots(p);
         slot = next_free(p, begin, end);
@@ -121,6 +129,7 @@ static void fill_slot(struct p2p *p, struct p2p_peer *peer, struct mail_rec *rec
     struct p2p_slot *s = &p->slot[slot];
     uint8_t *to = mail_out(p->mail, p->group->local, slot);
 
+    assert(slot < p->mail->slots && !s->busy);
     rec->slot = (uint8_t)slot;
     rec->id = s->id = ++p->next_use;
     s->dst = (uint16_t)peer->rank;
@@ -143,6 +152,7 @@ static void fill_rest(struct p2p *p, struct p2p_peer *peer, const struct mail_re
     uint8_t *to = mail_out(p->mail, p->group->local, rec->slot) + rec->off;
     struct mail_box *box = mail_box(p->mail, (unsigned)peer->local);
 
+    assert(peer->local >= 0 && rec->kind == MAIL_EAGER && rec->slot < MAIL_OUT_SLOTS);
     for (size_t off = MAIL_PIECE, n; off < rec->len; off += n) {
         n = MIN(rec->len - off, (uint64_t)MAIL_PIECE);
         copy_to_slot(peer, to + off, from + off, n);
@@ -153,6 +163,7 @@ static void fill_rest(struct p2p *p, struct p2p_peer *peer, const struct mail_re
 
 static int free_rx_slot(const struct p2p_peer *peer)
 {
+    assert(peer->local < 0);
     for (int i = 0; i < MAIL_RX_SLOTS; i++)
         if (peer->rx_used[i] == peer->rx_done[i])
             return i;
@@ -167,6 +178,7 @@ static bool make_eager(struct p2p *p, struct p2p_peer *peer, const struct p2p_op
     size_t most = peer->local >= 0 ? (size_t)MAIL_EAGER_MAX : mail_eager_remote(p->mail);
     int slot, rx = 0;
 
+    assert(op->send && !op->declined);
     if (op->size > most)
         return false;
     slot = p2p_free_slot(p, MAIL_EAGER);
@@ -186,6 +198,7 @@ static bool p2p_publish(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op)
 {
     struct mail_rec rec;
 
+    assert(op->send && op->state == P2P_QUEUED && op->peer == (int)peer->rank);
     if (!has_room(p, peer, MAIL_INLINE))
         return false;
     rec_init(&rec, MAIL_INLINE);
@@ -218,6 +231,7 @@ static bool send_part(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op,
     struct mail_rec rec;
     int slot;
 
+    assert(part->off <= op->size && part->len <= op->size - part->off);
     if (!has_room(p, peer, MAIL_DATA))
         return false;
     slot = p2p_free_slot(p, MAIL_DATA);
@@ -238,6 +252,7 @@ static bool stream_here(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op)
 {
     bool moved = false;
 
+    assert(op->state == P2P_STREAMING && peer->local >= 0);
     while (op->moved < op->size) {
         struct p2p_part part = {.off = op->moved,
                                 .len = (uint32_t)MIN(op->size - op->moved, (size_t)MAIL_CHUNK_ONE)};
@@ -254,6 +269,7 @@ static bool stream_there(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op
 {
     bool moved = false;
 
+    assert(op->state == P2P_STREAMING && peer->local < 0 && op->nparts <= MAIL_IN_SLOTS);
     while (op->nparts && send_part(p, peer, op, &op->part[0])) {
         op->nparts--;
         memmove(&op->part[0], &op->part[1], op->nparts * sizeof op->part[0]);
@@ -284,10 +300,12 @@ void p2p_asked(struct p2p *p, struct p2p_peer *peer, const struct mail_rec *rec)
     struct p2p_op *op = find_send(&p->offers, peer, rec->peer_id);
 
     assert_held(&p->lock);
+    assert(rec->kind == MAIL_CTS || rec->kind == MAIL_GET || rec->kind == MAIL_SKIP);
     if (!op)
         op = find_send(&p->streams, peer, rec->peer_id);
     if (!op)
         return;
+    assert(op->send && (op->state == P2P_OFFERED || op->state == P2P_STREAMING));
     if (rec->kind == MAIL_SKIP) {
         if (rec->declined)
             p2p_peer_declined(p, op, peer->rank, rec->declined);
@@ -301,6 +319,7 @@ void p2p_asked(struct p2p *p, struct p2p_peer *peer, const struct mail_rec *rec)
             p2p_bad(p, COMMD_E_PROTOCOL, "rank %u asked for what cannot be", peer->rank);
             return;
         }
+        assert(op->nparts < MAIL_IN_SLOTS);
         op->part[op->nparts++] =
             (struct p2p_part){.off = rec->off, .len = (uint32_t)rec->len, .rx = rec->rx};
     } else if (peer->local < 0) {
@@ -318,6 +337,7 @@ static bool tell_once(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op, e
 {
     struct mail_rec rec;
 
+    assert(op->state == P2P_PULLING && !op->send);
     if (!has_room(p, peer, kind))
         return false;
     rec_init(&rec, kind);
@@ -332,6 +352,7 @@ static bool ask_for_parts(struct p2p *p, struct p2p_peer *peer, struct p2p_op *o
 {
     bool moved = false;
 
+    assert(op->asked <= op->len && peer->local < 0);
     for (unsigned i = 0; i < MAIL_IN_SLOTS && op->asked < op->len; i++) {
         struct mail_rec rec;
 
@@ -358,6 +379,7 @@ static bool pull(struct p2p *p, struct p2p_op *op)
 {
     struct p2p_peer *peer = &p->peers[op->status.source];
 
+    assert(op->state == P2P_PULLING && op->status.source >= 0);
     if (op->filling)
         return p2p_take_filled(p, op);
     if (op->skip) {
@@ -397,6 +419,7 @@ static bool talk_to(struct p2p *p, struct p2p_peer *peer)
     struct mail_rec rec;
     struct p2p_op *op;
 
+    assert(peer->talking);
     while ((op = TAILQ_FIRST(&peer->out)) && p2p_publish(p, peer, op))
         moved = true;
     if (ack_due(p, peer) && has_room(p, peer, MAIL_ACK)) {

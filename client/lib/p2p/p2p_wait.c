@@ -31,6 +31,7 @@ static void op_text_p2p(const struct p2p_op *op, char *buf, size_t len)
 {
     char tag[24] = "any tag", peer[24] = "any rank";
 
+    assert(len > 0);
     if (op->tag != COMMD_ANY_TAG)
         snprintf(tag, sizeof tag, "tag %d", op->tag);
     if (op->peer != COMMD_ANY_SOURCE)
@@ -44,6 +45,7 @@ int op_error(struct p2p *p, struct p2p_op *op, int code, const char *fmt, ...)
     char what[80], why[400];
     va_list ap;
 
+    assert(code < 0 && op->peer < (int)g->board.world);
     va_start(ap, fmt);
     vsnprintf(why, sizeof why, fmt, ap);
     va_end(ap);
@@ -60,6 +62,7 @@ int op_error(struct p2p *p, struct p2p_op *op, int code, const char *fmt, ...)
 
 static bool give_up(struct p2p *p, struct p2p_op *op)
 {
+    assert(op->err.code);
     p2p_end(p, op);
     return true;
 }
@@ -67,6 +70,7 @@ static bool give_up(struct p2p *p, struct p2p_op *op)
 /* Has the other side heard of it? Then it is in the middle of the message. */
 static bool under_way(const struct p2p *p, const struct p2p_op *op)
 {
+    assert(op->state != P2P_DONE);
     if (op->send && op->peer == (int)p->group->rank)
         return false;
     return op->state == P2P_OFFERED || op->state == P2P_STREAMING || op->state == P2P_PULLING;
@@ -75,6 +79,7 @@ static bool under_way(const struct p2p *p, const struct p2p_op *op)
 /* The caller does not want to wait any longer. */
 static bool stop_waiting(struct p2p *p, struct p2p_op *op)
 {
+    assert_held(&p->lock);
     if (under_way(p, op))
         group_fail(p->group, &op->err);
     return give_up(p, op);
@@ -87,6 +92,7 @@ static bool p2p_broken(struct p2p *p, struct p2p_op *op)
     struct board_cause c;
     unsigned cause = board_broken(p->group->board.hdr, &c);
 
+    assert(cause < CAUSE_COUNT);
     if (!cause)
         return false;
     op_error(p, op, -(int)cause, "%s", c.text);
@@ -100,6 +106,7 @@ static bool unusable(struct p2p *p, struct p2p_op *op)
 {
     const struct commd_group *g = p->group;
 
+    assert_held(&p->lock);
     if (p->closed) {
         op_error(p, op, COMMD_E_ABORTED, "the group was left while the message was pending");
         return true;
@@ -118,11 +125,13 @@ static bool unusable(struct p2p *p, struct p2p_op *op)
 
 static uint32_t p2p_rank_gone(const struct p2p *p, unsigned rank)
 {
+    assert(rank < p->group->board.world);
     return atomic_load_explicit(&p->group->board.ranks[rank].gone, memory_order_acquire);
 }
 
 static bool has_left(const struct p2p *p, unsigned rank)
 {
+    assert(rank < p->group->board.world);
     return p->group->board.ranks[rank].cause == CAUSE_LEFT;
 }
 
@@ -131,6 +140,7 @@ static bool nothing_left(struct p2p *p, unsigned rank)
 {
     struct p2p_peer *peer = &p->peers[rank];
 
+    assert(rank < p->group->board.world && rank != p->group->rank);
     p2p_drain(p, rank);
     if (peer->local >= 0 || peer->silent)
         return true;
@@ -144,6 +154,7 @@ static bool nothing_left(struct p2p *p, unsigned rank)
 
 static bool lost_by(struct p2p *p, struct p2p_op *op, unsigned rank, bool left)
 {
+    assert(rank < p->group->board.world);
     if (op->state == P2P_DONE)
         return true; /* what was left ended it */
     op_error(p, op, COMMD_E_RANK_LOST, "rank %u (pid %u on node %s) %s", rank,
@@ -166,6 +177,7 @@ static bool any_hopeless(struct p2p *p, struct p2p_op *op)
 {
     unsigned me = p->group->rank, last = me, world = p->mail->world, ngone = 0;
 
+    assert(!op->send && op->peer == COMMD_ANY_SOURCE);
     for (unsigned k = 0; k < world; k++) {
         if (k == me || !p2p_rank_gone(p, k))
             continue;
@@ -182,6 +194,7 @@ static bool any_hopeless(struct p2p *p, struct p2p_op *op)
 /* A receive whose message has begun waits for its source alone. */
 static int needed(const struct p2p_op *op)
 {
+    assert(op->state != P2P_PULLING || op->status.source >= 0);
     return op->state == P2P_PULLING ? op->status.source : op->peer;
 }
 
@@ -192,6 +205,7 @@ static bool orphaned(struct p2p *p, struct p2p_op *op)
     int peer = needed(op);
     unsigned nleft = 0;
 
+    assert(peer < (int)g->board.world);
     if (!control_lost(g))
         return false;
     if (g->board.nnodes > 1) {
@@ -218,6 +232,7 @@ static bool p2p_timed_out(struct p2p *p, struct p2p_op *op)
 {
     const char *why = "the other side does not go on";
 
+    assert(op->state != P2P_DONE);
     if (op->deadline_ms < 0 || (int64_t)now_ms() < op->deadline_ms)
         return false;
     p2p_poll(p, op);
@@ -292,6 +307,7 @@ static bool look_after_others(struct p2p *p, struct p2p_op *op)
 {
     int64_t now = (int64_t)now_ms();
 
+    assert_held(&p->lock);
     if (now - p->looked_ms < WAIT_SLICE_MS)
         return false;
     p->looked_ms = now;
@@ -306,6 +322,7 @@ static bool p2p_nap(struct p2p *p, struct p2p_op *op, int64_t until_ms)
     uint32_t expect[2] = {bell_prepare(&p->box->bell, &p->box->sleepers), atomic_load(&h->bell)};
     bool moved = p2p_poll(p, op);
 
+    assert_held(&p->lock);
     if (!moved && op->state != P2P_DONE)
         moved = p2p_hopeless(p, op, true) || look_after_others(p, op);
     if (!moved && op->state != P2P_DONE) {
@@ -332,6 +349,7 @@ static bool look_closely(const struct p2p *p, const struct p2p_op *op)
 {
     const struct mail_rx *rx = &p->peers[MAX(op->peer, 0)].rx;
 
+    assert(op->peer < (int)p->group->board.world);
     for (unsigned i = 0; i < CLOSE_LOOKS && op->peer >= 0; i++) {
         if (mail_ready(rx))
             return true;
@@ -346,6 +364,7 @@ static void pause_unlocked(struct p2p *p, const struct p2p_op *op, bool spin, bo
 {
     struct crowd crowd = p->crowd;
 
+    assert_held(&p->lock);
     if (spin && look_closely(p, op) && !moved)
         return;
     pthread_mutex_unlock(&p->lock);
@@ -366,6 +385,7 @@ enum wait_for p2p_waits_for(const struct p2p *p, const struct p2p_op *op)
     size_t len = op->state == P2P_PULLING ? op->len : op->size;
     int peer = needed(op);
 
+    assert(peer < (int)b->world);
     if (peer == COMMD_ANY_SOURCE && b->nnodes > 1)
         return WAIT_FOR_HERE;
     if (peer != COMMD_ANY_SOURCE && p->peers[peer].local < 0)
@@ -386,6 +406,7 @@ static void tell_unasked(struct p2p *p, const struct p2p_op *op, struct board_me
 {
     const struct p2p_msg *m = NULL;
 
+    assert(op->peer < (int)p->group->board.world);
     if (op->peer != COMMD_ANY_SOURCE)
         m = TAILQ_FIRST(&p->peers[op->peer].unexpected);
     if (!m)
@@ -400,6 +421,7 @@ static void tell_sleep(struct p2p *p)
     const struct p2p_op *op = p->told;
     uint32_t since = op ? (uint32_t)op->waited_ms : 0;
 
+    assert(!op || op->state != P2P_DONE);
     if (op) {
         tell_unasked(p, op, me);
         atomic_store_explicit(&me->message_peer, op->peer, memory_order_relaxed);
@@ -418,6 +440,7 @@ static bool sleeps_on(const struct p2p_op *op)
 
 static void sleep_begins(struct p2p *p, struct p2p_op *op)
 {
+    assert_held(&p->lock);
     if (!op->sleepers++ && !sleeps_on(op)) {
         op->waited_ms = now_ms();
         op->warned = false;
@@ -443,6 +466,7 @@ void p2p_untell(struct p2p *p, const struct p2p_op *op)
 
 static void sleep_ends(struct p2p *p, struct p2p_op *op)
 {
+    assert(op->sleepers > 0);
     op->left_ms = now_ms();
     if (!--op->sleepers)
         p2p_untell(p, op);
@@ -455,6 +479,7 @@ static void warn_of_message(struct p2p *p, struct p2p_op *op)
     uint64_t asleep_ms = now_ms() - op->waited_ms;
     char what[80];
 
+    assert(op->waited_ms > 0);
     if (likely(!g->ctx->warn_ms || op->warned || asleep_ms < (uint64_t)g->ctx->warn_ms))
         return;
     op->warned = true;
@@ -484,6 +509,7 @@ static bool p2p_interrupted(struct p2p *p, uint64_t *asked_ms)
     struct commd_context *ctx = p->group->ctx;
     bool alone, stop;
 
+    assert(p->users > 0);
     if (likely(!context_interrupt_due(ctx, asked_ms)))
         return false;
     alone = ++p->away == p->users;
@@ -503,6 +529,7 @@ static enum p2p_waited wait_out(struct p2p *p, struct p2p_op *op, int64_t until_
     enum wait_way way;
     unsigned idle = 0;
 
+    assert_held(&p->lock);
     while (op->state != P2P_DONE) {
         bool moved = p2p_poll(p, op);
 
