@@ -36,6 +36,7 @@ static void gate_result(struct gate *gate, struct commd_error *e)
 {
     struct announced *a = announced_of(gate);
 
+    assert(a->session && gate_landed(gate));
     pthread_mutex_lock(&a->session->pend);
     session_ended(a);
     if (a->error.code)
@@ -50,6 +51,7 @@ static int gate_wait_stream(struct gate *gate, void *stream)
     struct scope scope;
     int r = scope_enter_known(name, stream, a->ctx, &scope);
 
+    assert(a->session && a->ctx);
     if (r)
         return r;
     r = announced_await(a, stream);
@@ -62,6 +64,7 @@ static void gate_warn(struct gate *gate, double seconds)
     struct announced *a = announced_of(gate);
     const struct commd_group *g;
 
+    assert(seconds >= 0);
     pthread_mutex_lock(&a->session->pend);
     g = a->group ? a->group->group : NULL;
     if (g && a->state != ANNOUNCED_ENDED)
@@ -98,6 +101,7 @@ struct beside {
 static void put_counts(struct beside *b, const size_t *counts, unsigned n, unsigned world,
                        uint32_t bit)
 {
+    assert(n <= world && b->n + world <= 6 * world);
     for (unsigned k = 0; k < world; k++)
         b->words[b->n++] = k < n ? counts[k] : 0;
     b->bits |= bit;
@@ -111,6 +115,7 @@ static void put_all_counts(struct beside *b, const struct device_group *dg,
     unsigned world = dg->group->board.world;
     bool root = info->rooted && (unsigned)op->root == dg->group->rank;
 
+    assert(op->coll >= 0 && op->coll < COLL_COUNT);
     if (!info->counted)
         return;
     if (coll_blocks(info->send) ? coll_at(info->send, root) : info->window == WINDOW_CELLS)
@@ -127,6 +132,8 @@ static int put_side(struct session *s, const struct side_place *p, const char *n
 {
     uint32_t n = b->n;
 
+    assert_held(&s->calls);
+    assert(b->words && (bit == SESSION_SEND_BLOCKS || bit == SESSION_RECV_BLOCKS));
     *ret_place = (struct session_place){0};
     if (!p->n || !p->bytes)
         return 0;
@@ -156,6 +163,7 @@ static int put_lent(struct session *s, const char *name, const struct side_place
     size_t recv_at, bytes = lent_bytes(p, b->send, b->recv, &recv_at);
     int r = lent_take(s, name, bytes, b->late ? NULL : &b->returns, &b->lent);
 
+    assert(b->send || b->recv);
     for (unsigned i = 0; i < 2 && !r; i++) {
         uintptr_t lo, hi;
         int gpu = -1;
@@ -168,6 +176,7 @@ static int put_lent(struct session *s, const char *name, const struct side_place
     }
     if (r)
         return r;
+    assert(b->lent && recv_at < b->lent->bytes);
     b->send_at = b->lent->at;
     b->recv_at = b->lent->at + recv_at;
     if (b->send)
@@ -179,6 +188,7 @@ static int put_lent(struct session *s, const char *name, const struct side_place
 
 static int64_t limit_of(const struct device_group *dg, const struct commd_op *op)
 {
+    assert(!is_p2p(op));
     return op->timeout_ms ? op->timeout_ms : atomic_load(&dg->group->timeout_ms);
 }
 
@@ -189,6 +199,7 @@ static int fill(struct device_group *dg, const struct commd_op *op, const struct
     const char *name = op_name(op);
     int r;
 
+    assert(!b->words && !b->n && dg->session && dg->attached);
     *slot = (struct session_slot){.group = dg->attached, .desc = *desc, .scale = op->scale};
     slot->desc.seq = dg->next_seq;
     b->words = calloc(6 * dg->group->board.world, sizeof *b->words);
@@ -202,6 +213,7 @@ static int fill(struct device_group *dg, const struct commd_op *op, const struct
     b->recv = r > 0;
     if (r < 0)
         return r;
+    assert(b->n <= 6 * dg->group->board.world);
     slot->aux_bits = b->bits;
     slot->aux_len = b->n * (uint32_t)sizeof *b->words;
     if (slot->aux_len > AUX_MOST)
@@ -217,6 +229,7 @@ static bool is_free(struct session *s, unsigned i)
     bool ended;
 
     assert_held(&s->calls);
+    assert(i < SESSION_SLOTS);
     pthread_mutex_lock(&s->pend);
     ended = !s->slots[i] || session_ended(s->slots[i]);
     pthread_mutex_unlock(&s->pend);
@@ -228,6 +241,7 @@ static size_t aux_pending(struct session *s)
 {
     size_t sum = 0;
 
+    assert_held(&s->calls);
     pthread_mutex_lock(&s->pend);
     for (unsigned i = 0; i < SESSION_SLOTS; i++)
         if (s->slots[i] && !session_ended(s->slots[i]))
@@ -242,6 +256,7 @@ static int look_for_room(struct device_group *dg, const struct commd_op *op, uin
 {
     struct session *s = dg->session;
 
+    assert_held(&s->calls);
     if (atomic_load(&s->lost)) {
         path_lost(dg);
         return error_set(error_mine(), COMMD_E_GPU_LOST, op_name(op), "%s: commd-gpu is gone",
@@ -257,6 +272,7 @@ static void ring(struct session *s)
 {
     struct session_region *rg = s->region;
 
+    assert(s->bell >= 0 || atomic_load(&s->lost));
     atomic_thread_fence(memory_order_seq_cst); /* the slot before the look at asleep */
     if (atomic_load_explicit(&rg->asleep, memory_order_relaxed) && atomic_exchange(&rg->asleep, 0))
         (void)!write(s->bell, &(uint64_t){1}, sizeof(uint64_t));
@@ -271,12 +287,14 @@ static void publish(struct session *s, struct announced *a, struct session_slot 
 
     assert_held(&s->calls);
     assert(a->n == s->count && slot->aux_len <= AUX_MOST);
+    assert(slot->aux_len % sizeof(uint64_t) == 0 && slot->desc.seq == a->seq && a->group);
     if (slot->aux_len) {
         if (s->aux_at + slot->aux_len > SESSION_AUX)
             s->aux_at = 0;
         slot->aux_offset = (uint32_t)s->aux_at;
         memcpy(s->region->aux + s->aux_at, words, slot->aux_len);
         s->aux_at += slot->aux_len;
+        assert(s->aux_at <= SESSION_AUX);
     }
     memcpy((uint8_t *)to + sizeof to->seq, (uint8_t *)slot + sizeof slot->seq,
            sizeof *slot - sizeof slot->seq);
@@ -297,6 +315,8 @@ static struct announced *announced_new(struct device_group *dg, const struct com
     struct announced *a = calloc(1, sizeof *a);
     unsigned i = s->count % SESSION_SLOTS;
 
+    assert_held(&s->calls);
+    assert(!lands || s->landed);
     if (!a)
         return NULL;
     atomic_init(&a->refs, 2);
@@ -323,6 +343,7 @@ static int copy_lent(const struct announced *a, const struct side_place *p, cu_p
 {
     cu_result r = 0;
 
+    assert(a->lent && p->esize > 0);
     for (unsigned k = 0; k < (p->blocks ? p->n : 1) && !r; k++) {
         size_t bytes = p->blocks ? side_block_bytes(p, k) : p->bytes;
         cu_ptr theirs = (cu_ptr)(uintptr_t)(p->blocks ? p->blocks[k] : p->base);
@@ -345,6 +366,7 @@ static int enqueue_lent(struct device_group *dg, struct announced *a, const stru
     struct stream_lane *lane;
     int r = 0;
 
+    assert(announced_lands(a) && a->lent && (b->send || b->recv));
     if (!wait) {
         r = stream_lane_from(dg, op_name(op), a->ctx, op->stream, &lane);
         if (r)
@@ -376,6 +398,7 @@ static int enqueue_flags(struct device_group *dg, struct announced *a, const str
     const struct side_place *in = op->coll == COMMD_BROADCAST ? &p->recv : &p->send;
     int r = staged_follow(dg, in, op->stream);
 
+    assert(!announced_lands(a));
     if (!r)
         r = announced_follow_before(a, in, op->stream);
     if (!r)
@@ -390,6 +413,7 @@ static void announce_abort(struct device_group *dg, const struct commd_error *wh
 {
     struct session_msg m = {.type = SESSION_ABORT, .id = dg->attached};
 
+    assert(why->code && dg->session && dg->attached);
     if (atomic_load(&dg->session->lost))
         return;
     m.answer.code = why->code;
@@ -408,6 +432,7 @@ static int announce_declined(struct device_group *dg, const struct commd_op *op,
     struct session *s = dg->session;
     struct announced *a = NULL;
 
+    assert(why.code < 0);
     if (!commd_error_breaks_group(why.code) && why.code != COMMD_E_GPU_LOST)
         a = announced_new(dg, op, &told, false);
     if (!a) {
@@ -434,6 +459,7 @@ static int announce_declined(struct device_group *dg, const struct commd_op *op,
 /* Bytes that this rank gives. */
 static uint64_t given(const struct commd_op *op, const struct side_places *p, unsigned rank)
 {
+    assert(!is_p2p(op));
     if (op->coll == COMMD_BROADCAST)
         return (unsigned)op->root == rank ? p->recv.bytes : 0;
     return p->send.bytes;
@@ -477,6 +503,7 @@ static int announce_locked(struct device_group *dg, const struct commd_op *op,
     a->aux_len = slot.aux_len;
     side_span(&p->recv, &a->lo, &a->hi);
     a->lent = steal_ptr(b->lent);
+    assert(a->n == s->count && a->seq == dg->next_seq);
     note_announced(dg->group, &slot.desc, given(op, p, dg->group->rank));
     publish(s, a, &slot, b->words);
     dg->next_seq++;
@@ -512,6 +539,7 @@ int announce(struct device_group *dg, const struct commd_op *op, const struct op
     bool late = false;
     int r;
 
+    assert(dg->session && dg->attached);
     do {
         struct beside b = {.late = late, .aux_len = aux_len};
 
@@ -522,6 +550,7 @@ int announce(struct device_group *dg, const struct commd_op *op, const struct op
         pthread_mutex_unlock(&dg->session->calls);
         free(b.words);
         aux_len = b.aux_len;
+        assert(r <= 0 || r == SLOT_BUSY || r == LENT_BUSY);
         if (r == SLOT_BUSY) {
             usleep(WAIT_NAP_US); /* nobody rings, and the oldest is about to end */
             if (++naps % WATCH_EVERY ==

@@ -11,6 +11,7 @@ static struct device *gone; /* owned: contexts are gone, but streams have not la
 
 static void device_destroy(struct device *dev)
 {
+    assert(!dev->first && !dev->landings && !dev->lander_up);
     staging_fini(&dev->staging);
     pthread_mutex_destroy(&dev->lock);
     pthread_mutex_destroy(&dev->lander_lock);
@@ -24,6 +25,7 @@ static bool device_reap(struct device *dev)
 {
     struct staged *before;
 
+    assert(dev->last);
     pthread_mutex_lock(&dev->lock);
     do {
         before = dev->first;
@@ -36,6 +38,7 @@ static bool device_reap(struct device *dev)
 
 static void reap_gone(void)
 {
+    assert_held(&lock);
     for (struct device **p = &gone; *p;) {
         struct device *dev = *p;
 
@@ -53,6 +56,7 @@ static int device_new(struct commd_context *ctx, struct device **ret_dev)
     struct device *dev = calloc(1, sizeof *dev);
     int r;
 
+    assert(ctx && !ctx->device);
     if (!dev)
         return error_set(error_mine(), COMMD_E_NOMEM, "run", "no memory for operations on a GPU");
     r = staging_init(&dev->staging, ctx);
@@ -81,6 +85,8 @@ static int device_group_new(struct commd_group *g, struct device_group **ret_dg)
     struct device_group *dg;
     int r;
 
+    assert_held(&lock);
+    assert(!g->device);
     reap_gone();
     if (!dev) {
         r = device_new(g->ctx, &dev);
@@ -124,6 +130,7 @@ void device_group_flush(struct commd_group *g)
 {
     struct device_group *dg = atomic_load(&g->device);
 
+    assert(!dg || dg->group == g);
     if (dg)
         messages_flush(dg);
 }
@@ -135,6 +142,7 @@ void device_group_free(struct commd_group *g)
 
     if (!dg)
         return;
+    assert(dg->group == g);
     pthread_mutex_lock(&lock);
     list_remove(dg->dev->groups, dg, next);
     pthread_mutex_unlock(&lock);
@@ -165,6 +173,7 @@ void device_free(struct commd_context *ctx)
 
     if (!dev)
         return;
+    assert(!dev->groups);
     lander_stop(dev);
     path_end(atomic_exchange(&dev->session, NULL));
     staging_fini(&dev->staging);
@@ -191,6 +200,7 @@ static void see(struct whereabouts *l, const void *p)
 {
     int gpu = -1;
 
+    assert(l->which >= -1);
     if (!p)
         return;
     if (!driver_owns(p, &gpu)) {
@@ -204,6 +214,7 @@ static void see(struct whereabouts *l, const void *p)
 
 static void see_side(struct whereabouts *l, const struct side_place *p)
 {
+    assert(p->n == 0 || p->esize > 0);
     if (p->n && !p->blocks)
         see(l, p->base);
     for (unsigned k = 0; p->blocks && k < p->n; k++)
@@ -217,6 +228,7 @@ static struct whereabouts find_all(const struct commd_group *g, const struct com
     struct whereabouts l = {.which = -1};
     struct side_places p;
 
+    assert(op->coll >= 0);
     if (is_p2p(op)) {
         see(&l, op->coll == COMMD_SEND ? op->send : op->recv);
         return l;
@@ -231,6 +243,7 @@ static int bad_gpu_buffers(const struct commd_op *op, const struct whereabouts *
 {
     const char *name = op_name(op);
 
+    assert(l->gpu);
     if (l->gpu && l->host)
         return error_set(error_mine(), COMMD_E_INVALID, name,
                          "%s: one buffer is on GPU %d and another in host memory; both must be in "
@@ -246,6 +259,7 @@ static int find_buffers(const struct commd_group *g, const struct commd_op *op, 
     const char *why;
     struct whereabouts l;
 
+    assert(op->memory >= COMMD_MEMORY_ANY && op->memory <= COMMD_MEMORY_CUDA);
     *ret_gpu = -2;
     if (op->memory == COMMD_MEMORY_HOST || (op->memory == COMMD_MEMORY_ANY && !driver(NULL)))
         return 0;
@@ -290,6 +304,7 @@ int device_tell(struct commd_group *g, int r)
     struct device_group *dg = atomic_load_explicit(&g->device, memory_order_acquire);
     struct session *s = dg ? atomic_load(&dg->session) : NULL;
 
+    assert(r == 0 || r == COMMD_E_ABORTED);
     if (!dg)
         return r;
     /* if another rank was told of a loss by this operation, then so is this one */
@@ -307,6 +322,7 @@ static int start_op(struct commd_group *g, const struct commd_op *op, const stru
         r = device_group_get(g, &dg);
     if (r)
         return r;
+    assert(dg->group == g);
     if (gpu < -1) {
         r = message_behind(dg, op, how);
         return r || how->ret_work || how->on_done ? r : device_tell(g, 0);
@@ -324,12 +340,14 @@ int device_run(struct commd_group *g, const struct commd_op *op, struct commd_st
     struct commd_work *w;
     int r;
 
+    assert(is_p2p(op) || !ret_status);
     if (!ret_status)
         return start_op(g, op, &how);
     how.ret_work = &w;
     r = start_op(g, op, &how);
     if (r)
         return r;
+    assert(w->p2p);
     r = commd_work_wait(w, -1);
     if (!r)
         *ret_status = w->p2p->status;
@@ -355,6 +373,7 @@ static int start_part(struct commd_group *g, const struct commd_op *op, struct c
     enum device_way way;
     int r = device_way(g, op, &way);
 
+    assert(!*ret_gate);
     if (r)
         return r;
     if (way != DEVICE_HOST)
@@ -370,6 +389,7 @@ int device_start_batch(struct commd_group *g, const struct commd_op *ops, unsign
     unsigned ngates = 0;
     int r;
 
+    assert(n > 0);
     if (!gates)
         return error_set(error_mine(), COMMD_E_NOMEM, "start_batch", "no memory for %u operations",
                          n);
@@ -383,6 +403,7 @@ int device_start_batch(struct commd_group *g, const struct commd_op *ops, unsign
             async_part_done(batch, error_mine());
         ngates += gates[ngates] != NULL;
     }
+    assert(ngates <= n);
     batch->gates = gates;
     /* a stream cannot wait for what is in host memory: then the caller does */
     batch->ngates = ngates;

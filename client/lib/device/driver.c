@@ -57,6 +57,7 @@ int driver_error(const char *op, const char *call, cu_result r)
 {
     char text[200];
 
+    assert(r != CU_SUCCESS && driver_seen);
     cuda_text(&table, r, text, sizeof text);
     return error_set(error_mine(), code_of(r), op, "%s: %s: %s", op, call, text);
 }
@@ -68,6 +69,7 @@ bool driver_owns(const void *p, int *ret_gpu)
     int gpu = -1;
     void *answers[] = {&type, &managed, &gpu};
 
+    assert(driver_seen);
     if (!p || table.pointer_attributes(ARRAY_LEN(ask), ask, answers, (cu_ptr)(uintptr_t)p))
         return false;
     *ret_gpu = gpu;
@@ -80,6 +82,7 @@ static int primary_of(const char *op, int gpu, cu_context *ret_ctx)
 {
     cu_result r = 0;
 
+    assert(driver_seen);
     if (gpu < 0 || gpu >= MOST_GPUS)
         return error_set(error_mine(), COMMD_E_INVALID, op,
                          "%s: GPU %d is more than libcommd knows", op, gpu);
@@ -109,6 +112,7 @@ static int context_of(const char *op, void *stream, int gpu, cu_context current,
 {
     cu_result r;
 
+    assert(gpu >= -1);
     if ((uintptr_t)stream > LAST_SPECIAL_STREAM) {
         r = table.stream_context(stream, ret_ctx);
         return r ? driver_error(op, "the stream (cuStreamGetCtx)", r) : 0;
@@ -139,6 +143,7 @@ int scope_enter_context(const char *op, cu_context ctx, struct scope *ret_scope)
     cu_context current = NULL;
     cu_result r = 0;
 
+    assert(driver_seen);
     table.ctx_get(&current);
     *ret_scope = (struct scope){.ctx = ctx};
     if (ctx != current) {
@@ -153,6 +158,7 @@ int scope_enter(const char *op, void *stream, int gpu, struct scope *ret_scope)
     cu_context current = NULL, ctx = NULL;
     int r;
 
+    assert(gpu >= -1);
     table.ctx_get(&current);
     r = context_of(op, stream, gpu, current, &ctx);
     if (!r)
@@ -175,6 +181,7 @@ void scope_leave(struct scope *s)
 {
     cu_context unused;
 
+    assert(driver_seen || !s->pushed);
     if (s->pushed)
         table.ctx_pop(&unused);
 }

@@ -40,6 +40,7 @@ void failure_note(struct device_group *dg, const struct commd_error *why, enum f
 {
     struct failure *f = &dg->failure;
 
+    assert(why->code && kind != FAILURE_NONE);
     pthread_mutex_lock(&f->lock);
     if (f->state == FAILURE_NONE)
         f->why = *why;
@@ -60,6 +61,7 @@ bool failure_take(struct device_group *dg, struct commd_error *ret_why)
         return false;
     pthread_mutex_lock(&f->lock);
     any = f->state != FAILURE_NONE; /* another thread may have been told meanwhile */
+    assert(f->state == FAILURE_NONE || f->why.code);
     if (any) {
         *ret_why = f->why;
         failure_set(f, FAILURE_NONE);
@@ -72,6 +74,7 @@ int failure_explain(struct device_group *dg)
 {
     struct commd_error why, cut = *error_mine();
 
+    assert(cut.code);
     if (failure_take(dg, &why))
         snprintf(error_mine()->message, sizeof cut.message, "%.150s%s; a failure before it: %.300s",
                  cut.message, strlen(cut.message) > 150 ? "..." : "", why.message);
@@ -88,6 +91,7 @@ static uint64_t waits_in_vain(struct failure *f, const struct commd_group *g)
     uint64_t seq = atomic_load(&g->seq);
     bool late;
 
+    assert_held(&g->ctx->plock);
     if (g->running && g->running->gate)
         return 0;
     pthread_mutex_lock(&f->lock);
@@ -110,7 +114,6 @@ void failure_watch(struct device_group *dg)
     uint64_t seq;
     int rank;
 
-    assert_held(&dg->group->ctx->plock);
     assert_held(&g->ctx->plock);
     if (likely(atomic_load(&f->state) != FAILURE_SHARED))
         return;
@@ -119,6 +122,7 @@ void failure_watch(struct device_group *dg)
         absent_free(&f->question);
         return;
     }
+    assert(seq <= atomic_load(&g->seq) && !(g->running && g->running->gate));
     if (!absent_ask(&f->question, g, seq) ||
         !absent_text(f->question, g, seq, text, sizeof text, &rank, node) ||
         !failure_take(dg, &why))

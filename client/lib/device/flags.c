@@ -22,6 +22,7 @@ static int page_add(const char *op)
     void *p;
 
     assert_held(&lock);
+    assert(!free_slots);
     if (!slots)
         return error_set(error_mine(), COMMD_E_NOMEM, op, "%s: no memory for flags", op);
     p = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -54,6 +55,7 @@ int flags_take(const char *op, struct flag_slot **ret_slot)
     pthread_mutex_lock(&lock);
     if (!free_slots)
         r = page_add(op);
+    assert(r || free_slots);
     if (!r) {
         *ret_slot = free_slots;
         free_slots = free_slots->next;

@@ -32,6 +32,7 @@ static int landed_page(struct session *s, const char *op)
     cu_result r;
     void *p;
 
+    assert_held(&s->calls);
     if (s->landed)
         return 0;
     p = mmap(NULL, SESSION_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -54,8 +55,8 @@ static void lent_unmap(struct lent *l)
 {
     const struct cuda *cu = driver(NULL);
 
-    if (l->bytes)
-        cu->vmm_unmap(l->at, l->bytes);
+    assert(l->bytes > 0);
+    cu->vmm_unmap(l->at, l->bytes);
     cu->vmm_unreserve(l->at, l->bytes);
     free(l);
 }
@@ -69,6 +70,7 @@ static int lent_map(struct session *s, const char *op, int fd, struct lent *l)
     cu_mem mem;
     cu_result r = cu->vmm_import(&mem, (void *)(intptr_t)fd, CU_HANDLE_POSIX_FD);
 
+    assert(fd >= 0 && l->bytes > 0 && s->gpu >= 0 && s->gpu < MOST_GPUS);
     close(fd);
     if (r)
         return driver_error(op, call, r);
@@ -95,6 +97,7 @@ static void give_back(struct session *s, uint32_t id)
 {
     struct session_msg m = {.type = SESSION_FORGET, .id = id};
 
+    assert(id > 0);
     if (!atomic_load(&s->lost))
         session_tell(s, &m);
 }
@@ -102,6 +105,7 @@ static void give_back(struct session *s, uint32_t id)
 /* What is asked for, in whole pages of the GPU. */
 static bool lent_fits(size_t asked, uint64_t bytes)
 {
+    assert(asked > 0);
     return bytes >= asked && bytes % LENT_GRAIN == 0 &&
            bytes <= ALIGN_UP(asked, (size_t)LENT_MOST_GRAIN);
 }
@@ -112,6 +116,8 @@ static int lent_new(struct session *s, const char *op, size_t bytes, struct lent
     struct lent *l = calloc(1, sizeof *l);
     int fd = -1, r;
 
+    assert_held(&s->calls);
+    assert(bytes > 0 && bytes <= s->lent_limit);
     if (!l)
         return error_set(error_mine(), COMMD_E_NOMEM, op, "%s: no memory", op);
     m.memory.bytes = bytes;
@@ -143,6 +149,7 @@ static int lent_new(struct session *s, const char *op, size_t bytes, struct lent
 /* Operations that are over give back what they have. */
 static void lent_sweep(struct session *s)
 {
+    assert_held(&s->pend);
     for (unsigned i = 0; i < SESSION_SLOTS; i++)
         if (s->slots[i])
             session_ended(s->slots[i]);
@@ -153,6 +160,7 @@ static struct lent *lent_find(struct session *s, size_t bytes)
 {
     struct lent **best = NULL, *l = NULL;
 
+    assert(bytes > 0);
     pthread_mutex_lock(&s->pend);
     lent_sweep(s);
     for (struct lent **p = &s->lent; *p; p = &(*p)->next)
@@ -162,6 +170,7 @@ static struct lent *lent_find(struct session *s, size_t bytes)
     if (best) {
         l = *best;
         *best = l->next;
+        assert(s->lent_kept >= l->bytes);
         s->lent_kept -= l->bytes;
         s->lent_used += l->bytes;
     }
@@ -194,6 +203,7 @@ static bool lent_evict(struct session *s)
     l = *p;
     if (l) {
         *p = NULL;
+        assert(s->lent_kept >= l->bytes);
         s->lent_kept -= l->bytes;
     }
     pthread_mutex_unlock(&s->pend);
@@ -227,6 +237,7 @@ static int lent_refused(const char *op, size_t bytes, int code, const char *why)
 {
     char text[68]; /* so all fits into struct session_declined: other ranks are told, too */
 
+    assert(code < 0);
     snprintf(text, sizeof text, "%.*s", (int)sizeof text - 1, why);
     return error_set(error_mine(), code, op,
                      "%s: %zu bytes of its buffers cannot be given to another process, and "
@@ -248,6 +259,7 @@ size_t lent_bytes(const struct side_places *p, bool send, bool recv, size_t *ret
     bool one = send && recv && !p->send.blocks && !p->recv.blocks && p->send.base == p->recv.base &&
                p->send.bytes == p->recv.bytes;
 
+    assert(send || recv);
     *ret_recv_at = send && recv && !one ? ALIGN_UP(p->send.bytes, (size_t)LENT_ALIGN) : 0;
     return *ret_recv_at + (recv ? p->recv.bytes : p->send.bytes);
 }
@@ -260,6 +272,7 @@ int lent_take(struct session *s, const char *op, size_t bytes, uint64_t *ret_ret
     int r;
 
     assert_held(&s->calls);
+    assert(bytes > 0);
     r = landed_page(s, op);
     if (r)
         return r;
@@ -274,6 +287,7 @@ int lent_take(struct session *s, const char *op, size_t bytes, uint64_t *ret_ret
         *ret = lent_find(s, bytes);
         if (*ret)
             return 0;
+        assert(!*ret);
         full = in_use(s, NULL) + s->lent_kept + size > s->lent_limit;
         r = full ? COMMD_E_QUOTA : lent_new(s, op, size, ret);
         if (!r) {
@@ -311,6 +325,7 @@ int lent_reach(struct session *s, const char *op, struct lent *l, int buffer)
     struct cu_access access = {{CU_LOCATION_DEVICE, -1}, CU_ACCESS_READWRITE};
     int gpu = -1, can = 0;
 
+    assert(l->bytes > 0);
     if (cu->ctx_device(&gpu) || gpu < 0 || gpu >= MOST_GPUS)
         return error_set(error_mine(), COMMD_E_INVALID, op, "%s: the stream is on no GPU", op);
     if (buffer == gpu && l->gpus >> gpu & 1)

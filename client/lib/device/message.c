@@ -18,6 +18,7 @@ enum { FLUSH_NAP_US = 200, FLUSH_LOOK = 50 };
 /* Counts a send that is not done: @by 1, or -1 once it is. */
 static void count_send(const struct staged *st, int by)
 {
+    assert((by == 1 || by == -1) && (by > 0 || atomic_load(&st->group->sends) > 0));
     atomic_fetch_add(&st->group->sends, (unsigned)by);
     if (st->quiet)
         atomic_fetch_add(&st->group->quiet_sends, (unsigned)by);
@@ -55,6 +56,7 @@ static int enqueue_send(struct staged *st, const struct commd_op *op)
 {
     int r = 0;
 
+    assert(op->coll == COMMD_SEND && st->gate.pieces == 1);
     if (st->chunk)
         r = staged_copy(st, (cu_ptr)(uintptr_t)st->chunk->p, (cu_ptr)(uintptr_t)op->send, st->bytes,
                         op->stream);
@@ -67,6 +69,7 @@ static bool receiver_gone(const struct commd_group *g, int rank)
 {
     const struct board *b = &g->board;
 
+    assert(rank >= 0 && (unsigned)rank < b->world);
     return atomic_load_explicit(&b->hdr->ngone, memory_order_acquire) &&
            atomic_load_explicit(&b->ranks[rank].gone, memory_order_acquire);
 }
@@ -78,6 +81,7 @@ static bool may_go_out(struct device_group *dg)
     struct commd_group *g = dg->group;
     unsigned n, lost = 0;
 
+    assert(dg->dev->ctx == g->ctx);
     pthread_mutex_lock(&g->ctx->plock);
     n = atomic_load(&dg->quiet_sends);
     for (const struct commd_work *w = g->held; w && n; w = w->next)
@@ -134,6 +138,7 @@ static int queue(struct staged *st, struct commd_work *w, bool send)
 {
     int r;
 
+    assert(!w->gate && send == (w->op.coll == COMMD_SEND));
     w->gate = &st->gate;
     if (send)
         count_send(st, 1);
@@ -154,6 +159,7 @@ static void message_decline(struct device_group *dg, const struct commd_op *op)
     struct commd_work *w = NULL;
     int r;
 
+    assert(why.code < 0);
     host.memory = COMMD_MEMORY_HOST;
     r = async_work_new(dg->group, &host, NULL, NULL, &w);
     if (!r) {
@@ -180,9 +186,11 @@ static int try_message(struct device_group *dg, const struct commd_op *op,
     struct staged *st;
     int r;
 
+    assert_held(&dg->lock);
     r = staged_new(dg, op_name(op), bytes, &st);
     if (r)
         return r;
+    assert(!st->chunk == !bytes);
     st->slot->mark++;
     st->gate.ops = send ? &send_ops : &recv_ops;
     st->quiet = !how->ret_work && !how->on_done;

@@ -15,6 +15,7 @@
 
 static struct board_member *me(const struct commd_group *g)
 {
+    assert(g->local < g->board.nlocal);
     return &g->board.members[g->local];
 }
 
@@ -22,6 +23,7 @@ void note_announced(struct commd_group *g, const struct op_desc *desc, uint64_t 
 {
     struct board_member *m = me(g);
 
+    assert(desc->seq && desc->coll < COLL_COUNT);
     recorder_gpu_begin(&g->board.recorders[g->local], desc, bytes, now_ns());
     atomic_store_explicit(&m->gpu_bytes,
                           atomic_load_explicit(&m->gpu_bytes, memory_order_relaxed) + bytes,
@@ -38,6 +40,7 @@ void note_ended(struct commd_group *g, uint32_t seq, int code)
     struct board_member *m = me(g);
     uint32_t ended = atomic_load_explicit(&m->gpu_ended, memory_order_relaxed), next;
 
+    assert(code <= 0);
     recorder_gpu_end(rec, seq, code, now_ns());
     atomic_thread_fence(memory_order_seq_cst); /* of two that end at once one sees both */
     do {                                       /* operations of two sessions have two locks */
@@ -100,6 +103,7 @@ void note_missing(const struct commd_group *g, uint32_t seq, char *buf, size_t l
     char ranks[120];
     unsigned n = list(g, seq, false, ranks, sizeof ranks);
 
+    assert(len > 0);
     if (n) {
         snprintf(buf, len, "rank%s %s of this node did not come", n == 1 ? "" : "s", ranks);
         return;
@@ -116,6 +120,7 @@ void note_missing(const struct commd_group *g, uint32_t seq, char *buf, size_t l
 
 bool note_speaks(const struct commd_group *g, uint32_t seq)
 {
+    assert(g->local < g->board.nlocal);
     for (unsigned i = 0; i < g->local; i++)
         if (has_come(&g->board.members[i], seq) && !is_unready(&g->board.members[i], seq))
             return false;

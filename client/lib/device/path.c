@@ -55,6 +55,7 @@ static int gather_offers(struct device_group *dg, struct offer *offers)
                           .recv = offers,
                           .count = sizeof *offers};
 
+    assert(dg->group->rank < dg->group->board.world);
     return async_run(dg->group, &op);
 }
 
@@ -75,6 +76,7 @@ static bool claim_make(const struct device_group *dg, const struct offer *offers
     uint16_t unit_of_rank[SESSION_MAX_WORLD];
     unsigned n = 0;
 
+    assert(g->board.world <= SESSION_MAX_WORLD);
     for (unsigned k = 0; k < g->board.world; k++) {
         unsigned u = 0;
 
@@ -88,6 +90,7 @@ static bool claim_make(const struct device_group *dg, const struct offer *offers
             return false;
         unit_of_rank[k] = (uint16_t)u;
     }
+    assert(n <= g->board.world);
     memcpy(&units[n], unit_of_rank, g->board.world * sizeof *unit_of_rank);
     c->m.type = SESSION_ATTACH;
     c->m.attach.group = g->board.group;
@@ -125,6 +128,7 @@ static void path_set(struct device_group *dg, enum group_path to)
 
 static bool all_can(const struct device_group *dg, const struct offer *offers)
 {
+    assert(dg->group->board.world <= SESSION_MAX_WORLD);
     for (unsigned k = 0; k < dg->group->board.world; k++)
         if (!offers[k].can)
             return false;
@@ -133,6 +137,7 @@ static bool all_can(const struct device_group *dg, const struct offer *offers)
 
 static bool units_have_nccl(const struct device_group *dg, const struct offer *offers)
 {
+    assert(dg->session);
     for (unsigned k = 0; k < dg->group->board.world; k++)
         if (!offers[k].nccl || offers[k].nccl != offers[0].nccl)
             return false;
@@ -144,6 +149,7 @@ static int check_numbers(struct device_group *dg, const struct offer *offers)
 {
     struct commd_error e;
 
+    assert_held(&dg->lock);
     for (unsigned k = 1; k < dg->group->board.world; k++) {
         if (offers[k].next == offers[0].next)
             continue;
@@ -171,6 +177,7 @@ static bool can_share(struct session *s, const struct commd_group *g, const stru
     size_t recv_at;
     int r = 0;
 
+    assert(g->board.gpu);
     pthread_mutex_lock(&s->calls);
     for (unsigned i = 0; i < 2 && r >= 0; i++) {
         r = memory_share(s, op_name(op), sides[i]);
@@ -201,6 +208,7 @@ static void drop_lost(struct device *dev)
 
 static void cannot(struct offer *mine, const char *why)
 {
+    assert(why);
     mine->can = 0;
     snprintf(mine->why, sizeof mine->why, "%.*s", (int)sizeof mine->why - 1, why);
 }
@@ -211,6 +219,7 @@ static void make_offer(struct device_group *dg, const struct commd_op *op, int g
 {
     struct session *s = NULL;
 
+    assert_held(&dg->lock);
     *mine = (struct offer){.next = dg->next_seq};
     dg->session = NULL;
     drop_lost(dg->dev);
@@ -234,6 +243,7 @@ static void attach(struct device_group *dg, const struct offer *offers, struct o
     struct session *s = dg->session;
     size_t len;
 
+    assert(s && !dg->attached && mine->can);
     if (!c) {
         cannot(mine, "no memory");
     } else if (!claim_make(dg, offers, c, &len)) {
@@ -272,6 +282,7 @@ static void detach(struct device_group *dg)
 /* The group takes the host path, for good; or, by a setting that is the same on all ranks, none. */
 static int take_host_path(struct device_group *dg, const struct commd_op *op, const char *why)
 {
+    assert(dg->path == GROUP_PATH_UNKNOWN);
     if (wish_is("device"))
         return error_set(error_mine(), COMMD_E_INVALID, op_name(op),
                          "%s: group \"%s\" cannot take the device path, which COMMD_DEVICE_PATH "
@@ -287,6 +298,7 @@ static int refuse_path(struct device_group *dg, const struct commd_op *op,
     char why[sizeof offers->why + 32];
     unsigned k = 0;
 
+    assert(!all_can(dg, offers));
     while (offers[k].can)
         k++;
     snprintf(why, sizeof why, "rank %u: %.*s", k, (int)sizeof offers->why, offers[k].why);
@@ -301,6 +313,7 @@ static int agree_with_all(struct device_group *dg, const struct commd_op *op, in
     struct offer *mine = &offers[dg->group->rank];
     int r;
 
+    assert(dg->path == GROUP_PATH_UNKNOWN && !dg->attached);
     make_offer(dg, op, gpu, mine);
     r = gather_offers(dg, offers);
     if (!r)
@@ -315,6 +328,7 @@ static int agree_with_all(struct device_group *dg, const struct commd_op *op, in
     }
     if (!all_can(dg, offers))
         return refuse_path(dg, op, offers);
+    assert(dg->session && dg->attached);
     path_set(dg, GROUP_PATH_DEVICE);
     return 0;
 }
@@ -326,6 +340,7 @@ static int agree(struct device_group *dg, const struct commd_op *op, int gpu)
     struct offer *offers;
     int r;
 
+    assert(dg->path == GROUP_PATH_UNKNOWN && gpu >= -1);
     if (!dg->group->board.gpu)
         return take_host_path(dg, op, "a node of it has no GPU service");
     if (world > SESSION_MAX_WORLD)
@@ -354,6 +369,7 @@ static struct op_desc describe(const struct commd_group *g, const struct commd_o
         .redop = info->reduces ? (uint8_t)op->redop : 0,
     };
 
+    assert(op->coll >= 0 && op->coll < COLL_COUNT);
     if (!info->counted || info->window != WINDOW_BLOCKS)
         return d;
     for (unsigned k = 0; k < g->board.world; k++)
@@ -371,6 +387,7 @@ static int gpu_of(const struct commd_group *g, const struct commd_op *op)
     cu_device ordinal;
     int gpu;
 
+    assert(!is_p2p(op));
     for (unsigned i = 0; i < 2; i++) {
         uintptr_t lo, hi;
 
@@ -385,6 +402,7 @@ static int gpu_of(const struct commd_group *g, const struct commd_op *op)
  */
 static int leave_path(struct device_group *dg)
 {
+    assert(dg->path == GROUP_PATH_LOST && dg->session);
     if (atomic_load(&dg->session->lost))
         session_release(dg->session);
     path_set(dg, GROUP_PATH_UNKNOWN);
@@ -409,6 +427,7 @@ static int start_locked(struct device_group *dg, const struct commd_op *op,
         return r;
     if (dg->path == GROUP_PATH_HOST)
         return staged_begin(dg, op, how);
+    assert(dg->path == GROUP_PATH_DEVICE || dg->path == GROUP_PATH_LOST);
     desc = describe(dg->group, op);
     return gpu_able(&desc, dg->nunits) ? announce(dg, op, &desc, how) : staged_begin(dg, op, how);
 }
@@ -421,6 +440,7 @@ int path_start(struct device_group *dg, const struct commd_op *op, int gpu,
 
 void path_leave(struct device_group *dg)
 {
+    assert(dg->group->ctx == dg->dev->ctx);
     /* also on sessions that the group had before: results that were lent may not have landed */
     for (struct session *s = atomic_load(&dg->dev->session); s; s = s->next)
         session_past(s, dg, true);

@@ -4,6 +4,7 @@
 
 size_t side_block_bytes(const struct side_place *p, unsigned k)
 {
+    assert(k < p->n);
     return (p->counts ? p->counts[k] : p->count) * p->esize;
 }
 
@@ -18,6 +19,7 @@ static struct side_place side_place(const struct commd_group *g, const struct co
         .esize = info->window == WINDOW_NONE ? 1 : dtype_size((unsigned)op->dtype),
     };
 
+    assert(!is_p2p(op) && op->coll < COLL_COUNT);
     if (!coll_at(extent, info->rooted && (unsigned)op->root == g->rank))
         return (struct side_place){0};
     p.n = many ? g->board.world : 1;
@@ -33,6 +35,7 @@ static struct side_place side_place(const struct commd_group *g, const struct co
             p.own = p.bytes;
         p.bytes += side_block_bytes(&p, k);
     }
+    assert(p.own <= p.bytes);
     return p;
 }
 
@@ -41,6 +44,7 @@ struct side_places side_places_of(const struct commd_group *g, const struct comm
 {
     struct side_places p = {side_place(g, op, true), side_place(g, op, false), 0};
 
+    assert(!is_p2p(op));
     p.bytes = MAX(p.send.bytes, p.recv.bytes);
     if (!p.send.n || !p.recv.n)
         return p;
@@ -57,6 +61,7 @@ struct side_places side_places_of(const struct commd_group *g, const struct comm
 
 void side_span(const struct side_place *p, uintptr_t *ret_lo, uintptr_t *ret_hi)
 {
+    assert(p->n || !p->bytes);
     *ret_lo = (uintptr_t)p->base;
     *ret_hi = *ret_lo + p->bytes;
     if (!p->bytes || !p->blocks)

@@ -34,6 +34,7 @@ enum { ANSWER_MS = 60000, SLICE_MS = 100 };
 
 void announced_unref(struct announced *a)
 {
+    assert(!a || atomic_load(&a->refs) > 0);
     if (a && atomic_fetch_sub(&a->refs, 1) == 1)
         free(a);
 }
@@ -54,6 +55,7 @@ static int send_message(int sock, const void *m, size_t len, const int *fds, uns
     struct iovec iov = {(void *)m, len};
     struct msghdr hdr = {.msg_iov = &iov, .msg_iovlen = 1};
 
+    assert(nfds <= SESSION_MAX_CHUNKS);
     if (nfds) {
         hdr.msg_control = &control;
         hdr.msg_controllen = CMSG_SPACE(nfds * sizeof(int));
@@ -107,6 +109,7 @@ int session_ask_fd(struct session *s, const struct session_msg *m, size_t len, c
     unsigned n = 0;
 
     assert_held(&s->calls);
+    assert(m->id);
     r = send_message(s->sock, m, len, fds, nfds);
     r = r ? session_gone(strerror(-r)) : receive_message(s->sock, ret, got, &n);
     if (!r && ret->id == m->id && ret->type == SESSION_ANSWER && ret->answer.code) {
@@ -150,6 +153,7 @@ static bool session_use(struct session *s)
 
 static void session_unuse(struct session *s)
 {
+    assert(atomic_load(&s->users) > 0);
     atomic_fetch_sub(&s->users, 1);
 }
 
@@ -166,6 +170,7 @@ int session_tell(struct session *s, const struct session_msg *m)
 {
     int r;
 
+    assert(m->type == SESSION_FORGET || m->type == SESSION_DETACH || m->type == SESSION_ABORT);
     if (!session_use(s))
         return -EPIPE;
     r = send_message(s->sock, m, sizeof *m, NULL, 0);
@@ -183,6 +188,7 @@ static int take_region(struct session *s, int fds[2], unsigned nfds)
     size_t size;
     cu_result r;
 
+    assert(!s->region);
     if (nfds != 2 || memfd_check(fds[0], sizeof *s->region, &size) || size != sizeof *s->region ||
         memfd_map_at(fds[0], size, SESSION_PAGE, &map))
         return error_set(error_mine(), COMMD_E_PROTOCOL, "run",
@@ -205,6 +211,7 @@ static int hello(struct session *s)
     int fds[2] = {-1, -1}, r;
     unsigned nfds;
 
+    assert(s->sock >= 0);
     m.hello.uuid = s->uuid;
     r = send_message(s->sock, &m, sizeof m, NULL, 0);
     if (r)
@@ -226,6 +233,7 @@ static int hello(struct session *s)
 
 static void session_free(struct session *s)
 {
+    assert(!s->memory && !s->leaving && !s->lent && !s->next);
     close_fdp(&s->sock);
     close_fdp(&s->bell);
     if (s->region)
@@ -241,6 +249,7 @@ static int ask_for_more(struct session *first, int *ret_sock)
     struct session_msg m = {.type = SESSION_MORE}, answer;
     int r;
 
+    assert(first->first);
     pthread_mutex_lock(&first->calls);
     m.id = ++first->next_id;
     r = session_ask_fd(first, &m, sizeof m, NULL, 0, &answer, ret_sock);
@@ -256,6 +265,7 @@ static int session_new(struct device *dev, int gpu, struct session *first,
     cu_device d;
     int r;
 
+    assert(gpu >= 0 && (!first || first->first));
     if (!s)
         return error_set(error_mine(), COMMD_E_NOMEM, "run", "no memory for a session");
     s->ctx = dev->ctx;
@@ -285,6 +295,7 @@ static struct session *session_find(const struct device *dev, int gpu)
 {
     struct session *s = atomic_load(&dev->session);
 
+    assert(gpu >= -1);
     while (s && (atomic_load(&s->lost) || (gpu < 0 ? !s->first : s->gpu != gpu)))
         s = s->next;
     return s;
@@ -295,6 +306,7 @@ int session_get(struct device *dev, int gpu, struct session **ret_session)
     struct session *s;
     int r = 0;
 
+    assert(gpu >= 0);
     pthread_mutex_lock(&dev->sessions_lock);
     s = session_find(dev, gpu);
     if (!s) {
@@ -323,12 +335,13 @@ static const bool announced_may[6][6] = {
 
 static void announced_set(struct announced *a, enum announced_state to)
 {
-    assert(announced_may[a->state][to]);
+    assert(to <= ANNOUNCED_ENDED && announced_may[a->state][to]);
     a->state = to;
 }
 
 void announced_begin(struct announced *a, enum announced_state to, int64_t now)
 {
+    assert(to == ANNOUNCED_READY || to == ANNOUNCED_WARNED);
     announced_set(a, to);
     a->since_ms = now;
     a->deadline_ms = a->limit_ms < 0 ? -1 : now + a->limit_ms;
@@ -341,6 +354,7 @@ static void announced_collect(struct announced *a)
     struct session_result r = a->session->region->results[a->n % SESSION_SLOTS];
 
     assert_held(&a->session->pend);
+    assert(a->state != ANNOUNCED_ENDED);
     r.text[sizeof r.text - 1] = 0;
     if (!dg) {
         error_set(&a->error, COMMD_E_ABORTED, coll_name((unsigned)a->coll),
@@ -364,6 +378,7 @@ static void announced_end(struct announced *a)
     bool past = a->state == ANNOUNCED_PAST;
 
     assert_held(&a->session->pend);
+    assert(!dg || atomic_load(&dg->pending) > 0);
     announced_collect(a);
     announced_set(a, ANNOUNCED_ENDED);
     if (a->lent)
@@ -419,6 +434,7 @@ void session_collect(struct device_group *dg)
 {
     struct session *s = dg->session;
 
+    assert(!s || dg->dev->ctx == s->ctx);
     if (!s || !atomic_load(&dg->pending))
         return;
     pthread_mutex_lock(&s->pend);
@@ -457,6 +473,7 @@ void session_release(struct session *s)
 {
     struct session_result lost = {.code = COMMD_E_GPU_LOST, .rank = -1};
 
+    assert(atomic_load(&s->lost));
     snprintf(lost.text, sizeof lost.text, "%s", s->why);
     pthread_mutex_lock(&s->pend);
     for (unsigned i = 0; i < SESSION_SLOTS; i++) {
@@ -478,6 +495,7 @@ static void ask_to_end(struct announced *a, const struct commd_error *why)
     struct session_msg m = {.type = SESSION_ABORT, .id = a->group->attached};
 
     assert_held(&a->session->pend);
+    assert(a->group && a->group->attached && why->code);
     announced_set(a, ANNOUNCED_GIVEN_UP);
     m.answer.code = why->code;
     m.answer.rank = why->rank;
@@ -531,6 +549,7 @@ static void warn(struct announced *a, int64_t now)
     char text[240];
 
     assert_held(&a->session->pend);
+    assert(a->group && now >= a->since_ms);
     announced_set(a, ANNOUNCED_WARNED);
     if (!note_speaks(g, (uint32_t)a->seq))
         return;
@@ -549,6 +568,7 @@ static void watch_one(struct announced *a, int64_t now)
     assert_held(&a->session->pend);
     if (session_ended(a) || announced_done(a) || a->state >= ANNOUNCED_GIVEN_UP)
         return;
+    assert(a->group);
     if (group_broke(a->group, &e)) {
         ask_to_end(a, &e);
         return;

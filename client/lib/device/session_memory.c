@@ -81,6 +81,7 @@ static int ask_range(const char *op, cu_ptr p, struct range *ret)
     cu_result r;
 
     *ret = (struct range){.gpu = -1};
+    assert(p);
     r = driver(NULL)->pointer_attributes(ARRAY_LEN(ask), ask, answers, p);
     if (r)
         return driver_error(op, "cuPointerGetAttributes", r);
@@ -99,6 +100,7 @@ static int walk_pieces(const char *op, cu_ptr p, size_t bytes, struct walk *w)
     struct range at;
     int r;
 
+    assert(bytes > 0 && end > p);
     w->alone = false;
     for (w->n = 0; p < end; p = at.piece.base + at.piece.bytes) {
         r = ask_range(op, p, &at);
@@ -122,11 +124,13 @@ static int walk_pieces(const char *op, cu_ptr p, size_t bytes, struct walk *w)
 
 static cu_ptr walk_end(const struct walk *w)
 {
+    assert(w->n > 0 && w->n <= SESSION_MAX_CHUNKS);
     return w->piece[w->n - 1].base + w->piece[w->n - 1].bytes;
 }
 
 static bool overlaps(const struct exported *m, const struct walk *w)
 {
+    assert(m->bytes > 0 && w->n > 0);
     return m->base < walk_end(w) && w->piece[0].base < m->base + m->bytes;
 }
 
@@ -147,11 +151,13 @@ static bool pending_before(struct session *s, uint64_t n)
 /* Is an operation pending, or being made, that may name it? */
 static bool is_named(struct session *s, const struct exported *m)
 {
+    assert_held(&s->calls);
     return m->used > s->count || pending_before(s, m->used);
 }
 
 static void forget_unnamed(struct session *s)
 {
+    assert_held(&s->calls);
     for (struct exported **p = &s->leaving, *m; (m = *p);) {
         struct session_msg msg = {.type = SESSION_FORGET, .id = m->id};
 
@@ -170,6 +176,7 @@ static void forget(struct session *s, struct exported **p)
 {
     struct exported *m = *p;
 
+    assert(m);
     *p = m->next;
     m->next = s->leaving;
     s->leaving = m;
@@ -177,6 +184,7 @@ static void forget(struct session *s, struct exported **p)
 
 void memory_forget_all(struct session *s)
 {
+    assert(atomic_load(&s->lost));
     while (s->memory)
         forget(s, &s->memory);
     while (s->leaving) {
@@ -191,6 +199,7 @@ void memory_forget_all(struct session *s)
 
 static void close_all(const int *fds, unsigned n)
 {
+    assert(n <= SESSION_MAX_CHUNKS);
     for (unsigned i = 0; i < n; i++)
         close(fds[i]);
 }
@@ -199,6 +208,7 @@ static void close_all(const int *fds, unsigned n)
  * GPU that has failed is found by the copies that are made in place of the export. */
 static int cannot_export(const char *op, const char *call, cu_result r)
 {
+    assert(r != CU_SUCCESS);
     driver_error(op, call, r);
     return error_mine()->code = COMMD_E_INVALID;
 }
@@ -207,6 +217,7 @@ static int export_pieces(const char *op, const struct walk *w, struct session_ms
 {
     const struct cuda *cu = driver(NULL);
 
+    assert(w->n <= SESSION_MAX_CHUNKS && m->memory.chunks == 0);
     for (; m->memory.chunks < w->n; m->memory.chunks++) {
         const struct piece *piece = &w->piece[m->memory.chunks];
         cu_mem mem;
@@ -229,6 +240,8 @@ static int tell_of(struct session *s, const char *op, const struct walk *w, uint
     int fds[SESSION_MAX_CHUNKS], r;
     cu_result e;
 
+    assert_held(&s->calls);
+    assert(id && !w->alone);
     m.memory.uuid = s->uuid;
     m.memory.bytes = walk_end(w) - w->piece[0].base;
     m.memory.kind = w->ipc ? SESSION_IPC : SESSION_VMM;
@@ -247,6 +260,7 @@ static int tell_of(struct session *s, const char *op, const struct walk *w, uint
 /* Is memory at the same addresses open at commd-gpu that must not be forgotten yet? */
 static bool is_covered(const struct session *s, const struct walk *w)
 {
+    assert(w->n > 0);
     for (const struct exported *m = s->leaving; m; m = m->next)
         if (m->id && overlaps(m, w))
             return true;
@@ -262,6 +276,8 @@ static int memory_export(struct session *s, const char *op, const struct walk *w
     struct exported *m = calloc(1, sizeof *m + w->n * sizeof *w->piece);
     int r;
 
+    assert_held(&s->calls);
+    assert(w->n > 0 && !w->alone);
     if (!m)
         return error_set(error_mine(), COMMD_E_NOMEM, op, "%s: no memory", op);
     m->base = w->piece[0].base;
@@ -298,6 +314,7 @@ static bool holds(const struct exported *m, const struct walk *w)
 {
     unsigned i = 0;
 
+    assert(m->n > 0 && w->n > 0);
     while (i < m->n && m->piece[i].base != w->piece[0].base)
         i++;
     return i + w->n <= m->n && !memcmp(&m->piece[i], w->piece, w->n * sizeof *w->piece);
@@ -308,6 +325,7 @@ static bool is_there(const char *op, const struct exported *m)
 {
     struct walk now;
 
+    assert(m->n > 0 && m->n <= SESSION_MAX_CHUNKS);
     return walk_pieces(op, m->base, m->bytes, &now) == 0 && !now.alone && now.n == m->n &&
            !memcmp(now.piece, m->piece, m->n * sizeof *m->piece);
 }
@@ -316,6 +334,7 @@ static void look_for_freed(struct session *s, const char *op)
 {
     struct exported **at = &s->memory;
 
+    assert_held(&s->calls);
     if (++s->looks % LOOK_EVERY)
         return;
     for (unsigned i = 0; *at && i < s->looked; i++)
@@ -332,6 +351,7 @@ static void look_for_freed(struct session *s, const char *op)
  * changed are forgotten then. */
 static struct exported *exported_find(struct session *s, const char *op, const struct walk *w)
 {
+    assert_held(&s->calls);
     for (struct exported *m = s->memory; m; m = m->next)
         if (holds(m, w))
             return m;
@@ -353,6 +373,7 @@ static void widen(struct session *s, const char *op, struct walk *w)
     cu_ptr from = w->piece[0].base, to = walk_end(w);
     struct walk more;
 
+    assert(to > from);
     for (struct exported *m = s->memory; m; m = m->next)
         if (m->id && overlaps(m, w)) {
             from = MIN(from, m->base);
@@ -368,6 +389,7 @@ static int memory_add(struct session *s, const char *op, struct walk *w, unsigne
 {
     int r;
 
+    assert_held(&s->calls);
     widen(s, op, w);
     forget_unnamed(s);
     if (w->ipc && is_covered(s, w))
@@ -407,6 +429,7 @@ int memory_place(struct session *s, const char *op, cu_ptr p, size_t bytes,
     }
     if (!m->id)
         return MEMORY_ALONE;
+    assert(p >= m->base && p + bytes <= m->base + m->bytes);
     m->used = s->count + 1;
     ret_place->memory = m->id;
     ret_place->offset = p - m->base;
@@ -418,6 +441,7 @@ int memory_share(struct session *s, const char *op, const struct side_place *p)
     struct session_place unused;
     int r = 0;
 
+    assert(p->esize > 0 || !p->n);
     if (!p->blocks)
         return memory_place(s, op, (cu_ptr)(uintptr_t)p->base, p->bytes, &unused);
     for (unsigned k = 0; !r && k < p->n; k++)

@@ -56,6 +56,7 @@ void gate_unref(struct gate *gate)
 void staged_over(struct staged *st, const struct commd_error *e, enum failure_state kind)
 {
     assert_held(&st->dev->ctx->plock);
+    assert(!e || e->code);
     if (!e)
         return;
     /* what fails alone was refused before anybody was in the buffers */
@@ -82,12 +83,14 @@ void staged_reap(struct device *dev)
     struct staged **p = &dev->first, *st;
 
     assert_held(&dev->lock);
+    assert(dev->last);
     for (unsigned looks = 0; (st = *p) && looks < REAP_LOOKS;) {
         if (!gate_full(&st->gate) || !gate_landed(&st->gate)) {
             p = &st->next;
             looks++;
             continue;
         }
+        assert(st->slot);
         *p = st->next;
         if (!*p)
             dev->last = p;
@@ -142,6 +145,7 @@ void staged_drop(struct staged *st)
 {
     uint32_t end = st->gate.base + st->gate.pieces;
 
+    assert(!st->gate.lost);
     gate_tell(&st->gate, st->gate.pieces);
     if (!st->touched) {
         atomic_store(st->gate.ready, end);
@@ -161,6 +165,7 @@ static int stream_lane_get(struct device_group *dg, const char *name, cu_context
     cu_result r;
 
     assert_held(&dg->lock);
+    assert(ctx);
     while (l && l->ctx != ctx)
         l = l->next;
     if (l) {
@@ -197,6 +202,7 @@ int stream_lane_from(struct device_group *dg, const char *name, cu_context ctx, 
     int r = stream_lane_get(dg, name, ctx, ret_lane);
     cu_result e;
 
+    assert_held(&dg->lock);
     if (r)
         return r;
     e = cu->event_record((*ret_lane)->called, stream);
@@ -211,6 +217,7 @@ static struct commd_op host_op(const struct commd_op *op, const struct side_plac
 {
     struct commd_op host = *op;
 
+    assert(!p->bytes || staging);
     host.send = p->send.bytes ? staging + p->send.at : NULL;
     host.recv = p->recv.bytes ? staging + p->recv.at : NULL;
     host.send_blocks = NULL;
@@ -224,6 +231,7 @@ static struct commd_op host_op(const struct commd_op *op, const struct side_plac
 /* Is the result of the operation what this rank had in its receive buffer? */
 static bool gives(const struct commd_group *g, const struct commd_op *op)
 {
+    assert(!is_p2p(op));
     return op->coll == COMMD_BROADCAST && (unsigned)op->root == g->rank;
 }
 
@@ -234,6 +242,7 @@ static int copy_place(struct staged *st, const struct side_place *p, bool down, 
     size_t at = 0;
     int r = 0;
 
+    assert(p->n > 0 && (st->chunk || !p->bytes));
     if (!p->blocks) {
         cu_ptr theirs = (cu_ptr)(uintptr_t)p->base + from;
         cu_ptr ours = (cu_ptr)(uintptr_t)(st->chunk ? st->chunk->p + p->at + from : NULL);
@@ -253,6 +262,7 @@ static int copy_place(struct staged *st, const struct side_place *p, bool down, 
 
 static size_t piece_len(const struct gate *gate, const struct side_place *p, uint32_t i)
 {
+    assert(i < gate->pieces);
     return gate->piece ? MIN(gate->piece, p->bytes - i * gate->piece) : p->bytes;
 }
 
@@ -262,6 +272,7 @@ static int enqueue_down(struct staged *st, const struct side_place *in, cu_strea
     const struct gate *gate = &st->gate;
     int r = 0;
 
+    assert(gate->pieces > 0 && gate->base + gate->pieces == st->slot->mark);
     if (!in->n)
         return staged_write(st, WORD_READY, gate->pieces, s);
     for (uint32_t i = 0; !r && i < gate->pieces; i++) {
@@ -277,6 +288,7 @@ static int enqueue_up(struct staged *st, const struct side_place *out, cu_stream
     const struct gate *gate = &st->gate;
     int r = 0;
 
+    assert(gate->pieces > 0);
     if (!out->n)
         r = staged_await(st, WORD_DONE, gate->pieces, s);
     for (uint32_t i = 0; out->n && !r && i < gate->pieces; i++) {
@@ -346,6 +358,7 @@ static int staged_enqueue(struct device_group *dg, struct staged *st, const stru
 static void cut_pieces(struct staged *st, const struct commd_group *g, const struct commd_op *op,
                        size_t bytes)
 {
+    assert(st->gate.pieces == 1 && st->gate.piece == 0);
     if (g->board.nnodes > 1 && coll_table[op->coll].window == WINDOW_VECTOR && bytes > PIECE) {
         st->gate.piece = PIECE;
         st->gate.pieces = (uint32_t)((bytes + PIECE - 1) / PIECE);
@@ -355,6 +368,7 @@ static void cut_pieces(struct staged *st, const struct commd_group *g, const str
 
 void staged_queued(struct staged *st, struct commd_work *w, const struct telling *how)
 {
+    assert(w->gate == &st->gate);
     if (how->ret_gate) {
         atomic_fetch_add(&st->refs, 1);
         *how->ret_gate = &st->gate;
@@ -373,6 +387,7 @@ static void staged_decline(struct device_group *dg, const struct commd_op *op)
         .size = sizeof barrier, .coll = COMMD_BARRIER, .timeout_ms = op->timeout_ms};
     struct commd_work *w;
 
+    assert(why.code < 0);
     if (dg->group->board.world == 1)
         return;
     if (async_work_new(dg->group, &barrier, NULL, NULL, &w)) {
@@ -393,6 +408,7 @@ static int staged_try(struct device_group *dg, const struct commd_op *op, const 
     struct staged *st;
     int r;
 
+    assert_held(&dg->lock);
     r = staged_new(dg, op_name(op), p.bytes, &st);
     if (r)
         return r;
@@ -431,6 +447,7 @@ int begin_in_turn(device_begin_fn begin, struct device_group *dg, const struct c
     struct scope scope;
     int r = scope_enter(op_name(op), op->stream, gpu, &scope);
 
+    assert(dg->dev->ctx == dg->group->ctx);
     if (r)
         return r;
     r = async_ready(dg->group->ctx, op);

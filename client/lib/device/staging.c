@@ -51,7 +51,7 @@ int staging_init(struct staging *s, struct commd_context *ctx)
 
 size_t size_class(size_t bytes, size_t least)
 {
-    assert(bytes > 0);
+    assert(bytes > 0 && least > 0 && (least & (least - 1)) == 0);
     while (least * 8 <= bytes)
         least *= 2;
     return ALIGN_UP(bytes, least);
@@ -59,6 +59,7 @@ size_t size_class(size_t bytes, size_t least)
 
 static void chunk_unmap(struct staging_chunk *c)
 {
+    assert(c->bytes > 0);
     if (c->p && c->arena)
         commd_free(c->p);
     else if (c->p)
@@ -71,6 +72,7 @@ static void chunk_free(struct staging_chunk *c)
     const struct cuda *cu = driver(NULL);
     struct scope scope;
 
+    assert(c->p && c->ctx);
     if (scope_enter_context("free", c->ctx, &scope) == 0) {
         cu->host_unregister(c->p);
         scope_leave(&scope);
@@ -82,6 +84,7 @@ static void chunk_map(const struct staging *s, struct staging_chunk *c)
 {
     void *p = NULL;
 
+    assert(c->bytes > 0 && !c->p);
     c->arena = s->ctx && commd_alloc(s->ctx, c->bytes, &p) == 0;
     if (!c->arena) { /* commd may be gone, and groups on one node go on without it */
         p = mmap(NULL, c->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -107,6 +110,7 @@ static int chunk_new(const struct staging *s, const char *op, size_t bytes,
     struct staging_chunk *c = calloc(1, sizeof *c);
     cu_result r;
 
+    assert(bytes > 0);
     if (!c)
         return no_room(s, op, bytes, "out of memory");
     c->bytes = bytes;
@@ -133,6 +137,7 @@ static struct staging_chunk *staging_find(struct staging *s, size_t bytes)
 {
     struct staging_chunk **best = NULL, *c;
 
+    assert(bytes > 0);
     for (struct staging_chunk **p = &s->free; *p; p = &(*p)->next)
         if ((*p)->bytes >= bytes && (*p)->bytes / 2 <= bytes &&
             (!best || (*p)->bytes < (*best)->bytes))
@@ -141,6 +146,7 @@ static struct staging_chunk *staging_find(struct staging *s, size_t bytes)
         return NULL;
     c = *best;
     *best = c->next;
+    assert(s->kept >= c->bytes);
     s->kept -= c->bytes;
     return c;
 }
@@ -155,6 +161,7 @@ static void staging_evict(struct staging *s, size_t bytes)
             p = &(*p)->next;
         c = *p;
         *p = NULL;
+        assert(s->kept >= c->bytes);
         s->kept -= c->bytes;
         chunk_free(c);
     }
@@ -180,6 +187,7 @@ int staging_take(struct staging *s, const char *op, size_t bytes, struct staging
 void staging_give(struct staging *s, struct staging_chunk *c)
 {
     assert(s->used >= c->bytes);
+    assert(c->bytes > 0);
     s->used -= c->bytes;
     if (!c->spoiled)
         staging_evict(s, c->bytes);

@@ -8,6 +8,7 @@ int staged_copy(struct staged *st, cu_ptr to, cu_ptr from, size_t bytes, cu_stre
 {
     cu_result r;
 
+    assert(st->slot && (to || !bytes));
     st->touched = true;
     r = bytes ? driver(NULL)->copy(to, from, bytes, s) : 0;
 
@@ -22,6 +23,7 @@ static cu_ptr word_at(const struct staged *st, enum staged_word word)
         [WORD_LANDED] = offsetof(struct flag_words, landed),
     };
 
+    assert(word < ARRAY_LEN(at));
     return st->slot->at + at[word];
 }
 
@@ -29,6 +31,7 @@ int staged_write(struct staged *st, enum staged_word word, uint32_t pieces, cu_s
 {
     cu_result r;
 
+    assert(pieces > 0 && pieces <= st->gate.pieces);
     st->touched = true;
     r = driver(NULL)->stream_write32(s, word_at(st, word), st->gate.base + pieces,
                                      CU_WRITE_DEFAULT);
@@ -38,6 +41,7 @@ int staged_write(struct staged *st, enum staged_word word, uint32_t pieces, cu_s
 
 int staged_await(struct staged *st, enum staged_word word, uint32_t pieces, cu_stream s)
 {
+    assert(pieces > 0 && pieces <= st->gate.pieces);
     cu_result r =
         driver(NULL)->stream_wait32(s, word_at(st, word), st->gate.base + pieces, CU_WAIT_GEQ);
 
@@ -48,6 +52,7 @@ int staged_await(struct staged *st, enum staged_word word, uint32_t pieces, cu_s
 
 static cu_ptr flag_at(const struct announced *a, size_t array)
 {
+    assert(array < sizeof(struct session_flags));
     return a->session->flags + array + a->n % SESSION_SLOTS * sizeof(uint32_t);
 }
 
@@ -73,6 +78,7 @@ int announced_await_done(const struct announced *a, cu_stream s)
 
 static cu_ptr landed_at(const struct announced *a)
 {
+    assert(a->session->landed);
     return a->session->landed_at + a->n % SESSION_SLOTS * sizeof(uint32_t);
 }
 
