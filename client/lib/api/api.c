@@ -26,6 +26,7 @@ static int env_seconds(const char *name, int fallback_s, bool zero, int64_t *ret
     char *end;
     double v;
 
+    assert(fallback_s >= 0);
     *ret_ms = fallback_s * 1000;
     if (!s || !*s)
         return 0;
@@ -102,6 +103,7 @@ static struct commd_context *context_alloc(void)
 
 static void context_free(struct commd_context *ctx)
 {
+    assert(!ctx->groups && !ctx->active && !ctx->finished);
     /* commd has to see the end of the socket also when a forked child holds copies */
     if (ctx->sock >= 0)
         shutdown(ctx->sock, SHUT_RDWR);
@@ -228,6 +230,7 @@ void group_free(struct commd_group *g)
 {
     if (!g)
         return;
+    assert(!g->running && !g->head && !g->held);
     device_group_free(g);
     p2p_free(g);
     peer_arenas_free(g);
@@ -355,6 +358,7 @@ static int take_ops(const struct commd_group *g, const struct commd_op *ops, siz
 {
     size_t size = ops->size;
 
+    assert(n > 0);
     if (size < OP_SIZE_MIN || size > sizeof *ops) /* where the next one begins depends on it */
         return error_set(error_mine(), COMMD_E_INVALID, "start_batch",
                          "ops[0].size must be sizeof(struct commd_op), %zu bytes", sizeof *ops);

@@ -36,6 +36,7 @@ static struct side side_of(const struct commd_group *g, const struct commd_op *o
     unsigned extent = send ? info->send : info->recv;
     bool root = info->rooted && (unsigned)op->root == g->rank;
 
+    assert(op->coll >= 0 && op->coll < COLL_COUNT);
     return (struct side){
         .name = send ? "send" : "recv",
         .base = send ? op->send : op->recv,
@@ -50,6 +51,7 @@ static struct side side_of(const struct commd_group *g, const struct commd_op *o
 
 static int too_large(const char *name, const struct side *s, size_t count)
 {
+    assert(s->used);
     return error_set(error_mine(), COMMD_E_INVALID, name, "%s: %s count %zu is too large", name,
                      s->name, count);
 }
@@ -59,6 +61,7 @@ static int too_large(const char *name, const struct side *s, size_t count)
 static int measure_blocks(const struct commd_group *g, const struct commd_op *op, const char *name,
                           size_t limit, struct side *s)
 {
+    assert(s->many && s->used && s->elements == 0);
     for (unsigned k = 0; k < g->board.world; k++) {
         size_t n = s->counts ? s->counts[k] : op->count;
 
@@ -108,6 +111,7 @@ static bool in_place(const struct side *send, const struct side *recv, size_t es
 {
     const uint8_t *s = send->base, *r = recv->base;
 
+    assert(esize > 0 && send->used && recv->used);
     if (send->many == recv->many)
         return s == r && !send->counts;
     return send->many ? r == s + send->own * esize : s == r + recv->own * esize;
@@ -139,6 +143,7 @@ static int bad_counts(const struct commd_group *g, const struct commd_op *op, co
     bool root = info->rooted && (unsigned)op->root == g->rank;
     size_t sent, expected;
 
+    assert(info->counted);
     if (!op->send_counts &&
         (cells ? info->send == EXTENT_ONE || coll_at(info->send, root) : coll_blocks(info->send)))
         return error_set(error_mine(), COMMD_E_INVALID, name, "%s: send_counts must not be NULL",
@@ -165,6 +170,7 @@ static int bad_buffers(const struct commd_group *g, const struct commd_op *op, c
     struct side send = side_of(g, op, true), recv = side_of(g, op, false);
     int r;
 
+    assert(info->window != WINDOW_NONE);
     if (!info->counted && op->count == 0)
         return 0;
     if (info->counted) {

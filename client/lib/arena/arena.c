@@ -82,6 +82,7 @@ int arena_map(int fd, size_t size, uint8_t **ret_base)
     if (all == MAP_FAILED)
         return -errno;
     base = (uint8_t *)ALIGN_UP((uintptr_t)all, (uintptr_t)align);
+    assert(base >= all && base + size <= all + room);
     if (mmap(base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
         int r = -errno;
 
@@ -103,6 +104,7 @@ int arena_populate(void *p, size_t len)
     uintptr_t at = (uintptr_t)p & ~(uintptr_t)(ARENA_PAGE - 1);
     int r;
 
+    assert(len > 0);
     do
         r = madvise((void *)at, len + ((uintptr_t)p - at), MADV_POPULATE_WRITE);
     while (r && errno == EINTR);
@@ -116,6 +118,7 @@ static struct arena *arena_free(struct arena *a)
 {
     if (!a)
         return NULL;
+    assert(!a->live);
     for (struct block *next; a->blocks; a->blocks = next) {
         next = a->blocks->next;
         free(a->blocks);
@@ -138,6 +141,7 @@ static int arena_new(struct commd_context *ctx, size_t size, struct arena **ret_
     _cleanup_(arena_freep) struct arena *a = calloc(1, sizeof *a);
     int r;
 
+    assert(size > 0 && size % ARENA_PAGE == 0);
     if (!a)
         return error_set(error_mine(), COMMD_E_NOMEM, "alloc", "no memory for an arena");
     a->fd = -1;
@@ -189,6 +193,7 @@ static struct block *arena_block_take(struct arena *a, size_t len)
 
 static bool block_is_free(const struct block *b)
 {
+    assert(b->len > 0 && b->len % ARENA_PAGE == 0);
     return !b->used && !b->fenced;
 }
 
@@ -238,6 +243,7 @@ bool arena_find(struct commd_context *ctx, const void *p, size_t len, uint64_t *
     struct block *b;
     bool found;
 
+    assert(len > 0);
     pthread_mutex_lock(&lock);
     b = block_of(p, &a);
     found = b && a->ctx == ctx && !b->fenced;
@@ -311,6 +317,7 @@ static void let_go(struct arena *a)
 static struct block *take_shared(struct commd_context *ctx, size_t len, struct arena **ret_arena)
 {
     assert_held(&lock);
+    assert(len > 0 && len < ARENA_OWN);
     for (struct arena *a = arenas; a; a = a->next) {
         struct block *b =
             a->ctx == ctx && a->size == ARENA_SHARED ? arena_block_take(a, len) : NULL;
@@ -330,6 +337,7 @@ static int arena_take(struct commd_context *ctx, size_t len, struct arena **ret_
     struct arena *a = NULL;
     int r;
 
+    assert(len > 0 && len % ARENA_PAGE == 0);
     pthread_mutex_lock(&lock);
     *ret_block = own ? NULL : take_shared(ctx, len, ret_arena);
     pthread_mutex_unlock(&lock);
@@ -353,6 +361,7 @@ static int arena_take(struct commd_context *ctx, size_t len, struct arena **ret_
 /* The pages go back whoever has mapped them. */
 static void punch(const struct arena *a, const struct block *b)
 {
+    assert(b->used && b->offset + b->len <= a->size);
     fallocate(a->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)b->offset, (off_t)b->len);
 }
 
@@ -374,6 +383,7 @@ PUBLIC int commd_alloc(struct commd_context *ctx, size_t bytes, void **ret_ptr)
     r = arena_take(ctx, len, &a, &b);
     if (r)
         return r;
+    assert(b->used && b->len >= len);
     /* without the lock: the block is ours alone, and keeps its arena alive */
     if (arena_populate(a->base + b->offset, b->len) == 0) {
         *ret_ptr = a->base + b->offset;

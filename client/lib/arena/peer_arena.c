@@ -36,6 +36,7 @@ const struct peer_arena *peer_arena_find(const struct commd_group *g, unsigned m
 
 static void unmap_all(struct peer_arenas *all)
 {
+    assert(all->n <= PEER_ARENAS);
     for (unsigned i = 0; i < all->n; i++)
         if (all->list[i].base)
             munmap(all->list[i].base, all->list[i].size);
@@ -46,6 +47,7 @@ static int map(int fd, struct peer_arena *p)
 {
     int r = memfd_check(fd, SIZE_MAX / 2, &p->size);
 
+    assert(fd >= 0);
     if (r)
         return r;
     r = arena_map(fd, p->size, &p->base);
@@ -73,6 +75,7 @@ bool peer_arena_add(struct commd_group *g, unsigned member, uint64_t arena, int 
         unmap_all(all);
     if (fd < 0 || map(fd, &p))
         p.base = NULL;
+    assert(all->n < PEER_ARENAS);
     all->list[all->n++] = p;
     return true;
 }
