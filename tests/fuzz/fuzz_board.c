@@ -201,7 +201,7 @@ static void turn(struct cluster *c, struct run *good, enum run_state *st)
         c->node[n].fabric->ops->progress(c->node[n].fabric);
         engine_poll(c->node[n].engine);
     }
-    if (*st == RUN_WAIT)
+    if (*st < RUN_DONE)
         *st = run_poll(good);
 }
 

@@ -354,7 +354,7 @@ bool cluster_run(struct cluster *c, const struct commd_op *ops, enum run_state *
         unsigned k = cluster_rand(c, c->world);
         bool moved = cluster_turn(c);
 
-        if (states[k] == RUN_WAIT && !rank_is_stopped(c, k, idle)) {
+        if (states[k] < RUN_DONE && !rank_is_stopped(c, k, idle)) {
             if (!begun[k]) {
                 begun[k] = true;
                 if (lists_make(c->group[k], &ops[k], &runs[k].lists) ||
@@ -364,10 +364,10 @@ bool cluster_run(struct cluster *c, const struct commd_op *ops, enum run_state *
                     run_decline(&runs[k], c->declined[k]);
             }
             states[k] = run_poll(&runs[k]);
-            moved |= runs[k].moved || run_asks(&runs[k]);
-            if (states[k] == RUN_WAIT && run_hopeless(&runs[k]))
+            moved |= states[k] == RUN_MOVED || run_asks(&runs[k]);
+            if (states[k] < RUN_DONE && run_hopeless(&runs[k]))
                 states[k] = RUN_FAILED;
-            if (states[k] != RUN_WAIT) {
+            if (states[k] >= RUN_DONE) {
                 run_end(&runs[k], states[k]);
                 left--;
                 moved = true;

@@ -172,12 +172,12 @@ static bool progress_group(struct commd_group *g, bool slow)
     }
     r = &g->running->run;
     st = run_poll(r);
-    moved |= r->moved;
-    if (unlikely(r->gate) && st == RUN_WAIT)
+    moved |= st == RUN_MOVED;
+    if (unlikely(r->gate) && st < RUN_DONE)
         watch_gate(g, r);
-    if (st == RUN_WAIT && slow && run_hopeless_slow(r))
+    if (st < RUN_DONE && slow && run_hopeless_slow(r))
         st = run_last_look(r);
-    if (st != RUN_WAIT) {
+    if (st >= RUN_DONE) {
         progress_finish(g, st);
         return true;
     }

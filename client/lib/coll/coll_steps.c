@@ -201,13 +201,7 @@ static void broadcast_get(struct run *r, uint32_t c)
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-/* The first step is also where descriptions are compared, for which run.c waits for all. */
-bool ready_at_root(struct run *r, uint32_t c)
-{
-    return !is_root(r) || (r->plan.reduces ? run_all_reduced(r, c) : run_all_arrived(r, c));
-}
-
-bool ready_from_root(struct run *r, uint32_t c)
+static bool ready_from_root(struct run *r, uint32_t c)
 {
     assert(one_node(r) && r->plan.root < board_of(r)->nlocal);
     return board_arrived(board_of(r), r->plan.root, r->base + c);
@@ -216,6 +210,12 @@ bool ready_from_root(struct run *r, uint32_t c)
 static bool ready_all(struct run *r, uint32_t c)
 {
     return r->plan.reduces ? run_all_reduced(r, c) : run_all_arrived(r, c);
+}
+
+/* The first step is also where descriptions are compared, for which can_get() waits for all. */
+static bool ready_at_root(struct run *r, uint32_t c)
+{
+    return !is_root(r) || ready_all(r, c);
 }
 
 const struct coll_steps coll_steps[COLL_COUNT] = {

@@ -98,9 +98,6 @@ static inline void contribute(const struct run *r, void *to, const void *from, s
 void reduce_members(const struct run *r, uint32_t c, void *dst, void *dst2, const uint8_t *own,
                     size_t offset, uint64_t n);
 
-bool ready_at_root(struct run *r, uint32_t c);
-bool ready_from_root(struct run *r, uint32_t c);
-
 /* ---- coll_blocks.c --------------------------------------------------------------------------- */
 
 void all_gather_put(struct run *r, uint32_t c);

@@ -11,7 +11,7 @@ enum run_state run_last_look(struct run *r)
     struct commd_error why = r->err;
     enum run_state st = run_poll(r);
 
-    if (st == RUN_WAIT && !r->moved) {
+    if (st == RUN_WAIT) {
         r->err = why;
         return RUN_FAILED;
     }
@@ -57,13 +57,13 @@ static enum run_state run_nap(struct run *r)
     assert(!r->untold);
     run_clock(r);
     run_note_sleep(r);
-    if (st == RUN_WAIT && !r->moved && (run_hopeless_slow(r) || run_interrupted(r)))
+    if (st == RUN_WAIT && (run_hopeless_slow(r) || run_interrupted(r)))
         st = run_last_look(r);
-    if (st == RUN_WAIT && !r->moved &&
+    if (st == RUN_WAIT &&
         bell_wait(&h->bell, ticket, run_asks(r) ? 1 : sleep_limit_ms(r->deadline_ms)) &&
         !run_asks(r) && atomic_load(&h->bell) == ticket) {
         st = run_poll(r); /* which would have been due to a ring: we are still announced */
-        if (st != RUN_WAIT || r->moved)
+        if (st != RUN_WAIT)
             atomic_fetch_add_explicit(&wakeups_rescued, 1, memory_order_relaxed);
     }
     bell_cancel(&h->sleepers);
@@ -94,18 +94,18 @@ enum run_state run_finish(struct run *r)
     assert(r->deadline_ms == RUN_UNTIMED || r->deadline_ms >= -1);
     for (;;) {
         st = run_advance(r);
-        if (st != RUN_WAIT)
+        if (st >= RUN_DONE)
             return st;
-        idle = r->moved ? 0 : idle + 1;
+        idle = st == RUN_MOVED ? 0 : idle + 1;
         who = run_waits_for(r);
         if (r->untold) {
-            if (r->moved && who == WAIT_FOR_OTHERS && comes_soon(r))
+            if (st == RUN_MOVED && who == WAIT_FOR_OTHERS && comes_soon(r))
                 continue;
             run_tell(r);
         }
         if (idle % HOPE_CHECK_EVERY == HOPE_CHECK_EVERY - 1 && run_hopeless(r)) {
             st = run_last_look(r);
-            if (st != RUN_WAIT)
+            if (st >= RUN_DONE)
                 return st;
         }
         switch (wait_way(crowd, who, idle, WAIT_SPINS)) {
@@ -119,9 +119,9 @@ enum run_state run_finish(struct run *r)
             if (who == WAIT_FOR_ANSWER)
                 crowd_unanswered(crowd);
             st = run_nap(r);
-            if (st != RUN_WAIT)
+            if (st >= RUN_DONE)
                 return st;
-            if (r->moved)
+            if (st == RUN_MOVED)
                 idle = 0;
             break;
         }

@@ -3,8 +3,8 @@
  * of host memory, which the GPU can write and wait for.
  *
  *   ready    written by the stream: so many pieces of the input are there
- *   done     written by the host: so many pieces of the result are there, or the operation has
- * failed landed   written by the stream: all is over, and nothing touches the buffers any more
+ *   done     written by the host: so many pieces of the result are there; all, if it has failed
+ *   landed   written by the stream: all is over, and nothing touches the buffers any more
  *
  * The operation begins when `ready` says so. Words only grow, so their slot is used again and
  * again, and all words count from `base`. A GPU rings no bell, so the progress thread looks again

@@ -151,13 +151,14 @@ static void warn_of_wait(struct run *r)
     char text[360], node[MSG_NAME_MAX], what[160], usual[80];
     int rank;
 
-    assert(g->ctx->warn_ms > 0 && !r->warned);
-    if (asleep < g->ctx->warn_ms)
+    assert(r->warn_ms > 0);
+    if (asleep < r->warn_ms)
         return;
-    r->warned = !speaks(r);
-    if (r->warned || !absent_ask(&r->question, g, r->desc.seq))
+    if (!speaks(r))
+        r->warn_ms = 0;
+    if (!r->warn_ms || !absent_ask(&r->question, g, r->desc.seq))
         return;
-    r->warned = true;
+    r->warn_ms = 0;
     absent_text(r->question, g, r->desc.seq, text, sizeof text, &rank, node);
     absent_free(&r->question);
     op_text(&r->desc, what, sizeof what);
@@ -174,7 +175,7 @@ bool run_hopeless_slow(struct run *r)
     assert(r->deadline_ms != RUN_UNTIMED);
     if (run_hopeless(r) || group_has_failed(r->group, &r->err) || orphan_check(r))
         return true;
-    if (!r->warned && r->group->ctx->warn_ms)
+    if (r->warn_ms)
         warn_of_wait(r);
     if (r->deadline_ms >= 0 && (int64_t)now_ms() >= r->deadline_ms &&
         absent_ask(&r->question, r->group, r->desc.seq)) {
@@ -184,7 +185,6 @@ bool run_hopeless_slow(struct run *r)
     return false;
 }
 
-/* The application's wish to stop (Ctrl-C): only asked on the caller's own thread. */
 bool run_interrupted(struct run *r)
 {
     struct commd_context *ctx = r->group->ctx;

@@ -121,17 +121,18 @@ static unsigned count_kind(const struct run *r, uint32_t step, unsigned kind)
  */
 static enum run_state without_offer(struct run *r)
 {
+    bool moved;
+
     assert(!r->registered && r->plan.path == PATH_REGISTERED);
-    r->moved = r->put == 0 && run_put(r);
+    moved = r->put == 0 && run_put(r);
     if (!r->put || !run_step_arrived(r, r->base))
-        return RUN_WAIT;
+        return moved ? RUN_MOVED : RUN_WAIT;
     if (!run_compare(r))
         return RUN_FAILED;
     if (count_kind(r, r->base, BOARD_OFFER))
         run_again(r, 1);
     r->plan.path = PATH_STEPS;
-    r->moved = true;
-    return RUN_WAIT;
+    return RUN_MOVED;
 }
 
 static bool take_offers(struct run *r)
@@ -327,17 +328,13 @@ static enum run_state registered_step(struct run *r)
     enum run_state st = registered_work(r);
 
     assert(r->registered->stage == REGISTERED_WORK);
-    if (st == RUN_FAILED)
+    if (st != RUN_DONE)
         return st;
-    if (st == RUN_DONE) {
-        atomic_store_explicit(&member(r, r->group->local)->finished, r->desc.seq,
-                              memory_order_release);
-        stop(r);
-        run_tell(r);
-        set_stage(r->registered, REGISTERED_FINISH);
-    }
-    r->moved = true;
-    return RUN_WAIT;
+    atomic_store_explicit(&member(r, r->group->local)->finished, r->desc.seq, memory_order_release);
+    stop(r);
+    run_tell(r);
+    set_stage(r->registered, REGISTERED_FINISH);
+    return RUN_MOVED;
 }
 
 static bool all_finished(const struct run *r)
@@ -374,19 +371,21 @@ static bool prepare(struct run *r)
 
 enum run_state registered_advance(struct run *r)
 {
+    enum run_state st = RUN_WAIT;
+
     if (!r->registered)
         return without_offer(r);
     while (r->registered->stage < REGISTERED_WORK) {
         if (!prepare(r))
-            return r->err.code ? RUN_FAILED : RUN_WAIT;
-        r->moved = true;
+            return r->err.code ? RUN_FAILED : st;
+        st = RUN_MOVED;
         if (!r->registered)
-            return RUN_WAIT;
+            return st;
     }
     if (r->registered->stage == REGISTERED_WORK)
         return registered_step(r);
     if (r->registered->stage == REGISTERED_STALLED || !all_finished(r))
-        return RUN_WAIT;
+        return st;
     assert(r->registered->stage == REGISTERED_FINISH && r->put == 2);
     r->plan.steps = r->put; /* the offer and the vote */
     atomic_store_explicit(&member(r, r->group->local)->consumed, r->base + r->plan.steps,

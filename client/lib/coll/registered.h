@@ -57,8 +57,7 @@ bool registered_writes(const struct run *r);
 void registered_put(struct run *r);
 /* All members voted yes: what is this member's part of the work? */
 void registered_share_out(struct run *r);
-/* Does a chunk of that part. RUN_WAIT: there is more; RUN_FAILED: r->err says why it is given up.
- */
+/* Does a chunk of that part. RUN_MOVED: there is more. */
 enum run_state registered_work(struct run *r);
 
 #endif

@@ -206,5 +206,5 @@ enum run_state registered_work(struct run *r)
             return RUN_FAILED;
         do_chunk(r, chunk_of(r));
     }
-    return d->next == d->end ? RUN_DONE : RUN_WAIT;
+    return d->next == d->end ? RUN_DONE : RUN_MOVED;
 }

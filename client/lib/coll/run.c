@@ -60,20 +60,22 @@ static uint64_t counted_elements(const struct run *r)
     return sum;
 }
 
-/* Is the operation timed, and for how many does it stand? The same for all members: what only this
- * one gives is not looked at. */
+/* How many operations it stands for in the sums of the recorder. */
+static const uint8_t weights[] = {[RECORDED_SAMPLE] = RECORDER_SAMPLE, [RECORDED_ALONE] = 1};
+
+/* Is the operation recorded, and for how many does it stand? The same for all members: what only
+ * this one gives is not looked at. */
 static void decide_recording(struct run *r)
 {
     const struct board_hdr *h = r->group->board.hdr;
     uint32_t timing = atomic_load_explicit(&h->record, memory_order_relaxed);
 
     assert(r->plan.coll == r->desc.coll && r->plan.steps > 0);
-    r->recorded = false;
     if (r->desc.count * r->plan.esize >= RECORDER_LONG)
-        r->weight = 1;
+        r->recorded = RECORDED_ALONE;
     else
-        r->weight = recorder_samples((uint32_t)r->desc.seq) ? RECORDER_SAMPLE : 0;
-    if (unlikely(r->weight || recorder_times(timing, (uint32_t)r->desc.seq)))
+        r->recorded = recorder_samples((uint32_t)r->desc.seq) ? RECORDED_SAMPLE : RECORDED_NOT;
+    if (unlikely(r->recorded || recorder_times(timing, (uint32_t)r->desc.seq)))
         run_record(r);
 }
 
@@ -137,8 +139,7 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
                          info->name, (size_t)MAX(r->desc.count, r->most), g->board.world);
     r->fingerprint = op_fingerprint(&r->desc);
     r->untold = false;
-    r->warned = false;
-    r->refused = false;
+    r->warn_ms = g->ctx->warn_ms;
     r->asked_ms = 0;
     r->send = op->send;
     r->recv = op->recv;
@@ -148,7 +149,6 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     r->seen = 0;
     r->seen_step = r->base;
     r->agreed = AGREED_UNKNOWN;
-    r->moved = false;
     r->bytes = (unlikely(info->counted) ? counted_elements(r) : count) * r->plan.esize;
     decide_recording(r);
     crowd_next(&g->crowd);
@@ -165,7 +165,7 @@ void run_decline(struct run *r, int code)
     r->desc.root = r->group->rank;
     r->desc.declined = (uint8_t)-code;
     r->fingerprint = op_fingerprint(&r->desc);
-    r->warned = true; /* nobody waits for it here */
+    r->warn_ms = 0; /* nobody waits for it here */
 }
 
 const struct path paths[PATH_COUNT] = {
@@ -183,12 +183,10 @@ static enum run_state run_mismatched(struct run *r)
 {
     assert(r->err.code);
     /* In a broken group the steps of members may have drifted apart: that is why, then. */
-    if (run_broken(r)) {
-        r->refused = false;
-        return RUN_FAILED;
-    }
-    /* Everybody refuses this operation and goes on behind it. */
-    r->group->next_step = r->base + BOARD_SKIP;
+    if (run_broken(r))
+        r->agreed = AGREED_NOT;
+    else /* refused by all, who go on behind it; or the group ends */
+        r->group->next_step = r->base + BOARD_SKIP;
     return RUN_FAILED;
 }
 
@@ -208,7 +206,6 @@ enum run_state run_advance(struct run *r)
     enum run_state st;
 
     invariant(is_in_order(r));
-    r->moved = false;
     assert(r->plan.path < PATH_COUNT);
     r->err.code = 0; /* a reason to give up, perhaps: this is the last look before that */
     st = paths[r->plan.path].advance(r);
@@ -241,7 +238,7 @@ void run_end(struct run *r, enum run_state st)
 {
     struct board_member *me = run_member(r);
     struct board_recorder *recs = r->group->board.recorders;
-    bool refused = st == RUN_FAILED && r->refused;
+    bool refused = st == RUN_FAILED && r->agreed == AGREED_REFUSED;
 
     assert(st == RUN_DONE || st == RUN_FAILED);
     if (unlikely(r->lists))
@@ -258,7 +255,7 @@ void run_end(struct run *r, enum run_state st)
         recorder_count(&recs[r->group->local], r->desc.coll, r->bytes);
     if (unlikely(r->recorded))
         recorder_end(recs, r->group->board.nlocal, r->group->local, run_recorder_head(r), now_ns(),
-                     st == RUN_DONE ? r->weight : 0);
+                     st == RUN_DONE ? weights[r->recorded] : 0);
     /* All members have announced this operation, so all were done with those before it. So this
      * member need not read their lines for that. */
     if (one_node(r) && !refused && seq_reached(r->base, r->group->consumed_seen))

@@ -8,7 +8,13 @@
 #include "client/lib/context/group.h"
 #include "shm/util/held.h"
 
-enum run_state { RUN_WAIT, RUN_DONE, RUN_FAILED };
+/* What a look at an operation has found; in this order. */
+enum run_state {
+    RUN_WAIT,  /* nothing can be done now */
+    RUN_MOVED, /* it has got on, and is not done */
+    RUN_DONE,
+    RUN_FAILED, /* run.err says why */
+};
 
 /* What this member knows of the descriptions of the others: do all mean the same operation? */
 enum run_agreed {
@@ -16,6 +22,15 @@ enum run_agreed {
     AGREED_HERE, /* those do whose data this member reduces now: of its node, of its team */
     AGREED_NOT,  /* one of those means another operation */
     AGREED_ALL,
+    AGREED_REFUSED, /* found by all: they do not mean the same. Nobody does it; the group goes on */
+};
+
+/* Where the operation stands in the recorder. */
+enum run_recorded {
+    RECORDED_NOT,
+    RECORDED_SHOWN,  /* its beginning, for people */
+    RECORDED_SAMPLE, /* in the sums it stands for RECORDER_SAMPLE operations */
+    RECORDED_ALONE,  /* there it stands for itself */
 };
 
 enum { RUN_UNTIMED = -2 };
@@ -44,12 +59,9 @@ struct run {
     unsigned seen;          /* members known to have announced the step looked at last */
     uint32_t seen_step;
     enum run_agreed agreed;
-    bool moved;      /* the last poll made progress */
-    bool warned;     /* this rank has said that it waits for long, or left that to others */
-    bool refused;    /* all refuse it, and the group goes on */
+    enum run_recorded recorded;
     bool untold;     /* others may sleep for what this rank has changed, and no bell was rung */
-    bool recorded;   /* its beginning stands in the recorder */
-    unsigned weight; /* how many operations it stands for in the recorder */
+    int64_t warn_ms; /* a rank that sleeps for so long says so; 0: never, or another one says it */
     uint64_t bytes;  /* of this rank's payload */
     uint64_t fingerprint;          /* of desc */
     struct question *question;     /* owned: which ranks are missing (absent.c); NULL: not asked */
@@ -63,7 +75,7 @@ struct run {
 /* How a member carries out an operation on one path of plans. */
 struct path {
     void (*begin)(struct run *r); /* or NULL */
-    /* Does all that can be done without waiting, or a part of it: r->moved. RUN_FAILED: r->err. */
+    /* Does all that can be done without waiting, or a part of it: RUN_MOVED. */
     enum run_state (*advance)(struct run *r);
     /* Has come what most likely comes next? Looks at nothing else. */
     bool (*comes)(struct run *r);
@@ -192,7 +204,7 @@ static inline uint64_t run_recorder_head(const struct run *r)
 
 static inline void run_record(struct run *r)
 {
-    r->recorded = true;
+    r->recorded = MAX(r->recorded, (enum run_recorded)RECORDED_SHOWN);
     recorder_begin(&r->group->board.recorders[r->group->local], run_recorder_head(r), r->bytes,
                    now_ns());
 }

@@ -124,7 +124,7 @@ static void mismatch(struct run *r, const struct op_desc *da, unsigned a, const 
     char ta[80], tb[80];
 
     assert(a < r->group->board.world && b < r->group->board.world);
-    r->refused = true;
+    r->agreed = AGREED_REFUSED;
     if (da->declined || db->declined) {
         one_declined(r, da->declined ? da : db, da->declined ? a : b);
         return;
@@ -145,7 +145,7 @@ static void counts_mismatch(struct run *r, const struct op_balance *bal)
     char who[120];
 
     assert(!op_balanced(bal));
-    r->refused = true;
+    r->agreed = AGREED_REFUSED;
     op_balance_text(bal, g->board.world, who, sizeof who);
     run_error(r, COMMD_E_MISMATCH, -1, 0, g->ctx->node,
               ": the counts that ranks gave do not fit: %s; the group can still be used", who);
@@ -317,6 +317,8 @@ static bool try_get(struct run *r)
 
 enum run_state steps_advance(struct run *r)
 {
+    enum run_state st = RUN_WAIT;
+
     assert(r->plan.path == PATH_STEPS || r->plan.path == PATH_SMALL);
     while (r->got < r->plan.steps) {
         bool moved = try_put(r);
@@ -327,8 +329,8 @@ enum run_state steps_advance(struct run *r)
         if (unlikely(r->err.code))
             return RUN_FAILED;
         if (!moved)
-            return RUN_WAIT;
-        r->moved = true;
+            return st;
+        st = RUN_MOVED;
     }
     return RUN_DONE;
 }
@@ -343,16 +345,16 @@ enum run_state open_advance(struct run *r)
 {
     const struct board *b = &r->group->board;
     uint64_t most = 0;
+    bool moved;
 
     assert(r->plan.path == PATH_OPEN && r->got == 0);
-    r->moved = r->put == 0 && run_put(r);
+    moved = r->put == 0 && run_put(r);
     if (!r->put || !run_step_arrived(r, r->base))
-        return RUN_WAIT;
+        return moved ? RUN_MOVED : RUN_WAIT;
     for (unsigned m = 0; m < b->nlocal; m++)
         most = MAX(most, board_slot(b, m, r->base)->most);
-    r->moved = true;
     if (plan_close(&r->plan, most))
-        return steps_advance(r);
+        return RUN_MOVED; /* on another path */
     run_error(r, COMMD_E_INVALID, -1, 0, "",
               ": %llu elements for one rank are more than an operation can have",
               (unsigned long long)most);

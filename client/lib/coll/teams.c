@@ -9,8 +9,8 @@
  *   OWN      each rank announces its contribution; its leader reads it
  *   PARTIAL  each leader reduces what its team announced, in rank order, and announces the partial
  *            result; all leaders read it
- *   TOTAL    each leader reduces the partial results, in the order of teams, and announces the
- * total; its team reads it
+ *   TOTAL    each leader reduces the partial results, in the order of teams, and announces what all
+ *            have together; its team reads it
  *
  * So the order of summation differs from that without teams, but is the same for all ranks: it is
  * part of the plan, which all ranks compute from the same numbers.
@@ -176,21 +176,16 @@ static bool put_total(struct run *r)
 
 static bool take_total(struct run *r)
 {
-    unsigned leader = my_leader(r);
+    enum run_agreed said = said_by(r, my_leader(r), TOTAL);
 
     assert(agreed(r) && r->put > OWN);
-    switch (said_by(r, leader, TOTAL)) {
-    case AGREED_UNKNOWN:
+    if (said == AGREED_UNKNOWN)
         return false;
-    case AGREED_HERE:
-    case AGREED_ALL:
-        teams_finish(r, leader);
-        return true;
-    case AGREED_NOT:
-        r->agreed = AGREED_NOT;
-        return true;
-    }
-    return false;
+    if (said == AGREED_HERE)
+        teams_finish(r, my_leader(r));
+    else
+        r->agreed = said;
+    return true;
 }
 
 /* Somebody means something else: who, all find out alike. */
@@ -221,9 +216,11 @@ bool teams_move(struct run *r)
 
 enum run_state teams_advance(struct run *r)
 {
+    enum run_state st = RUN_WAIT;
+
     while (teams_move(r))
-        r->moved = true;
+        st = RUN_MOVED;
     if (r->err.code)
         return RUN_FAILED;
-    return r->got < r->plan.steps ? RUN_WAIT : RUN_DONE;
+    return r->got < r->plan.steps ? st : RUN_DONE;
 }

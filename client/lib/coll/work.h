@@ -40,8 +40,7 @@ const char *op_name(const struct commd_op *op); /* "all_reduce", "send", ... */
 size_t op_single_count(const struct commd_group *g, const struct commd_op *op);
 struct commd_work *work_free(struct commd_work *w); /* of a work that no other thread knows */
 void work_unref(struct commd_work *w);
-/* Takes the work out of its group; the group may be freed right after. plock is held, or the
- * progress thread does not know the group. */
+/* Takes the work out of its group; the group may be freed right after. plock held. */
 void work_finish(struct commd_work *w, const struct commd_error *e);
 /* A part of @batch has failed: the first such error is that of @batch. */
 void batch_failed(struct commd_work *batch, const struct commd_error *e);

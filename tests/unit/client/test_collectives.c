@@ -685,15 +685,15 @@ static void engine_is_woken_when_it_has_work(void **state)
             assert_int_equal(run_begin(&r[k], c->group[k], &op), 0);
         }
         look_and_sleep(e);
-        assert_int_equal(run_poll(&r[0]), RUN_WAIT);
+        assert_true(run_poll(&r[0]) < RUN_DONE);
         assert_int_equal(rings(bell), reduces ? 0 : 1);
         look_and_sleep(e);
-        assert_int_equal(run_poll(&r[1]), RUN_WAIT);
+        assert_true(run_poll(&r[1]) < RUN_DONE);
         assert_int_equal(rings(bell), 1);
         look_and_sleep(e);
-        assert_int_equal(run_poll(&r[0]), RUN_WAIT);
+        assert_true(run_poll(&r[0]) < RUN_DONE);
         assert_int_equal(rings(bell), reduces ? 1 : 0);
-        assert_int_equal(run_poll(&r[2]), RUN_WAIT);
+        assert_true(run_poll(&r[2]) < RUN_DONE);
         for (unsigned turns = 0; turns < 1000; turns++)
             cluster_turn(c);
         look_and_sleep(e);
@@ -734,10 +734,10 @@ static void short_operations_wake_sleepers_at_last(void **state)
     uint32_t rung = bell_prepare(&h->bell, &h->sleepers); /* somebody sleeps */
 
     assert_int_equal(run_begin(&r, c->group[0], &op), 0);
-    assert_int_equal(run_advance(&r), RUN_WAIT);
+    assert_true(run_advance(&r) < RUN_DONE);
     assert_true(r.untold);
     assert_int_equal(atomic_load(&h->bell), rung);
-    assert_int_equal(run_poll(&r), RUN_WAIT);
+    assert_true(run_poll(&r) < RUN_DONE);
     assert_false(r.untold);
     assert_int_not_equal(atomic_load(&h->bell), rung);
     /* the other finds all there, and is done at once */
@@ -937,10 +937,10 @@ static void pair_waits_for(struct cluster *c, size_t count, enum wait_for *ret_b
         assert_int_equal(run_begin(&r[i], c->group[i], &op), 0);
     }
     atomic_store(&c->group[0]->board.hdr->engine_core, core_now());
-    assert_int_equal(run_poll(&r[0]), RUN_WAIT);
+    assert_true(run_poll(&r[0]) < RUN_DONE);
     *ret_before = run_waits_for(&r[0]);
     for (unsigned i = 0; i < 4; i++)
-        assert_int_equal(run_poll(&r[i % 2 == 0]), RUN_WAIT);
+        assert_true(run_poll(&r[i % 2 == 0]) < RUN_DONE);
     *ret_after = run_waits_for(&r[0]);
     assert_int_equal(run_waits_for(&r[1]), *ret_after);
     run_abandon(&r[0]);

@@ -244,7 +244,7 @@ static void other_group_works(struct cluster *c)
         unsigned k = turns % 2;
 
         cluster_turn(c);
-        if (runs[k].group && run_poll(&runs[k]) != RUN_WAIT) {
+        if (runs[k].group && run_poll(&runs[k]) >= RUN_DONE) {
             run_end(&runs[k], RUN_DONE);
             runs[k].group = NULL;
             left--;
@@ -340,10 +340,11 @@ static bool begin_and_stop(struct cluster *c, struct run *r)
     }
     for (run_poll(&r[0]); idle < 500; idle++) { /* rank 0 never looks again */
         bool moved = cluster_turn(c);
+        enum run_state st = run_poll(&r[1]);
 
-        if (run_poll(&r[1]) != RUN_WAIT)
+        if (st >= RUN_DONE)
             return false;
-        if (moved || r[1].moved)
+        if (moved || st == RUN_MOVED)
             idle = 0;
     }
     return true;
