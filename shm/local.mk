@@ -2,8 +2,8 @@
 # (libcommd-proto: and protobuf-c).
 noinst_LTLIBRARIES += libcommd-shm.la libcommd-proto.la
 
-libcommd_shm_la_SOURCES = shm/board/board.c shm/board/board.h shm/board/recorder.c \
-	shm/board/recorder.h shm/model/plan.c shm/model/plan.h \
+libcommd_shm_la_SOURCES = shm/board/board.c shm/board/board.h shm/board/operation.c \
+	shm/board/recorder.c shm/board/recorder.h shm/model/plan.c shm/model/plan.h \
 	shm/model/eager.h shm/board/mail.c shm/board/mail.h shm/board/place.c \
 	shm/board/place.h shm/util/memfd.c shm/util/memfd.h \
 	shm/util/wait.c shm/util/wait.h shm/util/weight.h shm/util/link_quality.h shm/util/base.h \

@@ -27,6 +27,7 @@ libcommd_client_la_SOURCES = client/include/commd/commd.h client/lib/api/check.h
 	client/lib/device/staging.c client/lib/device/announce.c \
 	client/lib/device/path.c client/lib/device/places.c client/lib/device/words.c \
 	client/lib/device/session.c client/lib/device/session.h \
+	client/lib/device/session_ends.c \
 	client/lib/device/session_memory.c client/lib/device/lent.c \
 	client/lib/device/note.c client/lib/device/note.h \
 	client/lib/p2p/p2p.c client/lib/p2p/p2p.h client/lib/p2p/p2p_api.c \

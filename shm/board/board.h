@@ -398,6 +398,8 @@ static inline const uint8_t *board_payload(const struct board *b, unsigned membe
                                : board_window(b, member, step, len);
 }
 
+/* ---- operation.c ----------------------------------------------------------------------------- */
+
 /* Adds (@sign 1) or subtracts (-1) that rank @from has @count elements for rank @to. */
 void op_balance_add(struct op_balance *bal, unsigned world, unsigned from, unsigned to,
                     uint64_t count, int sign);

@@ -14,7 +14,7 @@
  * have it waits until one of these is over, but not longer than its limit. The call holds no lock
  * but its group's meanwhile, and operations of other groups that need less go first.
  *
- * Who wakes me: no bell, see session.c. What if commd-gpu dies now: the mapping holds the memory,
+ * Who wakes me: no bell, see session_ends.c. What if commd-gpu dies now: the mapping holds the memory,
  * so copies go on. */
 #include "client/lib/device/session.h"
 

@@ -1,16 +1,5 @@
 /* session.c - a process's session at commd-gpu: how it comes about, how questions are answered, and
- * how operations end.
- *
- * An operation that was announced ends when done[slot] has reached its mark. A stream of commd-gpu
- * stores the mark, or commd-gpu's host, or, once commd-gpu is gone, this process (session_lose()).
- * Then the result is copied (session_ended()), before the slot is used again. Two threads look at
- * done[]: the progress thread (works_land()), and a thread that needs the slot.
- *
- * Who wakes me: no bell; the words are polled. What if commd-gpu dies now: the socket ends, which
- * session_watch() sees; all pending operations fail with COMMD_E_GPU_LOST, streams go on, and the
- * next operation of a group agrees anew (path.c). What if a rank dies now: commd-gpu sees the end
- * of that rank's session; of a rank on another node the board says so, and this process asks
- * commd-gpu to give up.
+ * how it is lost. How operations end is in session_ends.c.
  *
  * A context has one session for each GPU that its groups work on. commd makes the first session.
  * The others are asked for through the first one (SESSION_MORE), and end with it.
@@ -18,11 +7,8 @@
  * Locks: device_group.lock, then device.sessions_lock, then session.calls, then session.pend. The
  * progress thread takes pend alone. Sessions are kept for good: streams may wait for words in their
  * pages. */
-#include "client/lib/context/group.h"
-#include "client/lib/device/note.h"
 #include "client/lib/device/session.h"
 
-#include <assert.h>
 #include <poll.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -31,13 +17,6 @@
 #include "shm/util/memfd.h"
 
 enum { ANSWER_MS = 60000, SLICE_MS = 100 };
-
-void announced_unref(struct announced *a)
-{
-    assert(!a || atomic_load(&a->refs) > 0);
-    if (a && atomic_fetch_sub(&a->refs, 1) == 1)
-        free(a);
-}
 
 /* ---- questions ------------------------------------------------------------------------------- */
 
@@ -141,8 +120,7 @@ int session_ask(struct session *s, const struct session_msg *m, size_t len, cons
     return session_ask_fd(s, m, len, fds, nfds, &answer, NULL);
 }
 
-/* The socket stays open until session_unuse(). False: the session is lost. */
-static bool session_use(struct session *s)
+bool session_use(struct session *s)
 {
     atomic_fetch_add(&s->users, 1); /* before the look at lost: session_shut() has them reversed */
     if (!atomic_load(&s->lost))
@@ -151,7 +129,7 @@ static bool session_use(struct session *s)
     return false;
 }
 
-static void session_unuse(struct session *s)
+void session_unuse(struct session *s)
 {
     assert(atomic_load(&s->users) > 0);
     atomic_fetch_sub(&s->users, 1);
@@ -321,134 +299,7 @@ int session_get(struct device *dev, int gpu, struct session **ret_session)
     return r;
 }
 
-/* ---- the end of operations ------------------------------------------------------------------- */
-
-static const bool announced_may[6][6] = {
-    /* to:                CALLED READY WARNED GIVEN_UP PAST ENDED */
-    [ANNOUNCED_CALLED] = {0, 1, 1, 1, 1, 1}, /* WARNED: of one that was declined */
-    [ANNOUNCED_READY] = {0, 0, 1, 1, 1, 1},
-    [ANNOUNCED_WARNED] = {0, 0, 0, 1, 1, 1},
-    [ANNOUNCED_GIVEN_UP] = {0, 0, 0, 0, 1, 1},
-    [ANNOUNCED_PAST] = {0, 0, 0, 0, 1, 1}, /* PAST: agreed anew, and left then */
-    [ANNOUNCED_ENDED] = {0, 0, 0, 0, 0, 0},
-};
-
-static void announced_set(struct announced *a, enum announced_state to)
-{
-    assert(to <= ANNOUNCED_ENDED && announced_may[a->state][to]);
-    a->state = to;
-}
-
-void announced_begin(struct announced *a, enum announced_state to, int64_t now)
-{
-    assert(to == ANNOUNCED_READY || to == ANNOUNCED_WARNED);
-    announced_set(a, to);
-    a->since_ms = now;
-    a->deadline_ms = a->limit_ms < 0 ? -1 : now + a->limit_ms;
-}
-
-/* Copies the result out of the slot, before the slot is used again. */
-static void announced_collect(struct announced *a)
-{
-    const struct device_group *dg = a->group;
-    struct session_result r = a->session->region->results[a->n % SESSION_SLOTS];
-
-    assert_held(&a->session->pend);
-    assert(a->state != ANNOUNCED_ENDED);
-    r.text[sizeof r.text - 1] = 0;
-    if (!dg) {
-        error_set(&a->error, COMMD_E_ABORTED, coll_name((unsigned)a->coll),
-                  "the group was left while operations were pending");
-        return;
-    }
-    if (!r.code)
-        return;
-    error_set(&a->error, r.code < 0 ? r.code : COMMD_E_INTERNAL, coll_name((unsigned)a->coll),
-              "operation %llu on GPUs (%s) of group \"%s\": %.240s", (unsigned long long)a->seq,
-              coll_name((unsigned)a->coll), dg->group->name, r.text);
-    a->error.rank = r.rank;
-    a->error.pid = (int)r.pid;
-    a->error.epoch = dg->group->board.epoch;
-    a->error.seq = a->seq;
-}
-
-static void announced_end(struct announced *a)
-{
-    struct device_group *dg = a->group;
-    bool past = a->state == ANNOUNCED_PAST;
-
-    assert_held(&a->session->pend);
-    assert(!dg || atomic_load(&dg->pending) > 0);
-    announced_collect(a);
-    announced_set(a, ANNOUNCED_ENDED);
-    if (a->lent)
-        lent_give(a->session, steal_ptr(a->lent));
-    if (!dg)
-        return;
-    if (commd_error_breaks_group(a->error.code))
-        group_fail(dg->group, &a->error);
-    if (a->tells != TELLS_CALL)
-        note_ended(dg->group, (uint32_t)a->seq, a->error.code);
-    if (a->error.code && a->tells == TELLS_NEXT_CALL)
-        failure_note(dg, &a->error, past ? FAILURE_OWN : FAILURE_SHARED);
-    /* behind the failure's note: a thread that agrees anew, or finds nothing pending, finds the
-     * note. Of an operation of the past the other ranks may know nothing: no reason to agree anew
-     */
-    if (a->error.code == COMMD_E_GPU_LOST && !past)
-        path_lost(dg);
-    atomic_fetch_sub(&dg->pending, 1);
-}
-
-/* commd-gpu's part of the operation is over. */
-static bool announced_done(const struct announced *a)
-{
-    return seq_reached(atomic_load_explicit(a->gate.done, memory_order_acquire),
-                       session_mark(a->n));
-}
-
-bool session_ended(struct announced *a)
-{
-    assert_held(&a->session->pend);
-    if (a->state != ANNOUNCED_ENDED && gate_landed(&a->gate))
-        announced_end(a);
-    return a->state == ANNOUNCED_ENDED;
-}
-
-void session_past(struct session *s, struct device_group *dg, bool leave)
-{
-    pthread_mutex_lock(&s->pend);
-    for (unsigned i = 0; i < SESSION_SLOTS; i++) {
-        struct announced *a = s->slots[i];
-
-        if (!a || a->group != dg)
-            continue;
-        if (!session_ended(a))
-            announced_set(a, ANNOUNCED_PAST);
-        if (leave)
-            a->group = NULL;
-    }
-    pthread_mutex_unlock(&s->pend);
-}
-
-void session_collect(struct device_group *dg)
-{
-    struct session *s = dg->session;
-
-    assert(!s || dg->dev->ctx == s->ctx);
-    if (!s || !atomic_load(&dg->pending))
-        return;
-    pthread_mutex_lock(&s->pend);
-    for (unsigned i = 0; i < SESSION_SLOTS; i++)
-        if (s->slots[i] && s->slots[i]->group == dg)
-            session_ended(s->slots[i]);
-    pthread_mutex_unlock(&s->pend);
-}
-
-int session_tell_failure(struct device_group *dg)
-{
-    session_collect(dg);
-    return failure_take(dg, error_mine()) ? error_mine()->code : 0;
-}
+/* ---- the end --------------------------------------------------------------------------------- */
 
 void session_lose(struct session *s, const char *why)
 {
@@ -467,154 +318,4 @@ void session_lose(struct session *s, const char *why)
     session_unuse(s);
     if (!before)
         session_release(s);
-}
-
-void session_release(struct session *s)
-{
-    struct session_result lost = {.code = COMMD_E_GPU_LOST, .rank = -1};
-
-    assert(atomic_load(&s->lost));
-    snprintf(lost.text, sizeof lost.text, "%s", s->why);
-    pthread_mutex_lock(&s->pend);
-    for (unsigned i = 0; i < SESSION_SLOTS; i++) {
-        struct announced *a = s->slots[i];
-
-        if (!a || session_ended(a) || announced_done(a))
-            continue;
-        s->region->results[i] = lost;
-        gate_tell(&a->gate, 1);
-        session_ended(a);
-    }
-    pthread_mutex_unlock(&s->pend);
-}
-
-/* ---- watching -------------------------------------------------------------------------------- */
-
-static void ask_to_end(struct announced *a, const struct commd_error *why)
-{
-    struct session_msg m = {.type = SESSION_ABORT, .id = a->group->attached};
-
-    assert_held(&a->session->pend);
-    assert(a->group && a->group->attached && why->code);
-    announced_set(a, ANNOUNCED_GIVEN_UP);
-    m.answer.code = why->code;
-    m.answer.rank = why->rank;
-    snprintf(m.answer.text, sizeof m.answer.text, "%.*s", (int)sizeof m.answer.text - 1,
-             why->message);
-    if (!session_use(a->session))
-        return;
-    (void)!send(a->session->sock, &m, sizeof m, MSG_DONTWAIT | MSG_NOSIGNAL);
-    session_unuse(a->session);
-}
-
-/* A rank that has died, on whatever node: the board says so. A rank that has left may have
- * completed what is pending here; if it has not, its commd-gpu tells this node's. */
-static bool somebody_died(struct device_group *dg, struct commd_error *e)
-{
-    const struct board *b = &dg->group->board;
-
-    if (!atomic_load_explicit(&b->hdr->ngone, memory_order_acquire))
-        return false;
-    for (unsigned k = 0; k < b->world; k++) {
-        struct board_rank *br = &b->ranks[k];
-
-        if (!atomic_load_explicit(&br->gone, memory_order_acquire) || br->cause == CAUSE_LEFT)
-            continue;
-        error_set(e, COMMD_E_RANK_LOST, "run", "rank %u (pid %u on node %s) died", k, br->pid,
-                  group_node_of(dg->group, k));
-        e->rank = (int)k;
-        return true;
-    }
-    return false;
-}
-
-/* Has the group ended for this rank, is it broken, or has a rank died? */
-static bool group_broke(struct device_group *dg, struct commd_error *e)
-{
-    struct board_cause c;
-    unsigned cause = board_broken(dg->group->board.hdr, &c);
-
-    if (group_has_failed(dg->group, e))
-        return true;
-    if (!cause)
-        return somebody_died(dg, e);
-    error_set(e, -(int)cause, "run", "%s", c.text);
-    e->rank = c.rank;
-    return true;
-}
-
-static void warn(struct announced *a, int64_t now)
-{
-    const struct commd_group *g = a->group->group;
-    char text[240];
-
-    assert_held(&a->session->pend);
-    assert(a->group && now >= a->since_ms);
-    announced_set(a, ANNOUNCED_WARNED);
-    if (!note_speaks(g, (uint32_t)a->seq))
-        return;
-    note_missing(g, (uint32_t)a->seq, text, sizeof text);
-    fprintf(stderr,
-            "commd: rank %u of group \"%s\" on node %s has waited for %.1f s in operation %llu on "
-            "GPUs (%s): %s; commctl why says more\n",
-            g->rank, g->name, g->ctx->node, (double)(now - a->since_ms) / 1000,
-            (unsigned long long)a->seq, coll_name((unsigned)a->coll), text);
-}
-
-static void watch_one(struct announced *a, int64_t now)
-{
-    struct commd_error e;
-
-    assert_held(&a->session->pend);
-    if (session_ended(a) || announced_done(a) || a->state >= ANNOUNCED_GIVEN_UP)
-        return;
-    assert(a->group);
-    if (group_broke(a->group, &e)) {
-        ask_to_end(a, &e);
-        return;
-    }
-    if (a->state == ANNOUNCED_CALLED && !gate_full(&a->gate))
-        return;
-    if (a->state == ANNOUNCED_CALLED)
-        announced_begin(a, ANNOUNCED_READY, now);
-    if (a->tells != TELLS_CALL)
-        note_ready(a->group->group, (uint32_t)a->seq, (uint64_t)now);
-    if (a->state == ANNOUNCED_READY && a->session->ctx->warn_ms &&
-        now - a->since_ms >= a->session->ctx->warn_ms)
-        warn(a, now);
-    if (a->deadline_ms < 0 || now < a->deadline_ms)
-        return;
-    error_set(&e, COMMD_E_TIMEOUT, coll_name((unsigned)a->coll),
-              "rank %u ran into its timeout of "
-              "%lld ms",
-              a->group->group->rank, (long long)a->limit_ms);
-    ask_to_end(a, &e);
-}
-
-void sessions_watch(struct device *dev)
-{
-    for (struct session *s = atomic_load(&dev->session); s; s = s->next)
-        if (!atomic_load(&s->lost))
-            session_watch(s);
-}
-
-void session_watch(struct session *s)
-{
-    int64_t now = (int64_t)now_ms();
-    char byte;
-    ssize_t n;
-
-    if (!session_use(s))
-        return;
-    n = recv(s->sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    session_unuse(s);
-    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
-        session_lose(s, "commd-gpu is gone");
-        return;
-    }
-    pthread_mutex_lock(&s->pend);
-    for (unsigned i = 0; i < SESSION_SLOTS; i++)
-        if (s->slots[i])
-            watch_one(s->slots[i], now);
-    pthread_mutex_unlock(&s->pend);
 }

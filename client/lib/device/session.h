@@ -107,6 +107,12 @@ int session_tell(struct session *s, const struct session_msg *m);
 void session_shut(struct session *s);
 /* commd-gpu is gone, or cannot work any more. */
 void session_lose(struct session *s, const char *why);
+/* The socket stays open until session_unuse(). False: the session is lost. */
+bool session_use(struct session *s);
+void session_unuse(struct session *s);
+
+/* ---- session_ends.c -------------------------------------------------------------------------- */
+
 /* The session is lost: ends all pending operations. */
 void session_release(struct session *s);
 /* Has @a ended? Then its result is in it. */
