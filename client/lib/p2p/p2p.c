@@ -201,9 +201,7 @@ void p2p_peer_declined(struct p2p *p, struct p2p_op *op, unsigned rank, uint8_t 
     op_error(p, op, code,
              "rank %u (node %s) cannot %s it: %s; the message is lost, the group can still be used",
              rank, node, op->send ? "receive" : "send", why);
-    op->err.rank = (int)rank;
-    op->err.pid = (int)p->group->members[rank].pid;
-    snprintf(op->err.node, sizeof op->err.node, "%s", node);
+    op_blame(p, op, rank);
 }
 
 /* A piece takes a quarter of a microsecond, unless its writer was stopped. */

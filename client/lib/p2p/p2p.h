@@ -172,6 +172,7 @@ bool p2p_push(struct p2p *p);
 
 /* ---- p2p_wait.c ------------------------------------------------------------------------------ */
 int op_error(struct p2p *p, struct p2p_op *op, int code, const char *fmt, ...) _printf_(4, 5);
+void op_blame(struct p2p *p, struct p2p_op *op, unsigned rank); /* the error is about that rank */
 /* Ends @op if there is a reason to give it up: then true. @slow: looks also at what costs system
  * calls. */
 bool p2p_hopeless(struct p2p *p, struct p2p_op *op, bool slow);

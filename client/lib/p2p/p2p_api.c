@@ -133,23 +133,24 @@ int p2p_run(struct commd_group *g, const struct commd_op *op, struct commd_statu
 
 /* ---- works ----------------------------------------------------------------------------------- */
 
+/* The message's part of a work. */
+static void p2p_work_init(struct commd_work *w)
+{
+    p2p_op_init(w->p2p, w->group, &w->op);
+    w->p2p->declined = w->declined;
+    w->p2p->work = w;
+}
+
 int p2p_start(struct commd_group *g, struct commd_work *w)
 {
-    struct p2p_op *o = malloc(sizeof *o);
     struct p2p *p;
 
-    assert(!w->p2p && w->group == g);
-    if (!o || p2p_get(g, &p)) {
-        free(o);
-        return p2p_no_memory(error_mine(), &w->op);
-    }
-    atomic_fetch_add(&g->p2p_pending, 1); /* from here on the progress thread looks at g->p2p */
-    p2p_op_init(o, g, &w->op);
-    o->declined = w->declined;
-    o->work = w;
-    w->p2p = o;
+    if (p2p_hold(g, w))
+        return COMMD_E_NOMEM;
+    p = atomic_load(&g->p2p);
+    p2p_work_init(w);
     p2p_enter(p);
-    if (!p2p_try(p, o)) {
+    if (!p2p_try(p, w->p2p)) {
         pthread_mutex_unlock(&p->lock);
         progress_watch(g);
         pthread_mutex_lock(&p->lock);
@@ -169,7 +170,7 @@ int p2p_hold(struct commd_group *g, struct commd_work *w)
         return p2p_no_memory(error_mine(), &w->op);
     }
     w->p2p = o;
-    atomic_fetch_add(&g->p2p_pending, 1);
+    atomic_fetch_add(&g->p2p_pending, 1); /* from here on the progress thread looks at g->p2p */
     return 0;
 }
 
@@ -180,9 +181,7 @@ bool p2p_begin_held(struct commd_work *w)
 
     assert_held(&w->ctx->plock);
     assert(p && w->p2p && atomic_load(&w->group->p2p_pending) > 0);
-    p2p_op_init(w->p2p, w->group, &w->op);
-    w->p2p->declined = w->declined;
-    w->p2p->work = w;
+    p2p_work_init(w);
     pthread_mutex_lock(&p->lock);
     open = !p->closed;
     p->users++; /* so that a thread that waits inside is woken if it is done: to tell that */

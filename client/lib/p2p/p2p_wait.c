@@ -39,6 +39,14 @@ static void op_text_p2p(const struct p2p_op *op, char *buf, size_t len)
     snprintf(buf, len, "%s %s, %s", op->send ? "send to" : "receive from", peer, tag);
 }
 
+void op_blame(struct p2p *p, struct p2p_op *op, unsigned rank)
+{
+    assert(rank < p->group->board.world);
+    op->err.rank = (int)rank;
+    op->err.pid = (int)p->group->members[rank].pid;
+    snprintf(op->err.node, sizeof op->err.node, "%s", group_node_of(p->group, rank));
+}
+
 int op_error(struct p2p *p, struct p2p_op *op, int code, const char *fmt, ...)
 {
     const struct commd_group *g = p->group;
@@ -53,10 +61,8 @@ int op_error(struct p2p *p, struct p2p_op *op, int code, const char *fmt, ...)
     error_set(&op->err, code, p2p_name(op), "%s of group \"%.80s\": %s", what, g->name, why);
     op->err.epoch = g->board.epoch;
     op->err.rank = op->peer;
-    if (op->peer >= 0) {
-        op->err.pid = (int)g->members[op->peer].pid;
-        snprintf(op->err.node, sizeof op->err.node, "%s", group_node_of(g, (unsigned)op->peer));
-    }
+    if (op->peer >= 0)
+        op_blame(p, op, (unsigned)op->peer);
     return code;
 }
 
@@ -160,10 +166,8 @@ static bool lost_by(struct p2p *p, struct p2p_op *op, unsigned rank, bool left)
     op_error(p, op, COMMD_E_RANK_LOST, "rank %u (pid %u on node %s) %s", rank,
              p->group->members[rank].pid, group_node_of(p->group, rank),
              left ? "left the group" : "died");
-    op->err.rank = (int)rank;
-    op->err.pid = (int)p->group->members[rank].pid;
+    op_blame(p, op, rank);
     op->err.left = left;
-    snprintf(op->err.node, sizeof op->err.node, "%s", group_node_of(p->group, rank));
     return give_up(p, op);
 }
 
