@@ -74,26 +74,15 @@ void arena_unlock(void)
 
 int arena_map(int fd, size_t size, uint8_t **ret_base)
 {
-    size_t align = size >= ARENA_HUGE ? ARENA_HUGE : ARENA_PAGE, room = size + align;
-    uint8_t *all = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    uint8_t *base;
+    size_t align = size >= ARENA_HUGE ? ARENA_HUGE : ARENA_PAGE;
+    void *base;
+    int r;
 
     assert(fd >= 0 && size > 0);
-    if (all == MAP_FAILED)
-        return -errno;
-    base = (uint8_t *)ALIGN_UP((uintptr_t)all, (uintptr_t)align);
-    assert(base >= all && base + size <= all + room);
-    if (mmap(base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
-        int r = -errno;
-
-        munmap(all, room);
-        return r;
-    }
-    if (base > all)
-        munmap(all, (size_t)(base - all));
     size = ALIGN_UP(size, (size_t)ARENA_PAGE);
-    if (all + room > base + size)
-        munmap(base + size, (size_t)(all + room - (base + size)));
+    r = memfd_map_at(fd, size, align, &base);
+    if (r)
+        return r;
     madvise(base, size, MADV_HUGEPAGE); /* a wish */
     *ret_base = base;
     return 0;

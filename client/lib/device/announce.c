@@ -353,7 +353,7 @@ static int copy_lent(const struct announced *a, const struct side_place *p, cu_p
                       : driver(NULL)->copy(theirs, at, bytes, s);
         at += bytes;
     }
-    return r ? driver_error(coll_name((unsigned)a->coll), "cuMemcpyAsync", r) : 0;
+    return driver_error(coll_name((unsigned)a->coll), "cuMemcpyAsync", r);
 }
 
 /* What streams do for an operation with memory that commd-gpu lends: see lent.c. */

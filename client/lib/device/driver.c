@@ -57,7 +57,9 @@ int driver_error(const char *op, const char *call, cu_result r)
 {
     char text[200];
 
-    assert(r != CU_SUCCESS && driver_seen);
+    assert(driver_seen);
+    if (likely(r == CU_SUCCESS))
+        return 0;
     cuda_text(&table, r, text, sizeof text);
     return error_set(error_mine(), code_of(r), op, "%s: %s: %s", op, call, text);
 }
@@ -96,7 +98,7 @@ static int primary_of(const char *op, int gpu, cu_context *ret_ctx)
     }
     *ret_ctx = primary[gpu];
     pthread_mutex_unlock(&lock);
-    return r ? driver_error(op, "cuDevicePrimaryCtxRetain", r) : 0;
+    return driver_error(op, "cuDevicePrimaryCtxRetain", r);
 }
 
 /* The GPU of the current context; -1: no context is current. */
@@ -115,7 +117,7 @@ static int context_of(const char *op, void *stream, int gpu, cu_context current,
     assert(gpu >= -1);
     if ((uintptr_t)stream > LAST_SPECIAL_STREAM) {
         r = table.stream_context(stream, ret_ctx);
-        return r ? driver_error(op, "the stream (cuStreamGetCtx)", r) : 0;
+        return driver_error(op, "the stream (cuStreamGetCtx)", r);
     }
     *ret_ctx = current;
     if (current && (gpu < 0 || current_gpu() == gpu))
@@ -150,7 +152,7 @@ int scope_enter_context(const char *op, cu_context ctx, struct scope *ret_scope)
         r = table.ctx_push(ctx);
         ret_scope->pushed = !r;
     }
-    return r ? driver_error(op, "cuCtxPushCurrent", r) : 0;
+    return driver_error(op, "cuCtxPushCurrent", r);
 }
 
 int scope_enter(const char *op, void *stream, int gpu, struct scope *ret_scope)

@@ -14,7 +14,8 @@ extern bool driver_seen;
 void driver_look(void);
 /* The driver's functions. NULL: there is no driver; *ret_why (may be NULL) says why, in a line. */
 const struct cuda *driver(const char **ret_why);
-/* COMMD_E_INVALID, NOMEM or GPU_LOST, with "all_reduce: cuMemcpyAsync: ..." */
+/* 0 of CU_SUCCESS; else COMMD_E_INVALID, NOMEM or GPU_LOST, with "all_reduce: cuMemcpyAsync: ..."
+ */
 int driver_error(const char *op, const char *call, cu_result r);
 
 /* Is @p memory of a GPU (managed memory counts as such)? *ret_gpu: which GPU. */

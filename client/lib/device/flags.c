@@ -7,37 +7,49 @@
 
 #include "shm/util/held.h"
 #include "client/lib/device/driver.h"
+#include "shm/gpu/session.h"
 
-enum { PAGE_BYTES = 64 << 10, PAGE_SLOTS = PAGE_BYTES / sizeof(struct flag_words) };
+enum { PAGE_BYTES = SESSION_PAGE, PAGE_SLOTS = PAGE_BYTES / sizeof(struct flag_words) };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct flag_slot *free_slots;
 
+int flags_page(const char *op, size_t bytes, void **ret_page, cu_ptr *ret_at)
+{
+    const struct cuda *cu = driver(NULL);
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    cu_result r;
+
+    assert(bytes % SESSION_PAGE == 0);
+    if (p == MAP_FAILED)
+        return error_set(error_mine(), COMMD_E_NOMEM, op, "%s: no memory for flags: %s", op,
+                         strerror(errno));
+    r = cu->host_register(p, bytes, CU_HOST_PORTABLE | CU_HOST_DEVICEMAP);
+    if (!r)
+        r = cu->host_pointer(ret_at, p, 0);
+    if (r) {
+        munmap(p, bytes);
+        return driver_error(op, "cuMemHostRegister of flags", r);
+    }
+    *ret_page = p;
+    return 0;
+}
+
 static int page_add(const char *op)
 {
     struct flag_slot *slots = calloc(PAGE_SLOTS, sizeof *slots);
-    const struct cuda *cu = driver(NULL);
-    cu_ptr at;
-    cu_result r;
     void *p;
+    cu_ptr at;
+    int r;
 
     assert_held(&lock);
     assert(!free_slots);
     if (!slots)
         return error_set(error_mine(), COMMD_E_NOMEM, op, "%s: no memory for flags", op);
-    p = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) {
-        free(slots);
-        return error_set(error_mine(), COMMD_E_NOMEM, op, "%s: no memory for flags: %s", op,
-                         strerror(errno));
-    }
-    r = cu->host_register(p, PAGE_BYTES, CU_HOST_PORTABLE | CU_HOST_DEVICEMAP);
-    if (!r)
-        r = cu->host_pointer(&at, p, 0);
+    r = flags_page(op, PAGE_BYTES, &p, &at);
     if (r) {
-        munmap(p, PAGE_BYTES);
         free(slots);
-        return driver_error(op, "cuMemHostRegister of flags", r);
+        return r;
     }
     for (unsigned i = 0; i < PAGE_SLOTS; i++) {
         slots[i].words = (struct flag_words *)p + i;

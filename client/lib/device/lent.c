@@ -14,8 +14,8 @@
  * have it waits until one of these is over, but not longer than its limit. The call holds no lock
  * but its group's meanwhile, and operations of other groups that need less go first.
  *
- * Who wakes me: no bell, see session_ends.c. What if commd-gpu dies now: the mapping holds the memory,
- * so copies go on. */
+ * Who wakes me: no bell, see session_ends.c. What if commd-gpu dies now: the mapping holds the
+ * memory, so copies go on. */
 #include "client/lib/device/session.h"
 
 #include <stdio.h>
@@ -23,31 +23,6 @@
 
 enum { LENT_GRAIN = 4096, LENT_MOST_GRAIN = 512 << 20 }; /* of cuMemGetAllocationGranularity() */
 enum { LENT_LEAST = 2 << 20, GIVE_NAP_US = 50, MOST_GPUS = 64, LENT_ALIGN = 256 };
-
-/* ---- what streams say at the end ------------------------------------------------------------- */
-
-static int landed_page(struct session *s, const char *op)
-{
-    const struct cuda *cu = driver(NULL);
-    cu_result r;
-    void *p;
-
-    assert_held(&s->calls);
-    if (s->landed)
-        return 0;
-    p = mmap(NULL, SESSION_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED)
-        return error_set(error_mine(), COMMD_E_NOMEM, op, "%s: no memory for flags", op);
-    r = cu->host_register(p, SESSION_PAGE, CU_HOST_PORTABLE | CU_HOST_DEVICEMAP);
-    if (!r)
-        r = cu->host_pointer(&s->landed_at, p, 0);
-    if (r) {
-        munmap(p, SESSION_PAGE);
-        return driver_error(op, "cuMemHostRegister of flags", r);
-    }
-    s->landed = p;
-    return 0;
-}
 
 /* ---- pieces of memory ------------------------------------------------------------------------ */
 
@@ -90,7 +65,7 @@ static int lent_map(struct session *s, const char *op, int fd, struct lent *l)
     }
     cu->vmm_release(mem); /* the mapping holds it */
     l->gpus = 1ull << s->gpu;
-    return r ? driver_error(op, call, r) : 0;
+    return driver_error(op, call, r);
 }
 
 static void give_back(struct session *s, uint32_t id)
@@ -269,11 +244,15 @@ int lent_take(struct session *s, const char *op, size_t bytes, uint64_t *ret_ret
 {
     size_t size = MIN(size_class(bytes, LENT_LEAST), s->lent_limit);
     uint64_t before, now;
-    int r;
+    void *page;
+    int r = 0;
 
     assert_held(&s->calls);
     assert(bytes > 0);
-    r = landed_page(s, op);
+    if (!s->landed)
+        r = flags_page(op, SESSION_PAGE, &page, &s->landed_at);
+    if (!r && !s->landed)
+        s->landed = page;
     if (r)
         return r;
     in_use(s, &before);

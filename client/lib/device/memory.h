@@ -21,6 +21,8 @@ struct flag_slot {
     uint32_t mark; /* what the words reach when all operations that used the slot have ended */
 };
 
+/* Pages that the GPU reaches, zero at first and never freed. 0 or COMMD_E_*. */
+int flags_page(const char *op, size_t bytes, void **ret_page, cu_ptr *ret_at);
 /* A slot, with a context current. 0 or COMMD_E_*. */
 int flags_take(const char *op, struct flag_slot **ret_slot);
 /* No stream writes to the slot any more. A stream may still wait for its words: they only grow. */

@@ -180,7 +180,7 @@ static int take_region(struct session *s, int fds[2], unsigned nfds)
     r = cu->host_register(flags, sizeof *flags, CU_HOST_PORTABLE | CU_HOST_DEVICEMAP);
     if (!r)
         r = cu->host_pointer(&s->flags, flags, 0);
-    return r ? driver_error("run", "cuMemHostRegister of a session's flags", r) : 0;
+    return driver_error("run", "cuMemHostRegister of a session's flags", r);
 }
 
 static int hello(struct session *s)

@@ -208,7 +208,7 @@ int stream_lane_from(struct device_group *dg, const char *name, cu_context ctx, 
     e = cu->event_record((*ret_lane)->called, stream);
     if (!e)
         e = cu->stream_wait_event((*ret_lane)->down, (*ret_lane)->called, 0);
-    return e ? driver_error(name, "cuEventRecord", e) : 0;
+    return driver_error(name, "cuEventRecord", e);
 }
 
 /* The operation that the group runs in the staging buffer. */

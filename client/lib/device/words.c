@@ -12,7 +12,7 @@ int staged_copy(struct staged *st, cu_ptr to, cu_ptr from, size_t bytes, cu_stre
     st->touched = true;
     r = bytes ? driver(NULL)->copy(to, from, bytes, s) : 0;
 
-    return r ? driver_error(st->name, "cuMemcpyAsync", r) : 0;
+    return driver_error(st->name, "cuMemcpyAsync", r);
 }
 
 static cu_ptr word_at(const struct staged *st, enum staged_word word)
@@ -36,7 +36,7 @@ int staged_write(struct staged *st, enum staged_word word, uint32_t pieces, cu_s
     r = driver(NULL)->stream_write32(s, word_at(st, word), st->gate.base + pieces,
                                      CU_WRITE_DEFAULT);
 
-    return r ? driver_error(st->name, "cuStreamWriteValue32", r) : 0;
+    return driver_error(st->name, "cuStreamWriteValue32", r);
 }
 
 int staged_await(struct staged *st, enum staged_word word, uint32_t pieces, cu_stream s)
@@ -45,7 +45,7 @@ int staged_await(struct staged *st, enum staged_word word, uint32_t pieces, cu_s
     cu_result r =
         driver(NULL)->stream_wait32(s, word_at(st, word), st->gate.base + pieces, CU_WAIT_GEQ);
 
-    return r ? driver_error(st->name, "cuStreamWaitValue32", r) : 0;
+    return driver_error(st->name, "cuStreamWaitValue32", r);
 }
 
 /* ---- through commd-gpu ----------------------------------------------------------------------- */
@@ -61,14 +61,14 @@ int announced_ready(const struct announced *a, cu_stream s)
     cu_ptr at = flag_at(a, offsetof(struct session_flags, ready));
     cu_result r = driver(NULL)->stream_write32(s, at, session_mark(a->n), CU_WRITE_DEFAULT);
 
-    return r ? driver_error(coll_name((unsigned)a->coll), "cuStreamWriteValue32", r) : 0;
+    return driver_error(coll_name((unsigned)a->coll), "cuStreamWriteValue32", r);
 }
 
 static int await_word(const struct announced *a, cu_ptr at, cu_stream s)
 {
     cu_result r = driver(NULL)->stream_wait32(s, at, session_mark(a->n), CU_WAIT_GEQ);
 
-    return r ? driver_error(coll_name((unsigned)a->coll), "cuStreamWaitValue32", r) : 0;
+    return driver_error(coll_name((unsigned)a->coll), "cuStreamWaitValue32", r);
 }
 
 int announced_await_done(const struct announced *a, cu_stream s)
@@ -92,7 +92,7 @@ int announced_land(const struct announced *a, cu_stream s)
     cu_result r =
         driver(NULL)->stream_write32(s, landed_at(a), session_mark(a->n), CU_WRITE_DEFAULT);
 
-    return r ? driver_error(coll_name((unsigned)a->coll), "cuStreamWriteValue32", r) : 0;
+    return driver_error(coll_name((unsigned)a->coll), "cuStreamWriteValue32", r);
 }
 
 /* ---- what comes before ----------------------------------------------------------------------- */
