@@ -247,26 +247,18 @@ size_t board_ctl_bytes(const struct board_ctl *ctl)
     return ctl->size;
 }
 
-uint32_t board_rank_ops(const struct board_ctl *ctl, unsigned local)
-{
-    if (local >= ctl->nlocal)
-        return 0;
-    return atomic_load_explicit(&ctl->members[local].ops, memory_order_acquire);
-}
-
-uint32_t board_rank_started(const struct board_ctl *ctl, unsigned local)
-{
-    if (local >= ctl->nlocal)
-        return 0;
-    return atomic_load_explicit(&ctl->members[local].started, memory_order_relaxed);
-}
-
-uint32_t board_rank_messages(const struct board_ctl *ctl, unsigned local)
-{
-    if (local >= ctl->nlocal)
-        return 0;
-    return atomic_load_explicit(&ctl->members[local].messages, memory_order_relaxed);
-}
+/* Words of a member, which may be any numbers; 0: there is no such member. */
+#define RANK_WORD(type, name, order)                                                               \
+    type board_rank_##name(const struct board_ctl *ctl, unsigned local)                            \
+    {                                                                                              \
+        return local < ctl->nlocal ? atomic_load_explicit(&ctl->members[local].name, order) : 0;   \
+    }
+RANK_WORD(uint32_t, ops, memory_order_acquire)
+RANK_WORD(uint32_t, started, memory_order_relaxed)
+RANK_WORD(uint32_t, messages, memory_order_relaxed)
+RANK_WORD(uint32_t, gpu_begun, memory_order_acquire)
+RANK_WORD(uint32_t, gpu_ended, memory_order_acquire)
+RANK_WORD(uint64_t, gpu_bytes, memory_order_relaxed)
 
 unsigned board_rank_gone(const struct board_ctl *ctl, uint32_t rank)
 {
@@ -286,27 +278,6 @@ unsigned board_gone_at(const struct board_ctl *ctl, unsigned i, uint32_t *ret_ra
     *ret_rank = ctl->gone[i].nth;
     *ret_ops = ctl->gone[*ret_rank].ops;
     return ctl->gone[*ret_rank].cause;
-}
-
-uint32_t board_rank_gpu_begun(const struct board_ctl *ctl, unsigned local)
-{
-    if (local >= ctl->nlocal)
-        return 0;
-    return atomic_load_explicit(&ctl->members[local].gpu_begun, memory_order_acquire);
-}
-
-uint32_t board_rank_gpu_ended(const struct board_ctl *ctl, unsigned local)
-{
-    if (local >= ctl->nlocal)
-        return 0;
-    return atomic_load_explicit(&ctl->members[local].gpu_ended, memory_order_acquire);
-}
-
-uint64_t board_rank_gpu_bytes(const struct board_ctl *ctl, unsigned local)
-{
-    if (local >= ctl->nlocal)
-        return 0;
-    return atomic_load_explicit(&ctl->members[local].gpu_bytes, memory_order_relaxed);
 }
 
 const struct board_recorder *board_recorder(const struct board_ctl *ctl, unsigned local)

@@ -39,24 +39,6 @@ const char *redop_name(unsigned redop)
     return redop < REDOP_COUNT ? redop_names[redop] : "?";
 }
 
-int dtype_from_name(const char *name)
-{
-    for (int i = 0; i < DTYPE_COUNT; i++) {
-        if (!strcmp(dtypes[i].name, name))
-            return i;
-    }
-    return -1;
-}
-
-int redop_from_name(const char *name)
-{
-    for (int i = 0; i < REDOP_COUNT; i++) {
-        if (!strcmp(redop_names[i], name))
-            return i;
-    }
-    return -1;
-}
-
 bool redop_defined(unsigned dtype, unsigned redop)
 {
     if (dtype >= DTYPE_COUNT || redop >= REDOP_COUNT)

@@ -49,9 +49,6 @@ size_t dtype_size(unsigned dtype);
 /* "f32", "sum"; "?" for a value outside the table. */
 const char *dtype_name(unsigned dtype);
 const char *redop_name(unsigned redop);
-/* Reverse look-ups; -1 when the name is unknown. */
-int dtype_from_name(const char *name);
-int redop_from_name(const char *name);
 /* Which pairs are defined. Floats have no bits: no band, bor, bxor. premul_sum is for floats
  * alone. bool: sum, max and bor = logical or, prod, min and band = logical and, bxor =
  * logical exclusive or, avg undefined. */

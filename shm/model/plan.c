@@ -510,7 +510,6 @@ void plan_slice(uint64_t n, unsigned parts, unsigned i, size_t esize, uint64_t *
     uint64_t per = ALIGN_UP((n + parts - 1) / parts, line);
 
     assert(i < parts && esize > 0);
-    invariant(i < parts);
     *ret_lo = MIN(per * i, n);
     *ret_hi = MIN(per * (i + 1), n);
 }
