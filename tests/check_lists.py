@@ -82,7 +82,7 @@ IN_ORDER = "in the order of the numbers"
 LISTS = {
     "dtype": [
         (COMMD_H, r"enum commd_dtype \{", r"\};", r"COMMD_(\w+)", (), IN_ORDER),
-        (ENUMS, r"", r"\Z", r"^DTYPE\((\w+)\)", (), IN_ORDER),
+        (ENUMS, r"#define DTYPES\(X\)", r"\nDTYPES\(", r"X\((\w+)\)", (), IN_ORDER),
         ("shm/model/dtype.c", r"\} dtypes\[\] = \{", r"\n\};", QUOTED, (), IN_ORDER),
         ("client/python/commd/dtypes.py", r"_NAMES = \[", r"\n\]", r'\("(\w+)"', (), IN_ORDER),
         (TENSORS, r"int native_dtype\(", r"\n\}", r"COMMD_(\w+);", ()),
@@ -93,7 +93,7 @@ LISTS = {
     ],
     "redop": [
         (COMMD_H, r"enum commd_redop \{", r"\};", r"COMMD_(\w+)", (), IN_ORDER),
-        (ENUMS, r"", r"\Z", r"^REDOP\((\w+)\)", (), IN_ORDER),
+        (ENUMS, r"#define REDOPS\(X\)", r"\nREDOPS\(", r"X\((\w+)\)", (), IN_ORDER),
         ("shm/model/dtype.c", r"redop_names\[\] = \{", r"\n\};", QUOTED, (), IN_ORDER),
         (CORE_OP, r"op_names\[\] = \{", r"\n\};", QUOTED, (), IN_ORDER),
         (STUBS, r"\n_Op = Literal\[", r"\]", QUOTED, (), IN_ORDER),
@@ -106,7 +106,7 @@ LISTS = {
     "coll": [
         (COMMD_H, r"enum commd_coll \{", r"\};", r"COMMD_(\w+)", P2P, IN_ORDER),
         (COMMD_H, r"/\* ---- collectives", r"/\* ---- point", r"^int commd_(\w+)\(", ()),
-        (ENUMS, r"", r"\Z", r"^COLL\((\w+)\)", (), IN_ORDER),
+        (ENUMS, r"#define COLLS\(X\)", r"\nCOLLS\(", r"X\((\w+)\)", (), IN_ORDER),
         ("client/lib/api/api.c", r"", r"\Z", r"op_of\(COMMD_(\w+)", P2P),
         ("client/lib/libcommd.map", r"set_timeout;", r"commd_run;", r"commd_(\w+);", ()),
         (STEPS, r"coll_steps\[COLL_COUNT\] = \{", r"\n\};", r"\[COLL_(\w+)\]", (), IN_ORDER),
@@ -125,7 +125,7 @@ LISTS = {
     ],
     "error": [
         (COMMD_H, r"enum commd_result \{", r"\};", r"COMMD_E_(\w+)", LOCAL),
-        (ENUMS, r"", r"\Z", r"^CAUSE\((\w+)\)", ()),
+        (ENUMS, r"#define CAUSES\(X\)", r"\nCAUSES\(", r"X\((\w+)\)", ()),
         ("client/lib/context/error.c", r"codes\[\]", r"\n\};", r"\[-COMMD_E_(\w+)\]", LOCAL),
         ("shm/proto/codec.c", r"names\[CAUSE_COUNT\]", r"\n    \};", r"\[CAUSE_(\w+)\]",
          NOT_ERRORS),

@@ -74,7 +74,8 @@ struct board_ctl {
 };
 
 struct layout {
-    size_t ranks, members, on_core, slots, recorders, window, result, counts, mail, size;
+    struct board_offsets off;
+    size_t size;
     uint32_t chunk, depth;
     struct mail box;
 };
@@ -97,21 +98,21 @@ static struct layout board_layout(uint32_t world, uint32_t nnodes, uint32_t nloc
 {
     struct layout l = {.chunk = chunk, .depth = depth};
 
-    l.ranks = ALIGN_UP(sizeof(struct board_hdr), CACHELINE);
-    l.members = ALIGN_UP(l.ranks + world * sizeof(struct board_rank), CACHELINE);
-    l.on_core = ALIGN_UP(l.members + nlocal * sizeof(struct board_member), CACHELINE);
-    l.slots = ALIGN_UP(l.on_core + nlocal * sizeof(uint32_t), 4096);
-    l.recorders =
-        ALIGN_UP(l.slots + (size_t)nlocal * BOARD_SLOTS * sizeof(struct board_slot), 4096);
-    l.window = l.recorders + nlocal * sizeof(struct board_recorder);
-    l.result = l.window + (size_t)nlocal * depth * chunk;
-    l.counts = l.result + (size_t)depth * chunk * (nnodes == 2 ? 2 : 1);
-    l.mail = l.counts;
+    l.off.ranks = ALIGN_UP(sizeof(struct board_hdr), CACHELINE);
+    l.off.members = ALIGN_UP(l.off.ranks + world * sizeof(struct board_rank), CACHELINE);
+    l.off.on_core = ALIGN_UP(l.off.members + nlocal * sizeof(struct board_member), CACHELINE);
+    l.off.slots = ALIGN_UP(l.off.on_core + nlocal * sizeof(uint32_t), 4096);
+    l.off.recorders =
+        ALIGN_UP(l.off.slots + (size_t)nlocal * BOARD_SLOTS * sizeof(struct board_slot), 4096);
+    l.off.window = l.off.recorders + nlocal * sizeof(struct board_recorder);
+    l.off.result = l.off.window + (size_t)nlocal * depth * chunk;
+    l.off.counts = l.off.result + (size_t)depth * chunk * (nnodes == 2 ? 2 : 1);
+    l.off.mail = l.off.counts;
     if (nnodes > 1)
-        l.mail += (size_t)nlocal * depth * 2 * world * sizeof(uint64_t);
-    l.mail = ALIGN_UP(l.mail, 4096);
+        l.off.mail += (size_t)nlocal * depth * 2 * world * sizeof(uint64_t);
+    l.off.mail = ALIGN_UP(l.off.mail, 4096);
     mail_layout(world, nnodes, nlocal, &l.box);
-    l.size = l.mail + l.box.size;
+    l.size = l.off.mail + l.box.size;
     return l;
 }
 
@@ -167,15 +168,7 @@ static void fill_header(struct board_hdr *h, const struct board_geom *g, const s
     h->group = g->group;
     h->epoch = g->epoch;
     h->size = l->size;
-    h->off_ranks = l->ranks;
-    h->off_members = l->members;
-    h->off_on_core = l->on_core;
-    h->off_slots = l->slots;
-    h->off_recorders = l->recorders;
-    h->off_window = l->window;
-    h->off_result = l->result;
-    h->off_counts = l->counts;
-    h->off_mail = l->mail;
+    h->off = l->off;
     atomic_init(&h->published, BOARD_FIRST_STEP);
     atomic_init(&h->sent, BOARD_FIRST_STEP);
     h->magic = BOARD_MAGIC;
@@ -198,20 +191,20 @@ int board_create(const struct board_geom *g, int *ret_fd, struct board_ctl **ret
     r = memfd_new("commd-board", l.size, &fd);
     if (r)
         return r;
-    r = memfd_map(fd, l.window, &map); /* no data */
+    r = memfd_map(fd, l.off.window, &map); /* no data */
     if (r)
         return r;
     ctl = calloc(1, sizeof *ctl + g->world * sizeof ctl->gone[0]);
     if (!ctl) {
-        munmap(map, l.window);
+        munmap(map, l.off.window);
         return -ENOMEM;
     }
     ctl->hdr = map;
-    ctl->ranks = (void *)((uint8_t *)map + l.ranks);
-    ctl->members = (void *)((uint8_t *)map + l.members);
-    ctl->slots = (const void *)((uint8_t *)map + l.slots);
-    ctl->recorders = (const void *)((uint8_t *)map + l.recorders);
-    ctl->mapped = l.window;
+    ctl->ranks = (void *)((uint8_t *)map + l.off.ranks);
+    ctl->members = (void *)((uint8_t *)map + l.off.members);
+    ctl->slots = (const void *)((uint8_t *)map + l.off.slots);
+    ctl->recorders = (const void *)((uint8_t *)map + l.off.recorders);
+    ctl->mapped = l.off.window;
     ctl->size = l.size;
     ctl->world = g->world;
     ctl->nlocal = g->nlocal;
@@ -502,24 +495,20 @@ int board_map(int fd, struct board *ret_board)
         return BOARD_E_BAD;
     }
     l = board_layout(b.world, b.nnodes, b.nlocal, (uint32_t)b.chunk, b.depth);
-    if (l.size != size || b.hdr->off_ranks != l.ranks || b.hdr->off_members != l.members ||
-        b.hdr->off_on_core != l.on_core || b.hdr->off_slots != l.slots ||
-        b.hdr->off_recorders != l.recorders || b.hdr->off_window != l.window ||
-        b.hdr->off_result != l.result || b.hdr->off_counts != l.counts ||
-        b.hdr->off_mail != l.mail) {
+    if (l.size != size || memcmp(&b.hdr->off, &l.off, sizeof l.off)) {
         munmap(map, size);
         return BOARD_E_BAD;
     }
-    b.ranks = (void *)((uint8_t *)map + l.ranks);
-    b.members = (void *)((uint8_t *)map + l.members);
-    b.on_core = (void *)((uint8_t *)map + l.on_core);
-    b.slots = (void *)((uint8_t *)map + l.slots);
-    b.recorders = (void *)((uint8_t *)map + l.recorders);
-    b.window = (uint8_t *)map + l.window;
-    b.result = (uint8_t *)map + l.result;
-    b.counts = (void *)((uint8_t *)map + l.counts);
+    b.ranks = (void *)((uint8_t *)map + l.off.ranks);
+    b.members = (void *)((uint8_t *)map + l.off.members);
+    b.on_core = (void *)((uint8_t *)map + l.off.on_core);
+    b.slots = (void *)((uint8_t *)map + l.off.slots);
+    b.recorders = (void *)((uint8_t *)map + l.off.recorders);
+    b.window = (uint8_t *)map + l.off.window;
+    b.result = (uint8_t *)map + l.off.result;
+    b.counts = (void *)((uint8_t *)map + l.off.counts);
     b.mail = l.box;
-    b.mail.base = (uint8_t *)map + l.mail;
+    b.mail.base = (uint8_t *)map + l.off.mail;
     *ret_board = b;
     return 0;
 }

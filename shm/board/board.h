@@ -167,8 +167,9 @@ struct board_hdr {
     uint32_t memory_nodes; /* of the CPUs that commd may run on: place.h */
     uint64_t group, epoch;
     uint64_t size; /* of the file */
-    uint64_t off_ranks, off_members, off_on_core, off_slots, off_recorders, off_window, off_result,
-        off_counts, off_mail;
+    struct board_offsets {
+        uint64_t ranks, members, on_core, slots, recorders, window, result, counts, mail;
+    } off;
     _Atomic uint32_t record; /* by commd: enum recorder_timing */
 
     /* of sleeping members: see bell_ring() */

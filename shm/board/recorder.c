@@ -129,19 +129,23 @@ uint64_t recorder_usual_ns(const struct board_recorder *rec, uint64_t now_ns)
     return longest[2];
 }
 
+/* Of an entry of either ring, whose @word was read before. */
+#define COPY_OF(e, word)                                                                           \
+    {                                                                                              \
+        .seq = (uint32_t)(word),                                                                   \
+        .coll = (uint8_t)((word) >> 32),                                                           \
+        .dtype = (uint8_t)((word) >> 40),                                                          \
+        .redop = (uint8_t)((word) >> 48),                                                          \
+        .ended_ns = atomic_load_explicit(&(e)->ended_ns, memory_order_acquire),                    \
+        .bytes = atomic_load_explicit(&(e)->bytes, memory_order_relaxed),                          \
+        .begun_ns = atomic_load_explicit(&(e)->begun_ns, memory_order_relaxed),                    \
+    }
+
 bool recorder_read(const struct board_recorder *rec, unsigned i, struct recorder_op *ret_op)
 {
     const struct recorder_entry *e = &rec->ring[i % RECORDER_RING];
     uint64_t head = atomic_load_explicit(&e->head, memory_order_acquire);
-    struct recorder_op op = {
-        .seq = (uint32_t)head,
-        .coll = (uint8_t)(head >> 32),
-        .dtype = (uint8_t)(head >> 40),
-        .redop = (uint8_t)(head >> 48),
-        .ended_ns = atomic_load_explicit(&e->ended_ns, memory_order_acquire),
-        .bytes = atomic_load_explicit(&e->bytes, memory_order_relaxed),
-        .begun_ns = atomic_load_explicit(&e->begun_ns, memory_order_relaxed),
-    };
+    struct recorder_op op = COPY_OF(e, head);
 
     /* acquire: what was read belongs to the head that was read before, or it has changed */
     atomic_thread_fence(memory_order_acquire);
@@ -199,16 +203,7 @@ bool recorder_gpu_read(const struct board_recorder *rec, unsigned i, struct reco
 {
     const struct recorder_gpu_entry *e = &rec->gpu[i % RECORDER_GPU_RING];
     uint64_t head = atomic_load_explicit(&e->head, memory_order_acquire);
-    struct recorder_op op = {
-        .seq = (uint32_t)head,
-        .coll = (uint8_t)(head >> 32),
-        .dtype = (uint8_t)(head >> 40),
-        .redop = (uint8_t)(head >> 48),
-        .gpu = true,
-        .ended_ns = atomic_load_explicit(&e->ended_ns, memory_order_acquire),
-        .bytes = atomic_load_explicit(&e->bytes, memory_order_relaxed),
-        .begun_ns = atomic_load_explicit(&e->begun_ns, memory_order_relaxed),
-    };
+    struct recorder_op op = COPY_OF(e, head);
     struct op_desc desc = {
         .seq = op.seq,
         .count = atomic_load_explicit(&e->count, memory_order_relaxed),
@@ -219,6 +214,7 @@ bool recorder_gpu_read(const struct board_recorder *rec, unsigned i, struct reco
     };
     int code = atomic_load_explicit(&e->code, memory_order_relaxed);
 
+    op.gpu = true;
     atomic_thread_fence(memory_order_acquire); /* as in recorder_read() */
     if (!op.seq || op.coll >= COLL_COUNT ||
         atomic_load_explicit(&e->head, memory_order_relaxed) != head)

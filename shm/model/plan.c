@@ -93,7 +93,6 @@ static uint64_t unit_of(const uint64_t *counts, unsigned n, uint64_t room)
     return lo;
 }
 
-/* Do the counts say what the description says? */
 static bool counts_valid(const struct op_desc *d, const uint64_t *counts, unsigned n)
 {
     uint64_t most = 0;
@@ -103,7 +102,6 @@ static bool counts_valid(const struct op_desc *d, const uint64_t *counts, unsign
     return most == d->count;
 }
 
-/* Two, with a core each? */
 static bool is_pair(const struct plan_geom *g)
 {
     return g->nlocal == 2 && g->cores >= 2;
@@ -279,7 +277,6 @@ static void choose_schedule(struct plan *p, const struct plan_geom *g, uint64_t 
         p->schedule = schedules[p->coll].data;
 }
 
-/* May members of one node work in each other's registered memory? */
 static bool by_registered(const struct plan *p, const struct plan_geom *g, uint64_t bytes)
 {
     return bytes >= plan_registered(g, p->coll) &&
@@ -317,7 +314,6 @@ static uint64_t cells_unit(const struct plan *p, const struct plan_geom *g, uint
     return room >= cells ? room / cells : MIN(most / cells, (uint64_t)1);
 }
 
-/* Bytes of a step on one node. */
 static size_t chunk_alone(const struct plan_geom *g, uint64_t bytes)
 {
     size_t fine = ALIGN_UP(bytes / PLAN_STEPS_FINE, (uint64_t)4096);

@@ -267,7 +267,6 @@ static int thread_new(struct closer *c, void *(*fn)(void *))
     return -r;
 }
 
-/* After a lane became ready. */
 static void wake_or_start(struct closer *c)
 {
     assert_held(&c->lock);

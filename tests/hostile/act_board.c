@@ -57,7 +57,7 @@ static void header_early(struct hostile *h)
             hdr->world = (uint32_t)dice_odd(&h->dice);
             hdr->nlocal = (uint32_t)dice_odd(&h->dice);
             hdr->group = id_any(h);
-            hdr->off_mail = dice_odd(&h->dice);
+            hdr->off.mail = dice_odd(&h->dice);
         }
 }
 

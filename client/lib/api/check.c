@@ -78,7 +78,6 @@ static int measure_blocks(const struct commd_group *g, const struct commd_op *op
     return 0;
 }
 
-/* Adds the elements up. */
 static int measure(const struct commd_group *g, const struct commd_op *op, const char *name,
                    struct side *s)
 {

@@ -8,67 +8,33 @@
 #include "shm/model/dtype.h"
 #include "shm/proto/msg.h"
 
-#define SAME(name, ours) _Static_assert((int)COMMD_##name == (int)ours##_##name, #name)
+#define SAME(name, ours) _Static_assert((int)COMMD_##name == (int)ours##_##name, #name);
 #define DTYPE(name)      SAME(name, DTYPE)
 #define REDOP(name)      SAME(name, REDOP)
 #define COLL(name)       SAME(name, COLL)
 /* commd.h's errors are the causes, negated. */
-#define CAUSE(name) _Static_assert((int)COMMD_E_##name == -(int)CAUSE_##name, #name)
+#define CAUSE(name) _Static_assert((int)COMMD_E_##name == -(int)CAUSE_##name, #name);
 
-DTYPE(I8);
-DTYPE(U8);
-DTYPE(I16);
-DTYPE(U16);
-DTYPE(I32);
-DTYPE(U32);
-DTYPE(I64);
-DTYPE(U64);
-DTYPE(F16);
-DTYPE(BF16);
-DTYPE(F32);
-DTYPE(F64);
-DTYPE(BOOL);
+#define DTYPES(X)                                                                                  \
+    X(I8) X(U8) X(I16) X(U16) X(I32) X(U32) X(I64) X(U64) X(F16) X(BF16) X(F32) X(F64) X(BOOL)
+DTYPES(DTYPE)
 _Static_assert(DTYPE_COUNT == COMMD_BOOL + 1, "commd.h has every dtype");
 
-REDOP(SUM);
-REDOP(AVG);
-REDOP(PROD);
-REDOP(MIN);
-REDOP(MAX);
-REDOP(BAND);
-REDOP(BOR);
-REDOP(BXOR);
-REDOP(PREMUL_SUM);
+#define REDOPS(X) X(SUM) X(AVG) X(PROD) X(MIN) X(MAX) X(BAND) X(BOR) X(BXOR) X(PREMUL_SUM)
+REDOPS(REDOP)
 _Static_assert(REDOP_COUNT == COMMD_PREMUL_SUM + 1, "commd.h has every operator");
 
-COLL(BARRIER);
-COLL(ALL_REDUCE);
-COLL(BROADCAST);
-COLL(ALL_GATHER);
-COLL(REDUCE_SCATTER);
-COLL(REDUCE);
-COLL(GATHER);
-COLL(SCATTER);
-COLL(ALL_TO_ALL);
-COLL(ALL_GATHER_V);
-COLL(REDUCE_SCATTER_V);
-COLL(GATHER_V);
-COLL(SCATTER_V);
-COLL(ALL_TO_ALL_V);
+#define COLLS(X)                                                                                   \
+    X(BARRIER)                                                                                     \
+    X(ALL_REDUCE) X(BROADCAST) X(ALL_GATHER) X(REDUCE_SCATTER) X(REDUCE) X(GATHER) X(SCATTER)      \
+        X(ALL_TO_ALL) X(ALL_GATHER_V) X(REDUCE_SCATTER_V) X(GATHER_V) X(SCATTER_V) X(ALL_TO_ALL_V)
+COLLS(COLL)
 _Static_assert(COLL_COUNT == COMMD_ALL_TO_ALL_V + 1, "commd.h has every collective");
 _Static_assert((int)COLL_COUNT <= (int)COMMD_SEND, "messages begin behind the collectives");
 
-CAUSE(INVALID);
-CAUSE(MISMATCH);
-CAUSE(QUOTA);
-CAUSE(TIMEOUT);
-CAUSE(RANK_LOST);
-CAUSE(NODE_LOST);
-CAUSE(ENGINE_LOST);
-CAUSE(ABORTED);
-CAUSE(NO_DAEMON);
-CAUSE(PROTOCOL);
-CAUSE(DENIED);
-CAUSE(NOMEM);
-CAUSE(INTERNAL);
 /* Only libcommd knows FORKED, INTERRUPTED and GPU_LOST; LEFT is a cause and no error. */
+#define CAUSES(X)                                                                                  \
+    X(INVALID)                                                                                     \
+    X(MISMATCH) X(QUOTA) X(TIMEOUT) X(RANK_LOST) X(NODE_LOST) X(ENGINE_LOST) X(ABORTED)            \
+        X(NO_DAEMON) X(PROTOCOL) X(DENIED) X(NOMEM) X(INTERNAL)
+CAUSES(CAUSE)

@@ -285,7 +285,6 @@ void arena_forget(struct commd_context *ctx)
     pthread_mutex_unlock(&lock);
 }
 
-/* Ends an arena in which nothing is allocated. */
 static void let_go(struct arena *a)
 {
     struct arena **p = &arenas;
@@ -347,7 +346,6 @@ static int arena_take(struct commd_context *ctx, size_t len, struct arena **ret_
     return 0;
 }
 
-/* The pages go back whoever has mapped them. */
 static void punch(const struct arena *a, const struct block *b)
 {
     assert(b->used && b->offset + b->len <= a->size);

@@ -320,7 +320,6 @@ static enum wait_for stand_in_waits_for(const struct commd_group *g)
                                                        : WAIT_FOR_HERE;
 }
 
-/* In all groups together. */
 static enum wait_for waits_for(const struct commd_context *ctx,
                                enum wait_for (*who)(const struct commd_group *g))
 {

@@ -178,7 +178,6 @@ static const uint8_t *cell_from(const struct run *r, unsigned k, uint32_t c)
     return result_of(r, c) + plan_cell_in(&r->plan, &g->geom, c, pos, g->local);
 }
 
-/* What this rank has for itself. */
 void cells_own(struct run *r, uint32_t c)
 {
     const struct coll_info *info = &coll_table[r->plan.coll];

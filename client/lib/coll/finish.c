@@ -47,7 +47,6 @@ enum wait_for run_waits_for(struct run *r)
 
 enum { WAIT_LOOKS = 20 };
 
-/* One sleep, unless something moved in the last look before it. */
 static enum run_state run_nap(struct run *r)
 {
     struct board_hdr *h = r->group->board.hdr;

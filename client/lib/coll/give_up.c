@@ -101,7 +101,6 @@ static void run_timed_out(struct run *r)
               (long long)r->limit_ms, text);
 }
 
-/* For how long this rank has slept in the operation. */
 static uint32_t slept_ms(const struct run *r)
 {
     const struct board_member *me = run_member(r);

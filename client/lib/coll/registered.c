@@ -282,7 +282,6 @@ static bool vote(struct run *r)
 
 /* ---- working --------------------------------------------------------------------------------- */
 
-/* Has a member given up? */
 static bool anyone_stopped(const struct run *r)
 {
     for (unsigned m = 0; m < r->group->board.nlocal; m++)
@@ -292,7 +291,6 @@ static bool anyone_stopped(const struct run *r)
     return false;
 }
 
-/* This member will not write any more. */
 static void stop(const struct run *r)
 {
     atomic_store_explicit(&member(r, r->group->local)->stopped, r->desc.seq, memory_order_release);
@@ -396,7 +394,6 @@ enum run_state registered_advance(struct run *r)
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-/* May local member @m still be writing into our output? */
 static bool may_write(const struct run *r, unsigned m)
 {
     const struct commd_group *g = r->group;

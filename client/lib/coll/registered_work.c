@@ -62,7 +62,6 @@ void registered_put(struct run *r)
     memcpy(to + EDGE, r->send + registered_extent(r, false) - EDGE, EDGE);
 }
 
-/* Of my own output. */
 static void reduce_edges(struct run *r)
 {
     const struct plan *p = &r->plan;
@@ -164,7 +163,6 @@ void registered_share_out(struct run *r)
     assert(d->next <= d->end);
 }
 
-/* Elements that the next chunk may have. */
 static uint64_t chunk_of(const struct run *r)
 {
     const struct plan *p = &r->plan;

@@ -48,7 +48,6 @@ static void describe_counts(struct run *r, const struct commd_op *op)
     }
 }
 
-/* What this rank gives, by its counts. */
 static uint64_t counted_elements(const struct run *r)
 {
     const struct op_lists *l = r->lists;

@@ -117,7 +117,6 @@ static void one_declined(struct run *r, const struct op_desc *d, unsigned rank)
               why);
 }
 
-/* @desc_a of @a and @desc_b of @b do not agree. */
 static void mismatch(struct run *r, const struct op_desc *da, unsigned a, const struct op_desc *db,
                      unsigned b)
 {
@@ -151,7 +150,6 @@ static void counts_mismatch(struct run *r, const struct op_balance *bal)
               ": the counts that ranks gave do not fit: %s; the group can still be used", who);
 }
 
-/* Do the counts that the members of this one node gave fit each other? */
 static bool counts_fit(struct run *r)
 {
     const struct board *b = &r->group->board;
@@ -221,7 +219,6 @@ bool run_compare(struct run *r)
 
 /* ---- in steps -------------------------------------------------------------------------------- */
 
-/* Is step @c of the input there? */
 static bool is_filled(const struct run *r, uint32_t c)
 {
     assert(r->gate && c < r->plan.steps);

@@ -42,7 +42,6 @@ static bool is_leader(const struct run *r)
     return r->group->local == my_leader(r);
 }
 
-/* All that this member has heard mean the same as it. */
 static bool agreed(const struct run *r)
 {
     return r->agreed == AGREED_HERE;
@@ -53,14 +52,12 @@ static size_t team_len(const struct run *r)
     return r->plan.count * r->plan.esize;
 }
 
-/* Where member @m has what it announces in step @c. */
 static uint8_t *team_payload(const struct run *r, unsigned m, uint32_t c)
 {
     assert(c < PLAN_TEAM_STEPS);
     return (uint8_t *)board_payload(board_of(r), m, r->base + c, team_len(r));
 }
 
-/* What member @m says in step @c. */
 static enum run_agreed said_by(const struct run *r, unsigned m, uint32_t c)
 {
     const struct board *b = board_of(r);

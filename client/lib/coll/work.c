@@ -69,7 +69,6 @@ static void work_queue(struct commd_work *w)
     ctx->finished_tail = &w->next;
 }
 
-/* The host's part of it is over. */
 static void work_over(struct commd_work *w)
 {
     const bool failed = w->err.code != 0;

@@ -223,7 +223,6 @@ static int fill(struct device_group *dg, const struct commd_op *op, const struct
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
-/* Has the operation that had slot @i last ended? */
 static bool is_free(struct session *s, unsigned i)
 {
     bool ended;
@@ -236,7 +235,6 @@ static bool is_free(struct session *s, unsigned i)
     return ended;
 }
 
-/* Bytes of the ring that pending operations hold. */
 static size_t aux_pending(struct session *s)
 {
     size_t sum = 0;
@@ -456,7 +454,6 @@ static int announce_declined(struct device_group *dg, const struct commd_op *op,
     return why.code;
 }
 
-/* Bytes that this rank gives. */
 static uint64_t given(const struct commd_op *op, const struct side_places *p, unsigned rank)
 {
     assert(!is_p2p(op));

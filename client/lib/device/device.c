@@ -222,7 +222,6 @@ static void see_side(struct whereabouts *l, const struct side_place *p)
             see(l, p->blocks[k]);
 }
 
-/* Of messages and collectives. */
 static struct whereabouts find_all(const struct commd_group *g, const struct commd_op *op)
 {
     struct whereabouts l = {.which = -1};

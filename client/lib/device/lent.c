@@ -121,7 +121,6 @@ static int lent_new(struct session *s, const char *op, size_t bytes, struct lent
 
 /* ---- who has it ------------------------------------------------------------------------------ */
 
-/* Operations that are over give back what they have. */
 static void lent_sweep(struct session *s)
 {
     assert_held(&s->pend);
@@ -130,7 +129,6 @@ static void lent_sweep(struct session *s)
             session_ended(s->slots[i]);
 }
 
-/* The smallest that is free and fits, unless it is much too large. */
 static struct lent *lent_find(struct session *s, size_t bytes)
 {
     struct lent **best = NULL, *l = NULL;

@@ -175,7 +175,6 @@ static void message_decline(struct device_group *dg, const struct commd_op *op)
     *error_mine() = why;
 }
 
-/* In the context. */
 static int try_message(struct device_group *dg, const struct commd_op *op,
                        const struct telling *how)
 {

@@ -27,7 +27,6 @@ struct offer {
     char why[128]; /* it cannot */
 };
 
-/* Does COMMD_DEVICE_PATH say @word? */
 static bool wish_is(const char *word)
 {
     const char *s = getenv("COMMD_DEVICE_PATH");
@@ -194,7 +193,6 @@ static bool can_share(struct session *s, const struct commd_group *g, const stru
     return r >= 0;
 }
 
-/* Lets go of what sessions that are lost hold: lent memory, descriptors. */
 static void drop_lost(struct device *dev)
 {
     for (struct session *s = atomic_load(&dev->session); s; s = s->next)
@@ -306,7 +304,6 @@ static int refuse_path(struct device_group *dg, const struct commd_op *op,
     return take_host_path(dg, op, why);
 }
 
-/* Asks all ranks. */
 static int agree_with_all(struct device_group *dg, const struct commd_op *op, int gpu,
                           struct offer *offers)
 {
@@ -409,7 +406,6 @@ static int leave_path(struct device_group *dg)
     return session_tell_failure(dg);
 }
 
-/* In the context. */
 static int start_locked(struct device_group *dg, const struct commd_op *op,
                         const struct telling *how)
 {

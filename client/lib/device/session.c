@@ -221,7 +221,6 @@ static void session_free(struct session *s)
     free(s);
 }
 
-/* Asks for the socket of another session. */
 static int ask_for_more(struct session *first, int *ret_sock)
 {
     struct session_msg m = {.type = SESSION_MORE}, answer;

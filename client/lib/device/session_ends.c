@@ -99,7 +99,6 @@ static void announced_end(struct announced *a)
     atomic_fetch_sub(&dg->pending, 1);
 }
 
-/* commd-gpu's part of the operation is over. */
 static bool announced_done(const struct announced *a)
 {
     return seq_reached(atomic_load_explicit(a->gate.done, memory_order_acquire),
@@ -209,7 +208,6 @@ static bool somebody_died(struct device_group *dg, struct commd_error *e)
     return false;
 }
 
-/* Has the group ended for this rank, is it broken, or has a rank died? */
 static bool group_broke(struct device_group *dg, struct commd_error *e)
 {
     struct board_cause c;

@@ -93,7 +93,6 @@ static int ask_range(const char *op, cu_ptr p, struct range *ret)
     return 0;
 }
 
-/* The pieces of [p, p + bytes). */
 static int walk_pieces(const char *op, cu_ptr p, size_t bytes, struct walk *w)
 {
     cu_ptr end = p + bytes;
@@ -136,7 +135,6 @@ static bool overlaps(const struct exported *m, const struct walk *w)
 
 /* ---- forgetting ------------------------------------------------------------------------------ */
 
-/* Is an operation before the @n-th pending? */
 static bool pending_before(struct session *s, uint64_t n)
 {
     bool pending = false;

@@ -156,7 +156,6 @@ void staged_drop(struct staged *st)
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
 
-/* In its context. */
 static int stream_lane_get(struct device_group *dg, const char *name, cu_context ctx,
                            struct stream_lane **ret_lane)
 {
@@ -211,7 +210,6 @@ int stream_lane_from(struct device_group *dg, const char *name, cu_context ctx, 
     return driver_error(name, "cuEventRecord", e);
 }
 
-/* The operation that the group runs in the staging buffer. */
 static struct commd_op host_op(const struct commd_op *op, const struct side_places *p,
                                uint8_t *staging)
 {

@@ -132,7 +132,6 @@ static int chunk_new(const struct staging *s, const char *op, size_t bytes,
     return 0;
 }
 
-/* The smallest that fits, unless it is much too large. */
 static struct staging_chunk *staging_find(struct staging *s, size_t bytes)
 {
     struct staging_chunk **best = NULL, *c;

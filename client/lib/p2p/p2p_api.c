@@ -79,7 +79,6 @@ static void p2p_enter(struct p2p *p)
     p->users++;
 }
 
-/* Does a thread inside move its messages? */
 static bool is_attended(const struct p2p *p)
 {
     return atomic_load(&p->users) != atomic_load(&p->away);

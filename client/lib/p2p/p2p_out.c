@@ -63,7 +63,6 @@ static bool abandoned(struct p2p *p, const struct p2p_slot *s)
            atomic_load_explicit(&p->group->board.ranks[peer->rank].gone, memory_order_acquire);
 }
 
-/* Learns which of our slots have been read. */
 static void look_at_slots(struct p2p *p)
 {
     bool gone = atomic_load_explicit(&p->group->board.hdr->ngone, memory_order_relaxed);

@@ -82,7 +82,6 @@ static bool under_way(const struct p2p *p, const struct p2p_op *op)
     return op->state == P2P_OFFERED || op->state == P2P_STREAMING || op->state == P2P_PULLING;
 }
 
-/* The caller does not want to wait any longer. */
 static bool stop_waiting(struct p2p *p, struct p2p_op *op)
 {
     assert_held(&p->lock);
@@ -318,7 +317,6 @@ static bool look_after_others(struct p2p *p, struct p2p_op *op)
     return p2p_look_after(p, op);
 }
 
-/* One sleep, unless something moved in the last look before it. */
 static bool p2p_nap(struct p2p *p, struct p2p_op *op, int64_t until_ms)
 {
     struct board_hdr *h = p->group->board.hdr;
@@ -526,7 +524,6 @@ static bool p2p_interrupted(struct p2p *p, uint64_t *asked_ms)
     return stop;
 }
 
-/* @slept: sleep_begins() was called. */
 static enum p2p_waited wait_out(struct p2p *p, struct p2p_op *op, int64_t until_ms, bool *slept)
 {
     uint64_t asked_ms = 0;

@@ -342,7 +342,7 @@ static void header_that_contradicts_commd_is_refused(void **state)
         {offsetof(struct board_hdr, world), 4},    {offsetof(struct board_hdr, nnodes), 3},
         {offsetof(struct board_hdr, me), 1},       {offsetof(struct board_hdr, nlocal), 2},
         {offsetof(struct board_hdr, group), 0x78}, {offsetof(struct board_hdr, version), 1},
-        {offsetof(struct board_hdr, magic), 1},    {offsetof(struct board_hdr, off_mail), 4096},
+        {offsetof(struct board_hdr, magic), 1},    {offsetof(struct board_hdr, off.mail), 4096},
     };
     struct cluster *c = cluster_of(2, false);
     uint32_t peers[] = {0, 1}, rank_node[] = {0, 0, 1};
