@@ -10,26 +10,18 @@
  * the caches pays in the third case, and only there.
  *
  * Which case it is changes while a process runs: the process moves to another core, and so does the
- * core of a virtual machine, whatever the machine says of its caches. So copy_in() measures: it
- * times the first part of what it writes through the caches. Perhaps the memory that it reads is
- * slow; so after a slow copy the next one goes around, and is timed too. If that is faster by more
- * than a reader loses (GAIN_PS) the next copies go around as well; then it tries again.
- *
- * A reduction into a window does the same (copy_begin(), copy_end()): what it writes a reader has
- * had before, so it can be slow where copies into windows are not. (All_reduce of 128 MB by two
- * ranks on such cores: 17.6 ms through, 12.8 around; on near ones 11 and 16.)
+ * core of a virtual machine. So copy_in() times the first part of what it writes through the
+ * caches. After a slow copy the next one goes around, and is timed too: perhaps the memory that it
+ * reads is slow. If that is faster by more than a reader loses (GAIN_PS) the next copies go around
+ * as well; then it tries again. A reduction into a window does the same (copy_begin(), copy_end()).
  *
  * The processor's own prefetching stops at the end of a page, so who reads asks for the lines of
- * the next one itself (2.1 ns a line instead of 2.8 from memory, where writers go around; no
- * difference in a cache that both share). Asking while storing past the caches is slower than
- * either.
- *
- * To make the second case rare, a writer of payload takes turns over more memory than the reader's
- * cache holds (board_offset()).
+ * the next one itself. To make the second case rare, a writer of payload takes turns over more
+ * memory than the reader's cache holds (board_offset()).
  *
  * copy_out() is not memcpy(): for more than 2 KB libc takes "rep movsb", which as the processor
  * pleases writes past the caches. That is right for a window whose lines are elsewhere, and wrong
- * for the caller's buffer (broadcast of 16 MB: 1.2 ms, with plain vectors 0.8). */
+ * for the caller's buffer. */
 #include "shm/util/copy.h"
 
 #include <stdatomic.h>

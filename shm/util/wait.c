@@ -6,39 +6,32 @@
  * `sleepers` raised for ever: the price is a superfluous wake call per ring, never a lost one.
  *
  * Spin or yield. A waiter on a core that the awaited member needs delays that member by a
- * scheduler's slice. A waiter that gives away a core which no member needs loses a slice of its own
- * to whatever else wants to run there. So every member says on the board which core it runs on
- * (board_shares_core()). It yields while another member was seen on its core, and spins otherwise,
- * also beside busy processes: they get the core when its slice ends, as if it computed. Spinning
- * also keeps it on its core: the scheduler puts a process that often sleeps beside another one.
+ * scheduler's slice; a waiter that gives away a core which no member needs loses a slice of its
+ * own. So every member says on the board which core it runs on (board_shares_core()). It yields
+ * while another member was seen on its core, and spins otherwise, also beside busy processes.
  *
  * An engine on another core is waited for by yields: the kernel does part of the engine's work, on
- * any core, and the network takes longer than a yield does. An engine on the waiter's own core
- * needs that core, and a yield does not give it away: rank and engine belong to different users or
- * sessions, to each of which the scheduler gives its share of the core, and a rank that yields gets
- * it back until its share is spent. So a rank sleeps
+ * any core. An engine on the waiter's own core does not get that core by a yield: the scheduler
+ * gives each user or session its share, and a rank that yields gets the core back until its share
+ * is spent. So a rank sleeps
  *
- *   - at once when nobody but the engine is missing (8 B between two nodes: 16 us, with yields 21);
+ *   - at once when nobody but the engine is missing;
  *   - after a few yields when other ranks of its node may have to run as well: two ranks that yield
- *     to each other spend the share of both before the engine has its turn (16 MB between two nodes
- *     of two ranks, each node on one core: 12 ms, with more yields 37);
- *   - for the answer to a small operation, after the same few yields, as long as they bring it: it
- *     comes within them while the scheduler owes the engine time (8 B there: 16 us). If they did
- *     not bring the last ones, at once (20 us, with vain yields 58).
+ *     to each other would spend the share of both before the engine has its turn;
+ *   - for the answer to a small operation, after the same few yields, as long as they bring it; if
+ *     they did not bring the last ones, at once.
  *
  * Yield or sleep. Waiters that yield give each other the core within a microsecond. Beside a busy
- * process a yield gives the core away for a whole slice (0.7 to 3 ms), and the message that arrives
- * meanwhile waits. A sleeper is put before that process when it is woken, because it has used less
- * than its share. So a yield that took long switches the waiter to sleeping (struct crowd):
+ * process a yield gives the core away for a whole slice (0.7 to 3 ms); a sleeper is put before that
+ * process when it is woken. So a yield that took long switches the waiter to sleeping (struct
+ * crowd):
  *
- *   - For the rest of this wait. The yield may have met a timer's work, a host that took the core
- *     away, or a member that computed.
- *   - For twice as many waits each time that the next one meets work again, up to CROWD_MOST: in
- *     the end one wait in 4096 pays for a slice. Each wait that meets none halves the number.
- *   - After a whole slice was lost: for as long (4 ms), however other waits went. For twice as long
+ *   - for the rest of this wait;
+ *   - for twice as many waits each time that the next one meets work again, up to CROWD_MOST. Each
+ *     wait that meets none halves the number;
+ *   - after a whole slice was lost: for PENALTY_NS, however other waits went. For twice as long
  *     each time that the next slice is lost before yields have saved what the last one cost, up to
- *     a tenth of a second: 3 % for a slice of 3 ms. It begins at 4 ms because some process of the
- *     system takes a slice a few times each second. */
+ *     PENALTY_MOST_NS. */
 #include "shm/util/wait.h"
 
 #include <linux/futex.h>

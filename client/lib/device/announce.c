@@ -36,7 +36,8 @@ static void gate_result(struct gate *gate, struct commd_error *e)
 {
     struct announced *a = announced_of(gate);
 
-    assert(a->session && gate_landed(gate));
+    assert(a->session);
+    assert(gate_landed(gate));
     pthread_mutex_lock(&a->session->pend);
     session_ended(a);
     if (a->error.code)
@@ -51,7 +52,8 @@ static int gate_wait_stream(struct gate *gate, void *stream)
     struct scope scope;
     int r = scope_enter_known(name, stream, a->ctx, &scope);
 
-    assert(a->session && a->ctx);
+    assert(a->session);
+    assert(a->ctx);
     if (r)
         return r;
     r = announced_await(a, stream);
@@ -101,7 +103,8 @@ struct beside {
 static void put_counts(struct beside *b, const size_t *counts, unsigned n, unsigned world,
                        uint32_t bit)
 {
-    assert(n <= world && b->n + world <= 6 * world);
+    assert(n <= world);
+    assert(b->n + world <= 6 * world);
     for (unsigned k = 0; k < world; k++)
         b->words[b->n++] = k < n ? counts[k] : 0;
     b->bits |= bit;
@@ -115,7 +118,8 @@ static void put_all_counts(struct beside *b, const struct device_group *dg,
     unsigned world = dg->group->board.world;
     bool root = info->rooted && (unsigned)op->root == dg->group->rank;
 
-    assert(op->coll >= 0 && op->coll < COLL_COUNT);
+    assert(op->coll >= 0);
+    assert(op->coll < COLL_COUNT);
     if (!info->counted)
         return;
     if (coll_blocks(info->send) ? coll_at(info->send, root) : info->window == WINDOW_CELLS)
@@ -133,7 +137,8 @@ static int put_side(struct session *s, const struct side_place *p, const char *n
     uint32_t n = b->n;
 
     assert_held(&s->calls);
-    assert(b->words && (bit == SESSION_SEND_BLOCKS || bit == SESSION_RECV_BLOCKS));
+    assert(b->words);
+    assert((bit == SESSION_SEND_BLOCKS || bit == SESSION_RECV_BLOCKS));
     *ret_place = (struct session_place){0};
     if (!p->n || !p->bytes)
         return 0;
@@ -176,7 +181,8 @@ static int put_lent(struct session *s, const char *name, const struct side_place
     }
     if (r)
         return r;
-    assert(b->lent && recv_at < b->lent->bytes);
+    assert(b->lent);
+    assert(recv_at < b->lent->bytes);
     b->send_at = b->lent->at;
     b->recv_at = b->lent->at + recv_at;
     if (b->send)
@@ -199,7 +205,10 @@ static int fill(struct device_group *dg, const struct commd_op *op, const struct
     const char *name = op_name(op);
     int r;
 
-    assert(!b->words && !b->n && dg->session && dg->attached);
+    assert(!b->words);
+    assert(!b->n);
+    assert(dg->session);
+    assert(dg->attached);
     *slot = (struct session_slot){.group = dg->attached, .desc = *desc, .scale = op->scale};
     slot->desc.seq = dg->next_seq;
     b->words = calloc(6 * dg->group->board.world, sizeof *b->words);
@@ -284,8 +293,11 @@ static void publish(struct session *s, struct announced *a, struct session_slot 
     struct session_slot *to = &s->region->slots[i];
 
     assert_held(&s->calls);
-    assert(a->n == s->count && slot->aux_len <= AUX_MOST);
-    assert(slot->aux_len % sizeof(uint64_t) == 0 && slot->desc.seq == a->seq && a->group);
+    assert(a->n == s->count);
+    assert(slot->aux_len <= AUX_MOST);
+    assert(slot->aux_len % sizeof(uint64_t) == 0);
+    assert(slot->desc.seq == a->seq);
+    assert(a->group);
     if (slot->aux_len) {
         if (s->aux_at + slot->aux_len > SESSION_AUX)
             s->aux_at = 0;
@@ -341,7 +353,8 @@ static int copy_lent(const struct announced *a, const struct side_place *p, cu_p
 {
     cu_result r = 0;
 
-    assert(a->lent && p->esize > 0);
+    assert(a->lent);
+    assert(p->esize > 0);
     for (unsigned k = 0; k < (p->blocks ? p->n : 1) && !r; k++) {
         size_t bytes = p->blocks ? side_block_bytes(p, k) : p->bytes;
         cu_ptr theirs = (cu_ptr)(uintptr_t)(p->blocks ? p->blocks[k] : p->base);
@@ -364,7 +377,9 @@ static int enqueue_lent(struct device_group *dg, struct announced *a, const stru
     struct stream_lane *lane;
     int r = 0;
 
-    assert(announced_lands(a) && a->lent && (b->send || b->recv));
+    assert(announced_lands(a));
+    assert(a->lent);
+    assert((b->send || b->recv));
     if (!wait) {
         r = stream_lane_from(dg, op_name(op), a->ctx, op->stream, &lane);
         if (r)
@@ -411,7 +426,9 @@ static void announce_abort(struct device_group *dg, const struct commd_error *wh
 {
     struct session_msg m = {.type = SESSION_ABORT, .id = dg->attached};
 
-    assert(why->code && dg->session && dg->attached);
+    assert(why->code);
+    assert(dg->session);
+    assert(dg->attached);
     if (atomic_load(&dg->session->lost))
         return;
     m.answer.code = why->code;
@@ -500,7 +517,8 @@ static int announce_locked(struct device_group *dg, const struct commd_op *op,
     a->aux_len = slot.aux_len;
     side_span(&p->recv, &a->lo, &a->hi);
     a->lent = steal_ptr(b->lent);
-    assert(a->n == s->count && a->seq == dg->next_seq);
+    assert(a->n == s->count);
+    assert(a->seq == dg->next_seq);
     note_announced(dg->group, &slot.desc, given(op, p, dg->group->rank));
     publish(s, a, &slot, b->words);
     dg->next_seq++;
@@ -536,7 +554,8 @@ int announce(struct device_group *dg, const struct commd_op *op, const struct op
     bool late = false;
     int r;
 
-    assert(dg->session && dg->attached);
+    assert(dg->session);
+    assert(dg->attached);
     do {
         struct beside b = {.late = late, .aux_len = aux_len};
 

@@ -45,7 +45,10 @@ static int lent_map(struct session *s, const char *op, int fd, struct lent *l)
     cu_mem mem;
     cu_result r = cu->vmm_import(&mem, (void *)(intptr_t)fd, CU_HANDLE_POSIX_FD);
 
-    assert(fd >= 0 && l->bytes > 0 && s->gpu >= 0 && s->gpu < MOST_GPUS);
+    assert(fd >= 0);
+    assert(l->bytes > 0);
+    assert(s->gpu >= 0);
+    assert(s->gpu < MOST_GPUS);
     close(fd);
     if (r)
         return driver_error(op, call, r);
@@ -92,7 +95,8 @@ static int lent_new(struct session *s, const char *op, size_t bytes, struct lent
     int fd = -1, r;
 
     assert_held(&s->calls);
-    assert(bytes > 0 && bytes <= s->lent_limit);
+    assert(bytes > 0);
+    assert(bytes <= s->lent_limit);
     if (!l)
         return error_set(error_mine(), COMMD_E_NOMEM, op, "%s: no memory", op);
     m.memory.bytes = bytes;

@@ -241,7 +241,9 @@ static void attach(struct device_group *dg, const struct offer *offers, struct o
     struct session *s = dg->session;
     size_t len;
 
-    assert(s && !dg->attached && mine->can);
+    assert(s);
+    assert(!dg->attached);
+    assert(mine->can);
     if (!c) {
         cannot(mine, "no memory");
     } else if (!claim_make(dg, offers, c, &len)) {
@@ -310,7 +312,8 @@ static int agree_with_all(struct device_group *dg, const struct commd_op *op, in
     struct offer *mine = &offers[dg->group->rank];
     int r;
 
-    assert(dg->path == GROUP_PATH_UNKNOWN && !dg->attached);
+    assert(dg->path == GROUP_PATH_UNKNOWN);
+    assert(!dg->attached);
     make_offer(dg, op, gpu, mine);
     r = gather_offers(dg, offers);
     if (!r)
@@ -325,7 +328,8 @@ static int agree_with_all(struct device_group *dg, const struct commd_op *op, in
     }
     if (!all_can(dg, offers))
         return refuse_path(dg, op, offers);
-    assert(dg->session && dg->attached);
+    assert(dg->session);
+    assert(dg->attached);
     path_set(dg, GROUP_PATH_DEVICE);
     return 0;
 }
@@ -337,7 +341,8 @@ static int agree(struct device_group *dg, const struct commd_op *op, int gpu)
     struct offer *offers;
     int r;
 
-    assert(dg->path == GROUP_PATH_UNKNOWN && gpu >= -1);
+    assert(dg->path == GROUP_PATH_UNKNOWN);
+    assert(gpu >= -1);
     if (!dg->group->board.gpu)
         return take_host_path(dg, op, "a node of it has no GPU service");
     if (world > SESSION_MAX_WORLD)
@@ -366,7 +371,8 @@ static struct op_desc describe(const struct commd_group *g, const struct commd_o
         .redop = info->reduces ? (uint8_t)op->redop : 0,
     };
 
-    assert(op->coll >= 0 && op->coll < COLL_COUNT);
+    assert(op->coll >= 0);
+    assert(op->coll < COLL_COUNT);
     if (!info->counted || info->window != WINDOW_BLOCKS)
         return d;
     for (unsigned k = 0; k < g->board.world; k++)
@@ -399,7 +405,8 @@ static int gpu_of(const struct commd_group *g, const struct commd_op *op)
  */
 static int leave_path(struct device_group *dg)
 {
-    assert(dg->path == GROUP_PATH_LOST && dg->session);
+    assert(dg->path == GROUP_PATH_LOST);
+    assert(dg->session);
     if (atomic_load(&dg->session->lost))
         session_release(dg->session);
     path_set(dg, GROUP_PATH_UNKNOWN);

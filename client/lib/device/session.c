@@ -211,7 +211,10 @@ static int hello(struct session *s)
 
 static void session_free(struct session *s)
 {
-    assert(!s->memory && !s->leaving && !s->lent && !s->next);
+    assert(!s->memory);
+    assert(!s->leaving);
+    assert(!s->lent);
+    assert(!s->next);
     close_fdp(&s->sock);
     close_fdp(&s->bell);
     if (s->region)
@@ -242,7 +245,8 @@ static int session_new(struct device *dev, int gpu, struct session *first,
     cu_device d;
     int r;
 
-    assert(gpu >= 0 && (!first || first->first));
+    assert(gpu >= 0);
+    assert((!first || first->first));
     if (!s)
         return error_set(error_mine(), COMMD_E_NOMEM, "run", "no memory for a session");
     s->ctx = dev->ctx;

@@ -35,7 +35,8 @@ static const bool announced_may[6][6] = {
 
 static void announced_set(struct announced *a, enum announced_state to)
 {
-    assert(to <= ANNOUNCED_ENDED && announced_may[a->state][to]);
+    assert(to <= ANNOUNCED_ENDED);
+    assert(announced_may[a->state][to]);
     a->state = to;
 }
 
@@ -175,7 +176,9 @@ static void ask_to_end(struct announced *a, const struct commd_error *why)
     struct session_msg m = {.type = SESSION_ABORT, .id = a->group->attached};
 
     assert_held(&a->session->pend);
-    assert(a->group && a->group->attached && why->code);
+    assert(a->group);
+    assert(a->group->attached);
+    assert(why->code);
     announced_set(a, ANNOUNCED_GIVEN_UP);
     m.answer.code = why->code;
     m.answer.rank = why->rank;
@@ -228,7 +231,8 @@ static void warn(struct announced *a, int64_t now)
     char text[240];
 
     assert_held(&a->session->pend);
-    assert(a->group && now >= a->since_ms);
+    assert(a->group);
+    assert(now >= a->since_ms);
     announced_set(a, ANNOUNCED_WARNED);
     if (!note_speaks(g, (uint32_t)a->seq))
         return;

@@ -99,7 +99,8 @@ static int walk_pieces(const char *op, cu_ptr p, size_t bytes, struct walk *w)
     struct range at;
     int r;
 
-    assert(bytes > 0 && end > p);
+    assert(bytes > 0);
+    assert(end > p);
     w->alone = false;
     for (w->n = 0; p < end; p = at.piece.base + at.piece.bytes) {
         r = ask_range(op, p, &at);
@@ -123,13 +124,15 @@ static int walk_pieces(const char *op, cu_ptr p, size_t bytes, struct walk *w)
 
 static cu_ptr walk_end(const struct walk *w)
 {
-    assert(w->n > 0 && w->n <= SESSION_MAX_CHUNKS);
+    assert(w->n > 0);
+    assert(w->n <= SESSION_MAX_CHUNKS);
     return w->piece[w->n - 1].base + w->piece[w->n - 1].bytes;
 }
 
 static bool overlaps(const struct exported *m, const struct walk *w)
 {
-    assert(m->bytes > 0 && w->n > 0);
+    assert(m->bytes > 0);
+    assert(w->n > 0);
     return m->base < walk_end(w) && w->piece[0].base < m->base + m->bytes;
 }
 
@@ -215,7 +218,8 @@ static int export_pieces(const char *op, const struct walk *w, struct session_ms
 {
     const struct cuda *cu = driver(NULL);
 
-    assert(w->n <= SESSION_MAX_CHUNKS && m->memory.chunks == 0);
+    assert(w->n <= SESSION_MAX_CHUNKS);
+    assert(m->memory.chunks == 0);
     for (; m->memory.chunks < w->n; m->memory.chunks++) {
         const struct piece *piece = &w->piece[m->memory.chunks];
         cu_mem mem;
@@ -239,7 +243,8 @@ static int tell_of(struct session *s, const char *op, const struct walk *w, uint
     cu_result e;
 
     assert_held(&s->calls);
-    assert(id && !w->alone);
+    assert(id);
+    assert(!w->alone);
     m.memory.uuid = s->uuid;
     m.memory.bytes = walk_end(w) - w->piece[0].base;
     m.memory.kind = w->ipc ? SESSION_IPC : SESSION_VMM;

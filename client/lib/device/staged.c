@@ -240,7 +240,8 @@ static int copy_place(struct staged *st, const struct side_place *p, bool down, 
     size_t at = 0;
     int r = 0;
 
-    assert(p->n > 0 && (st->chunk || !p->bytes));
+    assert(p->n > 0);
+    assert((st->chunk || !p->bytes));
     if (!p->blocks) {
         cu_ptr theirs = (cu_ptr)(uintptr_t)p->base + from;
         cu_ptr ours = (cu_ptr)(uintptr_t)(st->chunk ? st->chunk->p + p->at + from : NULL);
@@ -270,7 +271,8 @@ static int enqueue_down(struct staged *st, const struct side_place *in, cu_strea
     const struct gate *gate = &st->gate;
     int r = 0;
 
-    assert(gate->pieces > 0 && gate->base + gate->pieces == st->slot->mark);
+    assert(gate->pieces > 0);
+    assert(gate->base + gate->pieces == st->slot->mark);
     if (!in->n)
         return staged_write(st, WORD_READY, gate->pieces, s);
     for (uint32_t i = 0; !r && i < gate->pieces; i++) {
@@ -356,7 +358,8 @@ static int staged_enqueue(struct device_group *dg, struct staged *st, const stru
 static void cut_pieces(struct staged *st, const struct commd_group *g, const struct commd_op *op,
                        size_t bytes)
 {
-    assert(st->gate.pieces == 1 && st->gate.piece == 0);
+    assert(st->gate.pieces == 1);
+    assert(st->gate.piece == 0);
     if (g->board.nnodes > 1 && coll_table[op->coll].window == WINDOW_VECTOR && bytes > PIECE) {
         st->gate.piece = PIECE;
         st->gate.pieces = (uint32_t)((bytes + PIECE - 1) / PIECE);
