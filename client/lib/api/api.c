@@ -403,7 +403,8 @@ PUBLIC int commd_start_batch(struct commd_group *group, const struct commd_op *o
     return async_start_batch(group, ops, (unsigned)n, on_done, arg, ret_work);
 }
 
-static inline struct commd_op op_of(int coll, const void *send, void *recv, size_t count, int dtype)
+static inline struct commd_op op_of(int coll, const void *send, void *recv, size_t count, int dtype,
+                                    int redop, int root)
 {
     struct commd_op op = op_nothing;
 
@@ -412,40 +413,38 @@ static inline struct commd_op op_of(int coll, const void *send, void *recv, size
     op.recv = recv;
     op.count = count;
     op.dtype = dtype;
+    op.redop = redop;
+    op.root = root;
     return op;
 }
 
 PUBLIC int commd_all_reduce(struct commd_group *group, const void *send, void *recv, size_t count,
                             int dtype, int redop)
 {
-    struct commd_op op = op_of(COMMD_ALL_REDUCE, send, recv, count, dtype);
+    struct commd_op op = op_of(COMMD_ALL_REDUCE, send, recv, count, dtype, redop, 0);
 
-    op.redop = redop;
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_reduce(struct commd_group *group, const void *send, void *recv, size_t count,
                         int dtype, int redop, int root)
 {
-    struct commd_op op = op_of(COMMD_REDUCE, send, recv, count, dtype);
+    struct commd_op op = op_of(COMMD_REDUCE, send, recv, count, dtype, redop, root);
 
-    op.redop = redop;
-    op.root = root;
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_broadcast(struct commd_group *group, void *buf, size_t count, int dtype, int root)
 {
-    struct commd_op op = op_of(COMMD_BROADCAST, NULL, buf, count, dtype);
+    struct commd_op op = op_of(COMMD_BROADCAST, NULL, buf, count, dtype, 0, root);
 
-    op.root = root;
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_all_gather(struct commd_group *group, const void *send, void *recv, size_t count,
                             int dtype)
 {
-    struct commd_op op = op_of(COMMD_ALL_GATHER, send, recv, count, dtype);
+    struct commd_op op = op_of(COMMD_ALL_GATHER, send, recv, count, dtype, 0, 0);
 
     return commd_run(group, &op);
 }
@@ -453,7 +452,7 @@ PUBLIC int commd_all_gather(struct commd_group *group, const void *send, void *r
 PUBLIC int commd_all_gather_v(struct commd_group *group, const void *send, void *recv,
                               const size_t *counts, int dtype)
 {
-    struct commd_op op = op_of(COMMD_ALL_GATHER_V, send, recv, 0, dtype);
+    struct commd_op op = op_of(COMMD_ALL_GATHER_V, send, recv, 0, dtype, 0, 0);
 
     op.recv_counts = counts;
     return commd_run(group, &op);
@@ -462,18 +461,16 @@ PUBLIC int commd_all_gather_v(struct commd_group *group, const void *send, void 
 PUBLIC int commd_gather(struct commd_group *group, const void *send, void *recv, size_t count,
                         int dtype, int root)
 {
-    struct commd_op op = op_of(COMMD_GATHER, send, recv, count, dtype);
+    struct commd_op op = op_of(COMMD_GATHER, send, recv, count, dtype, 0, root);
 
-    op.root = root;
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_gather_v(struct commd_group *group, const void *send, size_t send_count,
                           void *recv, const size_t *recv_counts, int dtype, int root)
 {
-    struct commd_op op = op_of(COMMD_GATHER_V, send, recv, 0, dtype);
+    struct commd_op op = op_of(COMMD_GATHER_V, send, recv, 0, dtype, 0, root);
 
-    op.root = root;
     op.send_counts = &send_count;
     op.recv_counts = recv_counts;
     return commd_run(group, &op);
@@ -482,18 +479,16 @@ PUBLIC int commd_gather_v(struct commd_group *group, const void *send, size_t se
 PUBLIC int commd_scatter(struct commd_group *group, const void *send, void *recv, size_t count,
                          int dtype, int root)
 {
-    struct commd_op op = op_of(COMMD_SCATTER, send, recv, count, dtype);
+    struct commd_op op = op_of(COMMD_SCATTER, send, recv, count, dtype, 0, root);
 
-    op.root = root;
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_scatter_v(struct commd_group *group, const void *send, const size_t *send_counts,
                            void *recv, size_t recv_count, int dtype, int root)
 {
-    struct commd_op op = op_of(COMMD_SCATTER_V, send, recv, 0, dtype);
+    struct commd_op op = op_of(COMMD_SCATTER_V, send, recv, 0, dtype, 0, root);
 
-    op.root = root;
     op.send_counts = send_counts;
     op.recv_counts = &recv_count;
     return commd_run(group, &op);
@@ -502,18 +497,16 @@ PUBLIC int commd_scatter_v(struct commd_group *group, const void *send, const si
 PUBLIC int commd_reduce_scatter(struct commd_group *group, const void *send, void *recv,
                                 size_t count, int dtype, int redop)
 {
-    struct commd_op op = op_of(COMMD_REDUCE_SCATTER, send, recv, count, dtype);
+    struct commd_op op = op_of(COMMD_REDUCE_SCATTER, send, recv, count, dtype, redop, 0);
 
-    op.redop = redop;
     return commd_run(group, &op);
 }
 
 PUBLIC int commd_reduce_scatter_v(struct commd_group *group, const void *send, void *recv,
                                   const size_t *counts, int dtype, int redop)
 {
-    struct commd_op op = op_of(COMMD_REDUCE_SCATTER_V, send, recv, 0, dtype);
+    struct commd_op op = op_of(COMMD_REDUCE_SCATTER_V, send, recv, 0, dtype, redop, 0);
 
-    op.redop = redop;
     op.send_counts = counts;
     return commd_run(group, &op);
 }
@@ -521,7 +514,7 @@ PUBLIC int commd_reduce_scatter_v(struct commd_group *group, const void *send, v
 PUBLIC int commd_all_to_all(struct commd_group *group, const void *send, void *recv, size_t count,
                             int dtype)
 {
-    struct commd_op op = op_of(COMMD_ALL_TO_ALL, send, recv, count, dtype);
+    struct commd_op op = op_of(COMMD_ALL_TO_ALL, send, recv, count, dtype, 0, 0);
 
     return commd_run(group, &op);
 }
@@ -530,7 +523,7 @@ PUBLIC int commd_all_to_all_v(struct commd_group *group, const void *send,
                               const size_t *send_counts, void *recv, const size_t *recv_counts,
                               int dtype)
 {
-    struct commd_op op = op_of(COMMD_ALL_TO_ALL_V, send, recv, 0, dtype);
+    struct commd_op op = op_of(COMMD_ALL_TO_ALL_V, send, recv, 0, dtype, 0, 0);
 
     op.send_counts = send_counts;
     op.recv_counts = recv_counts;
@@ -539,7 +532,7 @@ PUBLIC int commd_all_to_all_v(struct commd_group *group, const void *send,
 
 PUBLIC int commd_barrier(struct commd_group *group)
 {
-    struct commd_op op = op_of(COMMD_BARRIER, NULL, NULL, 0, 0);
+    struct commd_op op = op_of(COMMD_BARRIER, NULL, NULL, 0, 0, 0, 0);
 
     return commd_run(group, &op);
 }

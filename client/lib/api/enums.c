@@ -24,23 +24,18 @@ _Static_assert(DTYPE_COUNT == COMMD_BOOL + 1, "commd.h has every dtype");
 REDOPS(REDOP)
 _Static_assert(REDOP_COUNT == COMMD_PREMUL_SUM + 1, "commd.h has every operator");
 
+/* clang-format off */
 #define COLLS(X)                                                                                   \
-    X(BARRIER)                                                                                     \
-    X(ALL_REDUCE)                                                                                  \
-    X(BROADCAST)                                                                                   \
-    X(ALL_GATHER)                                                                                  \
-    X(REDUCE_SCATTER) X(REDUCE) X(GATHER) X(SCATTER) X(ALL_TO_ALL) X(ALL_GATHER_V)                 \
-        X(REDUCE_SCATTER_V) X(GATHER_V) X(SCATTER_V) X(ALL_TO_ALL_V)
+    X(BARRIER) X(ALL_REDUCE) X(BROADCAST) X(ALL_GATHER) X(REDUCE_SCATTER) X(REDUCE) X(GATHER)      \
+    X(SCATTER) X(ALL_TO_ALL) X(ALL_GATHER_V) X(REDUCE_SCATTER_V) X(GATHER_V) X(SCATTER_V)          \
+    X(ALL_TO_ALL_V)
 COLLS(COLL)
 _Static_assert(COLL_COUNT == COMMD_ALL_TO_ALL_V + 1, "commd.h has every collective");
 _Static_assert((int)COLL_COUNT <= (int)COMMD_SEND, "messages begin behind the collectives");
 
 /* Only libcommd knows FORKED, INTERRUPTED and GPU_LOST; LEFT is a cause and no error. */
 #define CAUSES(X)                                                                                  \
-    X(INVALID)                                                                                     \
-    X(MISMATCH)                                                                                    \
-    X(QUOTA)                                                                                       \
-    X(TIMEOUT)                                                                                     \
-    X(RANK_LOST) X(NODE_LOST) X(ENGINE_LOST) X(ABORTED) X(NO_DAEMON) X(PROTOCOL) X(DENIED)         \
-        X(NOMEM) X(INTERNAL)
+    X(INVALID) X(MISMATCH) X(QUOTA) X(TIMEOUT) X(RANK_LOST) X(NODE_LOST) X(ENGINE_LOST)            \
+    X(ABORTED) X(NO_DAEMON) X(PROTOCOL) X(DENIED) X(NOMEM) X(INTERNAL)
 CAUSES(CAUSE)
+/* clang-format on */

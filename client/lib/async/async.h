@@ -35,8 +35,8 @@ int async_start_batch(struct commd_group *g, const struct commd_op *ops, unsigne
 
 /* Takes the group's turn: the thread that has it runs the next operation. False: it is taken. */
 bool turn_take(struct commd_group *g);
-int progress_start(struct commd_context *ctx); /* plock held; 0 or an errno */
-/* The work that runs in the group has ended with @st: gives the turn back. plock held. */
+int progress_start(struct commd_context *ctx); /* 0 or an errno */
+/* The work that runs in the group has ended with @st: gives the turn back. */
 void progress_finish(struct commd_group *g, enum run_state st);
 /* A thread that waits on the host for a work has nothing else to do. So it stands in for the
  * progress thread, which then keeps away. False: another thread stands in, or there is no progress

@@ -209,7 +209,8 @@ static bool ready_from_root(struct run *r, uint32_t c)
 
 static bool ready_all(struct run *r, uint32_t c)
 {
-    return r->plan.reduces ? run_all_reduced(r, c) : run_all_arrived(r, c);
+    return r->plan.reduces ? run_step_reduced(r, r->base + c + 1)
+                           : run_step_arrived(r, r->base + c);
 }
 
 /* The first step is also where descriptions are compared, for which can_get() waits for all. */

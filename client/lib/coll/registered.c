@@ -141,7 +141,7 @@ static bool take_offers(struct run *r)
     struct registered *d = r->registered;
 
     assert(d->stage == REGISTERED_OFFERS && r->put == 1);
-    if (!run_all_arrived(r, 0) || !run_compare(r))
+    if (!run_step_arrived(r, r->base) || !run_compare(r))
         return false;
     if (count_kind(r, r->base, BOARD_OFFER) < b->nlocal) {
         free(steal_ptr(r->registered));
@@ -302,7 +302,7 @@ static bool take_votes(struct run *r)
     struct registered *d = r->registered;
 
     assert(d->stage == REGISTERED_VOTES && r->put == 2);
-    if (!run_all_arrived(r, 1))
+    if (!run_step_arrived(r, r->base + 1))
         return false;
     if (count_kind(r, r->base + 1, BOARD_VOTE_YES) < b->nlocal) {
         free(steal_ptr(r->registered));

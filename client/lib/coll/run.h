@@ -289,16 +289,6 @@ static inline bool run_step_reduced(struct run *r, uint32_t want)
     return true;
 }
 
-static inline bool run_all_arrived(struct run *r, uint32_t c)
-{
-    return run_step_arrived(r, r->base + c);
-}
-
-static inline bool run_all_reduced(struct run *r, uint32_t c)
-{
-    return run_step_reduced(r, r->base + c + 1);
-}
-
 /* Does step @c travel in the announcement alone? */
 static inline bool run_step_inline(const struct run *r, size_t len)
 {

@@ -40,23 +40,23 @@ const char *op_name(const struct commd_op *op); /* "all_reduce", "send", ... */
 size_t op_single_count(const struct commd_group *g, const struct commd_op *op);
 struct commd_work *work_free(struct commd_work *w); /* of a work that no other thread knows */
 void work_unref(struct commd_work *w);
-/* Takes the work out of its group; the group may be freed right after. plock held. */
+/* Takes the work out of its group; the group may be freed right after. */
 void work_finish(struct commd_work *w, const struct commd_error *e);
 /* A part of @batch has failed: the first such error is that of @batch. */
 void batch_failed(struct commd_work *batch, const struct commd_error *e);
-/* Tells the threads that wait for @w. With no lock held. */
+/* Tells the threads that wait for @w. The caller holds no lock. */
 void work_told(struct commd_work *w);
-/* Tells all works that are finished, in their order. With plock held, which is dropped around the
- * callbacks. One thread at a time does that, also for works that are finished meanwhile: another
- * thread returns at once. */
+/* Tells all works that are finished, in their order. plock is dropped around the callbacks. One
+ * thread at a time does that, also for works that are finished meanwhile: another thread returns at
+ * once. */
 void works_tell(struct commd_context *ctx);
 bool works_told_elsewhere(const struct commd_context *ctx); /* another thread tells now */
 
-/* The host has done its part of @w, which only has to land. plock held. */
+/* The host has done its part of @w, which only has to land. */
 void work_land(struct commd_work *w);
-/* Moves works that have landed to those that are finished. plock held. True: one had landed. */
+/* Moves works that have landed to those that are finished. True: one had landed. */
 bool works_land(struct commd_context *ctx);
-/* The context ends: works that have not landed end with @e. With plock held. */
+/* The context ends: works that have not landed end with @e. */
 void works_strand(struct commd_context *ctx, const struct commd_error *e);
 
 /* The group's queue of works that wait for their turn. *ret_shut: the input of the first work is
@@ -65,7 +65,7 @@ struct commd_work *works_next(struct commd_group *g, bool *ret_shut);
 struct commd_work *works_pop(struct commd_group *g);
 void works_remove(struct commd_group *g, struct commd_work *w);
 
-/* Message @w becomes the last of those that are held back. plock held. */
+/* Message @w becomes the last of those that are held back. */
 void message_hold(struct commd_work *w);
 /* Message @w is done, and its result is in it. work_queue_message(): the same with plock held. */
 void work_finish_message(struct commd_work *w);

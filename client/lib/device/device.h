@@ -48,8 +48,8 @@ int device_start(struct commd_group *g, const struct commd_op *op, commd_done_fn
 int device_start_batch(struct commd_group *g, const struct commd_op *ops, unsigned n,
                        commd_done_fn on_done, void *arg, struct commd_work **ret_work);
 
-/* Called by the progress thread some times a second, with plock held. Ends operations that
- * commd-gpu does not end, and waits that wait for ranks which have stopped because of a failure. */
+/* Called by the progress thread some times a second. Ends operations that commd-gpu does not end,
+ * and waits for ranks that have stopped because of a failure. */
 void device_watch(struct commd_context *ctx);
 
 /* The group is about to be left: waits until messages from GPUs that were called without a work

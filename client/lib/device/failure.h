@@ -28,7 +28,7 @@ void failure_note(struct device_group *dg, const struct commd_error *why, enum f
 bool failure_take(struct device_group *dg, struct commd_error *ret_why);
 /* A call is about to return COMMD_E_ABORTED: adds to its message what failed before. */
 int failure_explain(struct device_group *dg);
-/* With plock held, some times a second. */
+/* Called some times a second. */
 void failure_watch(struct device_group *dg);
 
 #endif

@@ -198,13 +198,6 @@ void memory_forget_all(struct session *s)
 
 /* ---- telling --------------------------------------------------------------------------------- */
 
-static void close_all(const int *fds, unsigned n)
-{
-    assert(n <= SESSION_MAX_CHUNKS);
-    for (unsigned i = 0; i < n; i++)
-        close(fds[i]);
-}
-
 /* Whatever code the driver gives: containers and sandboxes refuse an export in ways of their own. A
  * GPU that has failed is found by the copies that are made in place of the export. */
 static int cannot_export(const char *op, const char *call, cu_result r)
@@ -256,7 +249,8 @@ static int tell_of(struct session *s, const char *op, const struct walk *w, uint
     }
     if (!r)
         r = session_ask(s, &m, sizeof m, fds, m.memory.chunks);
-    close_all(fds, m.memory.chunks);
+    for (unsigned i = 0; i < m.memory.chunks; i++)
+        close(fds[i]);
     return r;
 }
 

@@ -145,8 +145,8 @@ void match_keep(struct p2p *p, struct p2p_msg *m);
 void match_forget(struct p2p *p, const struct p2p_op *self);
 void op_move(struct p2p_op *op, struct p2p_list *to);
 
-/* ---- p2p.c: with the lock held --------------------------------------------------------------- */
-int p2p_get(struct commd_group *g, struct p2p **ret_p); /* without the lock */
+/* ---- p2p.c --------------------------------------------------------------- */
+int p2p_get(struct commd_group *g, struct p2p **ret_p); /* all others hold the lock */
 void p2p_begin(struct p2p *p, struct p2p_op *op);
 /* Rank @rank, the peer of @op, says that it cannot do its part. */
 void p2p_peer_declined(struct p2p *p, struct p2p_op *op, unsigned rank, uint8_t told);
@@ -162,7 +162,7 @@ void p2p_end(struct p2p *p, struct p2p_op *op);
 void p2p_bad(struct p2p *p, int code, const char *fmt, ...) _printf_(3, 4);
 void p2p_fini(struct p2p *p);
 
-/* ---- p2p_out.c: with the lock held ----------------------------------------------------------- */
+/* ---- p2p_out.c ----------------------------------------------------------- */
 /* @peer has to be told something as soon as there is room. */
 void p2p_talk(struct p2p *p, struct p2p_peer *peer);
 /* A receiver's answers to what was offered. */
@@ -189,7 +189,7 @@ void p2p_slept(struct p2p *p, struct p2p_op *op);
 enum wait_for p2p_waits_for(const struct p2p *p, const struct p2p_op *op);
 /* Ends @op because the application asked to. */
 void p2p_interrupt(struct p2p *p, struct p2p_op *op);
-/* Tells the works of what has ended. With the lock held, which is dropped meanwhile. */
+/* Tells the works of what has ended. The lock is dropped meanwhile. */
 void p2p_tell(struct p2p *p);
 struct p2p_op *p2p_take_finished(struct p2p *p); /* NULL: none is left */
 void p2p_result(const struct p2p_op *op);        /* into the work of @op */

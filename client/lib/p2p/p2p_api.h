@@ -10,15 +10,15 @@ int p2p_check(const struct commd_group *g, const struct commd_op *op);
 int p2p_run(struct commd_group *g, const struct commd_op *op, struct commd_status *ret_status);
 /* Begins @w->op and counts it in the group. COMMD_E_NOMEM: nothing was begun. */
 int p2p_start(struct commd_group *g, struct commd_work *w);
-/* Counts @w in the group without beginning it. p2p_begin_held() begins it, with plock held, once
- * the progress thread watches the group. False: the group is being left. */
+/* Counts @w in the group without beginning it. p2p_begin_held() begins it, once the progress thread
+ * watches the group. False: the group is being left. */
 int p2p_hold(struct commd_group *g, struct commd_work *w);
 bool p2p_begin_held(struct commd_work *w);
 /* Called by the thread that waits. P2P_ENDED: the work is done or about to be. */
 enum p2p_waited p2p_wait_work(struct commd_work *w, int64_t until_ms);
 /* For people: a thread sleeps for @batch, or has stopped to sleep while @batch is pending. */
 void p2p_batch_waited(struct commd_work *batch, bool sleeps);
-/* Called by the progress thread, with plock held. True: something moved. */
+/* Called by the progress thread. True: something moved. */
 bool p2p_progress(struct commd_group *g, bool slow);
 /* Messages are pending and no thread waits for any: the progress thread has to move them. */
 bool p2p_unattended(struct commd_group *g);
