@@ -13,7 +13,7 @@ static void turn_give(struct commd_group *g)
 {
     struct board_hdr *h = g->board.hdr;
 
-    assert(atomic_load_explicit(&g->busy, memory_order_relaxed) == 1);
+    invariant(atomic_load_explicit(&g->busy, memory_order_relaxed) == 1);
     atomic_store_explicit(&g->busy, 0, memory_order_release);
     atomic_thread_fence(memory_order_seq_cst); /* before the looks at pending and at sleepers */
     if (atomic_load_explicit(&g->pending, memory_order_relaxed))
@@ -304,7 +304,7 @@ int async_run(struct commd_group *g, const struct commd_op *op)
     struct commd_work *w;
     int r;
 
-    assert(!is_p2p(op));
+    invariant(!is_p2p(op));
     if (likely(!atomic_load_explicit(&g->pending, memory_order_acquire)) && likely(turn_take(g)))
         return run_inline(g, op);
     r = async_start(g, op, NULL, NULL, &w);

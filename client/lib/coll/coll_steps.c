@@ -17,7 +17,7 @@ void reduce_members(const struct run *r, uint32_t c, void *dst, void *dst2, cons
     size_t len = payload_len(r, c);
     const void *src[BOARD_MAX_LOCAL];
 
-    assert(b->nlocal <= BOARD_MAX_LOCAL && r->group->local < b->nlocal);
+    invariant(b->nlocal <= BOARD_MAX_LOCAL && r->group->local < b->nlocal);
     for (unsigned m = 0; m < b->nlocal; m++)
         src[m] = board_payload(b, m, r->base + c, len) + offset;
     if (!is_scaled(r))

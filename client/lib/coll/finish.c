@@ -74,7 +74,7 @@ static enum run_state run_nap(struct run *r)
  * the other core has given up the line that we wrote, and only then looked at what it wrote. */
 static bool comes_soon(struct run *r)
 {
-    assert(paths[r->plan.path].comes);
+    invariant(paths[r->plan.path].comes);
     for (unsigned i = 0; i < WAIT_LOOKS; i++) {
         if (paths[r->plan.path].comes(r))
             return true;
@@ -90,7 +90,7 @@ enum run_state run_finish(struct run *r)
     enum wait_for who;
     enum run_state st;
 
-    assert(r->deadline_ms == RUN_UNTIMED || r->deadline_ms >= -1);
+    invariant(r->deadline_ms == RUN_UNTIMED || r->deadline_ms >= -1);
     for (;;) {
         st = run_advance(r);
         if (st >= RUN_DONE)

@@ -69,7 +69,7 @@ static void decide_recording(struct run *r)
     const struct board_hdr *h = r->group->board.hdr;
     uint32_t timing = atomic_load_explicit(&h->record, memory_order_relaxed);
 
-    assert(r->plan.coll == r->desc.coll && r->plan.steps > 0);
+    invariant(r->plan.coll == r->desc.coll && r->plan.steps > 0);
     if (r->desc.count * r->plan.esize >= RECORDER_LONG)
         r->recorded = RECORDED_ALONE;
     else
@@ -110,7 +110,7 @@ int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
     const struct plan *last = &g->plans[op->coll];
 
     assert(op->coll >= 0 && op->coll < COLL_COUNT);
-    assert(g->rank < g->board.world && g->local < g->board.nlocal);
+    invariant(g->rank < g->board.world && g->local < g->board.nlocal);
     r->group = g;
     /* field by field: a struct that is written by bytes and then copied makes the CPU wait */
     r->desc.seq = atomic_load_explicit(&g->seq, memory_order_relaxed) + 1;
@@ -205,13 +205,13 @@ enum run_state run_advance(struct run *r)
     enum run_state st;
 
     invariant(is_in_order(r));
-    assert(r->plan.path < PATH_COUNT);
+    invariant(r->plan.path < PATH_COUNT);
     r->err.code = 0; /* a reason to give up, perhaps: this is the last look before that */
     st = paths[r->plan.path].advance(r);
     if (unlikely(st == RUN_FAILED))
         return run_mismatched(r);
     invariant(is_in_order(r));
-    assert(st != RUN_DONE || r->got == r->plan.steps || r->plan.path == PATH_REGISTERED);
+    invariant(st != RUN_DONE || r->got == r->plan.steps || r->plan.path == PATH_REGISTERED);
     if (st == RUN_DONE)
         r->group->next_step = r->base + r->plan.steps;
     return st;
@@ -228,7 +228,7 @@ enum run_state run_poll(struct run *r)
 
 static void path_end(struct run *r, bool done)
 {
-    assert(r->plan.path < PATH_COUNT);
+    invariant(r->plan.path < PATH_COUNT);
     if (unlikely(paths[r->plan.path].end))
         paths[r->plan.path].end(r, done);
 }

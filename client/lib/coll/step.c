@@ -37,7 +37,7 @@ void run_announce(struct run *r, unsigned kind)
     uint32_t step = r->base + r->put;
     struct board_slot *s = board_slot(&r->group->board, r->group->local, step);
 
-    assert(kind <= BOARD_TEAM_BAD);
+    invariant(kind <= BOARD_TEAM_BAD);
     invariant(atomic_load_explicit(&s->seq, memory_order_relaxed) != board_mark(step));
     if (r->put == 0) {
         s->desc = r->desc;
@@ -177,7 +177,7 @@ static bool members_consistent(struct run *r)
     struct op_desc first, other;
     unsigned m = 1;
 
-    assert(one_node(r));
+    invariant(one_node(r));
     if (likely(run_members_agree(r)))
         return likely(!coll_table[r->desc.coll].counted) || counts_fit(r);
     /* all members must report the same pair: rank 0 and the first that differs from it */
@@ -230,7 +230,7 @@ bool run_put(struct run *r)
 {
     uint32_t c = r->put;
 
-    assert(c < r->plan.steps && (c == 0 || r->plan.path != PATH_OPEN));
+    invariant(c < r->plan.steps && (c == 0 || r->plan.path != PATH_OPEN));
     if ((unlikely(r->gate) && !is_filled(r, c)) ||
         !run_can_put(r, c, plan_payload(&r->plan, &r->group->geom, c)))
         return false;
@@ -284,7 +284,7 @@ static bool can_get(struct run *r, uint32_t c)
     const struct board *b = &r->group->board;
     uint32_t step = r->base + c;
 
-    assert(c < r->put);
+    invariant(c < r->put);
     if (!one_node(r))
         return seq_reached(atomic_load_explicit(&b->hdr->published, memory_order_acquire),
                            step + 1);
@@ -301,7 +301,7 @@ static bool try_get(struct run *r)
         return false;
     if (!run_agrees(r))
         return false;
-    assert(r->got < r->plan.steps);
+    invariant(r->got < r->plan.steps);
     coll_steps[r->desc.coll].get(r, r->got);
     r->got++;
     atomic_store_explicit(&run_member(r)->consumed, step + 1, memory_order_release);
@@ -316,7 +316,7 @@ enum run_state steps_advance(struct run *r)
 {
     enum run_state st = RUN_WAIT;
 
-    assert(r->plan.path == PATH_STEPS || r->plan.path == PATH_SMALL);
+    invariant(r->plan.path == PATH_STEPS || r->plan.path == PATH_SMALL);
     while (r->got < r->plan.steps) {
         bool moved = try_put(r);
 
