@@ -189,6 +189,8 @@ void p2p_slept(struct p2p *p, struct p2p_op *op);
 enum wait_for p2p_waits_for(const struct p2p *p, const struct p2p_op *op);
 /* Ends @op because the application asked to. */
 void p2p_interrupt(struct p2p *p, struct p2p_op *op);
+
+/* ---- p2p_api.c ------------------------------------------------------------------------------- */
 /* Tells the works of what has ended. The lock is dropped meanwhile. */
 void p2p_tell(struct p2p *p);
 struct p2p_op *p2p_take_finished(struct p2p *p); /* NULL: none is left */
