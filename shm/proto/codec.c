@@ -69,6 +69,11 @@ void msg_fini(struct msg *msg)
     } else if (msg->type == MSG_COMMIT) {
         free(msg->commit.members);
         free(msg->commit.nodes);
+    } else if (msg->type == MSG_CLIENT_HELLO) {
+        free(msg->client_hello.kept);
+        free(msg->client_hello.asks);
+    } else if (msg->type == MSG_WELCOME) {
+        free(msg->welcome.kept);
     } else if (msg->type == MSG_BOARD_ADD) {
         free(msg->board_add.peers);
         free(msg->board_add.rank_node);

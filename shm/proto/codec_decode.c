@@ -113,6 +113,23 @@ static int get_indexes(const uint32_t *from, size_t n, size_t max, uint32_t **re
     return CODEC_OK;
 }
 
+static int get_kept(const uint64_t *from, size_t n, uint64_t **ret_list, uint32_t *ret_n)
+{
+    uint64_t *list;
+
+    if (n > MSG_MAX_KEPT)
+        return CODEC_E_CONTENT;
+    if (!n)
+        return CODEC_OK;
+    list = malloc(n * sizeof(*list));
+    if (!list)
+        return CODEC_E_NOMEM;
+    memcpy(list, from, n * sizeof(*list));
+    *ret_list = list;
+    *ret_n = (uint32_t)n;
+    return CODEC_OK;
+}
+
 static int get_columns(const Commd__Table *w, struct msg_table *table)
 {
     int r;
@@ -224,6 +241,10 @@ static int get_board_lists(const Commd__BoardAdd *w, struct msg_board_add *m)
 #define X_TEXT(f)     get_text(&w->f, m->f, sizeof(m->f))
 #define X_TOKEN(f)                                                                                 \
     (w->f.len == sizeof(m->f) ? get_bytes(&w->f, m->f, sizeof(m->f)) : CODEC_E_CONTENT)
+#define X_KEY(f)                                                                                   \
+    (!w->f.len || w->f.len == sizeof(m->f) ? get_bytes(&w->f, m->f, sizeof(m->f)) : CODEC_E_CONTENT)
+#define X_KEPT(f)   get_kept(w->f, w->n_##f, &m->f, &m->n##f)
+#define X_ASKS(f)   (w->n_##f ? get_indexes(w->f, w->n_##f, MSG_MAX_ASKS, &m->f, &m->n##f) : 0)
 #define X_ADDR(f)   (m->f##_len = (uint32_t)w->f.len, get_bytes(&w->f, m->f, sizeof(m->f)))
 #define X_NODES(f)  get_nodes(w->f, w->n_##f, &m->f, &m->nnodes)
 #define X_SORTED(f) CODEC_OK
@@ -271,8 +292,9 @@ static bool type_known(uint64_t type)
 
 static bool type_has_lists(enum msg_type type)
 {
-    return type == MSG_JOINED || type == MSG_COMMIT || type == MSG_TABLES ||
-           type == MSG_RANKS_HERE || type == MSG_BOARD_ADD;
+    return type == MSG_CLIENT_HELLO || type == MSG_WELCOME || type == MSG_JOINED ||
+           type == MSG_COMMIT || type == MSG_TABLES || type == MSG_RANKS_HERE ||
+           type == MSG_BOARD_ADD;
 }
 
 /* The tag of the envelope's first field: a base-128 varint, number << 3 | wire type. Two bytes

@@ -172,6 +172,9 @@ static int put_indexes(const struct msg_board_add *m, Commd__BoardAdd *w)
 #define X_OPTNAME     X_NAME
 #define X_TEXT(f)     put_text(arena, m->f, &w->f)
 #define X_TOKEN(f)    put_bytes(m->f, sizeof(m->f), &w->f)
+#define X_KEY(f)      put_bytes(m->f, sizeof(m->f), &w->f)
+#define X_KEPT(f)     (w->f = m->f, w->n_##f = m->n##f, 0)
+#define X_ASKS        X_KEPT
 #define X_ADDR(f)     put_bytes(m->f, m->f##_len, &w->f)
 #define X_NODES(f)    put_nodes(arena, m->f, m->nnodes, &w->f, &w->n_##f)
 #define X_SORTED(f)   0

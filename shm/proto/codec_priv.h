@@ -16,6 +16,8 @@
  *   SORTED   (a rule only) nodes by name
  *   INDEXES  board_add's three lists        TABLES   tables with ntables
  *   GPU      index of a GPU                  GPUS     how many GPUs
+ *   KEY      MSG_KEY bytes; left out: zeros  KEPT     kept with nkept
+ *   ASKS     asks with nasks
  */
 #ifndef COMMD_CODEC_PRIV_H
 #define COMMD_CODEC_PRIV_H
@@ -93,7 +95,8 @@
 /* clang-format off */
 #define FIELDS_client_hello(F)                                                                     \
     F(NUM, version) F(FLAG, admin) F(OPTNAME, program) F(TEXT, command) F(TEXT, job)               \
-    F(TEXT, waits_for) F(NUM, waits_rank) F(NUM, waits_size)
+    F(TEXT, waits_for) F(NUM, waits_rank) F(NUM, waits_size)                                       \
+    F(KEY, resume) F(KEPT, kept) F(ASKS, asks)
 #define FIELDS_client_join(F)  F(NUM, req) F(NUM, timeout_ms) F(RANKSIZE, rank) F(NAME, name)
 #define FIELDS_client_leave(F) F(NUM, group) F(NUM, ops)
 #define FIELDS_client_abort(F) F(NUM, group) F(TEXT, text)
@@ -106,7 +109,8 @@
 #define FIELDS_arena_ask(F)    F(NUM, req) F(RANK, rank) F(NUM, group) F(NUM, arena)
 #define FIELDS_arena_answer(F) F(NUM, req) F(CAUSE, cause) F(TEXT, text)
 #define FIELDS_welcome(F)                                                                          \
-    F(NUM, version) F(NUM, pid) F(NUM, incarnation) F(NAME, node) F(NAME, cluster)
+    F(NUM, version) F(NUM, pid) F(NUM, incarnation) F(NAME, node) F(NAME, cluster)                 \
+    F(KEY, key) F(FLAG, resumed) F(KEPT, kept)
 #define FIELDS_joined(F)                                                                           \
     F(NUM, req)                                                                                    \
     F(FLAG, new_doorbell) F(NUM, group) F(NUM, epoch) F(NODES, nodes) F(MEMBERS, members)

@@ -9,7 +9,7 @@
 enum {
     /* In each frame and each hello; a side with another version is refused. When it rises: "When
      * MSG_VERSION rises" in doc/protocol.md. */
-    MSG_VERSION = 9,
+    MSG_VERSION = 10,
     MSG_NAME_MAX = 64,   /* node and cluster names, with NUL */
     MSG_GROUP_MAX = 256, /* group names, with NUL */
     MSG_TEXT_MAX = 512,
@@ -18,7 +18,10 @@ enum {
     MSG_MAX_RANKS = 65536,
     MSG_MAX_NODES = 1024,
     MSG_MAX_CELLS = 262144,
-    MSG_MAX_GPUS = 64, /* of a node */
+    MSG_MAX_GPUS = 64,   /* of a node */
+    MSG_KEY = 16,        /* bytes of what a client shows when it comes back */
+    MSG_MAX_KEPT = 6144, /* groups that it can say it is still in */
+    MSG_MAX_ASKS = 1024, /* its joins that wait */
 };
 
 /* Values are the field numbers of the envelope's oneof in commd.proto. */
@@ -115,6 +118,11 @@ struct msg_client_hello {
      * waits_size 0: it does not wait. */
     char waits_for[MSG_GROUP_MAX];
     uint32_t waits_rank, waits_size;
+    /* It was welcome before, and comes back: the key that WELCOME gave it; all 0: it is new. */
+    uint8_t resume[MSG_KEY];
+    uint32_t nkept, nasks;
+    uint64_t *kept; /* the groups that it is in; owned by whoever owns the msg */
+    uint32_t *asks; /* the numbers of its joins that have no answer yet; likewise */
 };
 
 struct msg_client_join {
@@ -181,6 +189,10 @@ struct msg_welcome {
     uint64_t incarnation;
     char node[MSG_NAME_MAX];
     char cluster[MSG_NAME_MAX];
+    uint8_t key[MSG_KEY]; /* for CLIENT_HELLO.resume; all 0: there is no coming back */
+    uint32_t resumed; /* 1: commd knows the client from before, and that it is in these groups */
+    uint32_t nkept;
+    uint64_t *kept; /* owned by whoever owns the msg */
 };
 
 /* One rank of a group. @node indexes the message's node list. */

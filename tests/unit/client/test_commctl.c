@@ -151,7 +151,8 @@ static void welcome(struct fix *f, const char *verb)
     assert_int_equal(msg.client_hello.version, MSG_VERSION);
     assert_int_equal(msg.client_hello.admin, 1);
     assert_string_equal(msg.client_hello.program, "commctl");
-    hello.welcome = (struct msg_welcome){MSG_VERSION, 42, 7, "node-a", "lab"};
+    hello.welcome = (struct msg_welcome){
+        .version = MSG_VERSION, .pid = 42, .incarnation = 7, .node = "node-a", .cluster = "lab"};
     answer(f, &hello);
     expect(f, MSG_ADMIN, &msg);
     assert_string_equal(msg.admin.verb, verb);
@@ -708,7 +709,8 @@ static void asked_by(struct fix *f, const char *typed, char ret_verb[MSG_NAME_MA
     START(f, "--socket", f->path, words[0], words[1], words[2], words[3]);
     accept_one(f);
     expect(f, MSG_CLIENT_HELLO, &msg);
-    hello.welcome = (struct msg_welcome){MSG_VERSION, 42, 7, "node-a", "lab"};
+    hello.welcome = (struct msg_welcome){
+        .version = MSG_VERSION, .pid = 42, .incarnation = 7, .node = "node-a", .cluster = "lab"};
     answer(f, &hello);
     expect(f, MSG_ADMIN, &msg);
     snprintf(ret_verb, MSG_NAME_MAX, "%s", msg.admin.verb);

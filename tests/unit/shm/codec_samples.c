@@ -68,6 +68,26 @@ static void fill_indexes(struct msg_board_add *m, enum sample sample)
         m->clients[i] = UINT32_MAX - i;
 }
 
+static void fill_kept(uint64_t **ret_kept, uint32_t *ret_n, enum sample sample)
+{
+    static const uint32_t kept[] = {0, 3, MSG_MAX_KEPT};
+
+    *ret_n = kept[sample];
+    *ret_kept = *ret_n ? calloc(*ret_n, sizeof(**ret_kept)) : NULL;
+    for (uint32_t i = 0; i < *ret_n; i++)
+        (*ret_kept)[i] = UINT64_MAX - i;
+}
+
+static void fill_asks(uint32_t **ret_asks, uint32_t *ret_n, enum sample sample)
+{
+    static const uint32_t asks[] = {0, 3, MSG_MAX_ASKS};
+
+    *ret_n = asks[sample];
+    *ret_asks = *ret_n ? calloc(*ret_n, sizeof(**ret_asks)) : NULL;
+    for (uint32_t i = 0; i < *ret_n; i++)
+        (*ret_asks)[i] = UINT32_MAX - i;
+}
+
 static void fill_table(struct msg_table *table, uint32_t ncolumns, uint32_t nrows)
 {
     static const char *const values[][2] = {
@@ -123,6 +143,9 @@ static const uint32_t some_ranks[] = {1, 7, MSG_MAX_RANKS};
 #define X_GPU(f)      (m->f = large ? MSG_MAX_GPUS - 1 : 0)
 #define X_GPUS(f)     (m->f = large ? MSG_MAX_GPUS : 0)
 #define X_TOKEN(f)    fill_bytes(m->f, sizeof(m->f))
+#define X_KEY(f)      fill_bytes(m->f, large ? sizeof(m->f) : 0)
+#define X_KEPT(f)     fill_kept(&m->f, &m->n##f, sample)
+#define X_ASKS(f)     fill_asks(&m->f, &m->n##f, sample)
 #define X_ADDR(f)     (m->f##_len = large ? sizeof(m->f) : 0, fill_bytes(m->f, m->f##_len))
 #define X_NODES(f)    fill_nodes(&m->f, &m->nnodes, some_nodes[sample])
 #define X_SORTED(f)   (void)0
@@ -204,13 +227,17 @@ static bool same_indexes(const struct msg_board_add *a, const struct msg_board_a
 #define SAME_OPTNAME     SAME_NAME
 #define SAME_TEXT        SAME_NAME
 #define SAME_TOKEN(f)    !memcmp(a->f, b->f, sizeof(a->f))
-#define SAME_ADDR(f)     (a->f##_len == b->f##_len && !memcmp(a->f, b->f, a->f##_len))
-#define SAME_NODES(f)    (a->nnodes == b->nnodes && !memcmp(a->f, b->f, a->nnodes * sizeof(*a->f)))
-#define SAME_SORTED(f)   true
-#define SAME_MEMBERS(f)  (a->size == b->size && !memcmp(a->f, b->f, a->size * sizeof(*a->f)))
-#define SAME_INDEXES(f)  same_indexes(a, b)
-#define SAME_TABLES(f)   same_tables(a, b)
-#define SAME(kind, f)    &&SAME_##kind(f)
+#define SAME_KEY         SAME_TOKEN
+#define SAME_KEPT(f)                                                                               \
+    (a->n##f == b->n##f && (!a->n##f || !memcmp(a->f, b->f, a->n##f * sizeof(*a->f))))
+#define SAME_ASKS       SAME_KEPT
+#define SAME_ADDR(f)    (a->f##_len == b->f##_len && !memcmp(a->f, b->f, a->f##_len))
+#define SAME_NODES(f)   (a->nnodes == b->nnodes && !memcmp(a->f, b->f, a->nnodes * sizeof(*a->f)))
+#define SAME_SORTED(f)  true
+#define SAME_MEMBERS(f) (a->size == b->size && !memcmp(a->f, b->f, a->size * sizeof(*a->f)))
+#define SAME_INDEXES(f) same_indexes(a, b)
+#define SAME_TABLES(f)  same_tables(a, b)
+#define SAME(kind, f)   &&SAME_##kind(f)
 
 #define SAME_STRUCT(s, schema, constant)                                                           \
     static bool same_##s##_msg(const struct msg_##s *a, const struct msg_##s *b)                   \
@@ -250,7 +277,10 @@ bool sample_equal(const struct msg *a, const struct msg *b)
 #define CLEAR_GPU         CLEAR_NUM
 #define CLEAR_GPUS        CLEAR_NUM
 #define CLEAR_TOKEN       CLEAR_NUM
+#define CLEAR_KEY         CLEAR_NUM
 #define CLEAR_SORTED      CLEAR_NUM
+#define CLEAR_ASKS        CLEAR_KEPT
+#define CLEAR_KEPT(f)     (CLEAR(m->f), CLEAR(m->n##f))
 #define CLEAR_RANKSIZE(f) (CLEAR(m->f), CLEAR(m->size))
 #define CLEAR_ADDR(f)     (CLEAR(m->f), CLEAR(m->f##_len))
 #define CLEAR_NODES(f)    (CLEAR(m->f), CLEAR(m->nnodes))

@@ -124,6 +124,9 @@ static void every_field_is_listed(void **state)
 #define CLAIM_OPTNAME     CLAIM_NUM
 #define CLAIM_TEXT        CLAIM_NUM
 #define CLAIM_TOKEN       CLAIM_NUM
+#define CLAIM_KEY         CLAIM_NUM
+#define CLAIM_KEPT        CLAIM_NUM
+#define CLAIM_ASKS        CLAIM_NUM
 #define CLAIM_ADDR        CLAIM_NUM
 #define CLAIM_NODES       CLAIM_NUM
 #define CLAIM_TABLES      CLAIM_NUM
@@ -429,9 +432,9 @@ static void encode_refuses_fields(void **state)
 {
     BROKEN(MSG_NONE, (void)0);
     BROKEN((enum msg_type)17, (void)0);
-    BROKEN(MSG_CLIENT_HELLO, msg.client_hello.admin = 2);
-    BROKEN(MSG_CLIENT_HELLO, msg.client_hello.program[63] = 'x');
-    BROKEN(MSG_CLIENT_HELLO, msg.client_hello.program[5] = '\n');
+    BROKEN_LIST(MSG_CLIENT_HELLO, msg.client_hello.admin = 2);
+    BROKEN_LIST(MSG_CLIENT_HELLO, msg.client_hello.program[63] = 'x');
+    BROKEN_LIST(MSG_CLIENT_HELLO, msg.client_hello.program[5] = '\n');
     BROKEN(MSG_CLIENT_JOIN, msg.client_join.name[0] = 0);
     BROKEN(MSG_CLIENT_JOIN, msg.client_join.name[255] = 'x');
     BROKEN(MSG_CLIENT_JOIN, msg.client_join.name[3] = '\x7f');
@@ -440,8 +443,8 @@ static void encode_refuses_fields(void **state)
     BROKEN(MSG_CLIENT_JOIN, msg.client_join.rank = msg.client_join.size = 0);
     BROKEN(MSG_CLIENT_ABORT, msg.client_abort.text[511] = 'x');
     BROKEN(MSG_ADMIN, msg.admin.verb[0] = 0);
-    BROKEN(MSG_WELCOME, msg.welcome.node[0] = 0);
-    BROKEN(MSG_WELCOME, msg.welcome.cluster[1] = '\xff');
+    BROKEN_LIST(MSG_WELCOME, msg.welcome.node[0] = 0);
+    BROKEN_LIST(MSG_WELCOME, msg.welcome.cluster[1] = '\xff');
     BROKEN(MSG_JOIN_FAILED, msg.join_failed.cause = CAUSE_COUNT);
     BROKEN(MSG_JOIN_FAILED, msg.join_failed.rank = -2);
     BROKEN(MSG_JOIN_FAILED, msg.join_failed.rank = MSG_MAX_RANKS);
@@ -479,6 +482,12 @@ static void encode_refuses_lists(void **state)
     BROKEN_LIST(MSG_JOINED, msg.joined.nodes[1][0] = 0);
     BROKEN_LIST(MSG_JOINED, msg.joined.members[2].node = msg.joined.nnodes);
     BROKEN_LIST(MSG_JOINED, for (int i = 0; i < 7; i++) msg.joined.members[i].node = 0);
+    BROKEN_LIST(MSG_CLIENT_HELLO, msg.client_hello.nkept = MSG_MAX_KEPT + 1);
+    BROKEN_LIST(MSG_CLIENT_HELLO, msg.client_hello.kept = NULL);
+    BROKEN_LIST(MSG_CLIENT_HELLO, msg.client_hello.nasks = MSG_MAX_ASKS + 1);
+    BROKEN_LIST(MSG_CLIENT_HELLO, msg.client_hello.asks = NULL);
+    BROKEN_LIST(MSG_WELCOME, msg.welcome.nkept = MSG_MAX_KEPT + 1);
+    BROKEN_LIST(MSG_WELCOME, msg.welcome.resumed = 2);
     BROKEN_LIST(MSG_COMMIT, msg.commit.nodes[2][0] = msg.commit.nodes[2][62] = 0);
     BROKEN_LIST(MSG_COMMIT, memcpy(msg.commit.nodes[1], msg.commit.nodes[0], MSG_NAME_MAX));
     BROKEN_LIST(MSG_COMMIT, msg.commit.nodes[0][0] = 'z');
@@ -594,6 +603,11 @@ static void decode_refuses_strings(void **state)
     HELLO(BYTES("a\n"), CODEC_E_CONTENT);
     HELLO(BYTES("a\x1b[2J"), CODEC_E_CONTENT);
     HELLO(BYTES("\xff"), CODEC_E_CONTENT);
+#define RESUME(value, result)                                                                      \
+    DECODED(client_hello, ClientHello, CLIENT_HELLO, CLIENT_HELLO, b.resume = (value), result)
+    RESUME(XS(MSG_KEY), CODEC_OK);
+    RESUME(XS(MSG_KEY - 1), CODEC_E_CONTENT);
+    RESUME(XS(MSG_KEY + 1), CODEC_E_CONTENT);
 #define ADMIN_(value, result) DECODED(admin, Admin, ADMIN, ADMIN, b.verb = (value), result)
     ADMIN_(BYTES("status"), CODEC_OK);
     ADMIN_(BYTES(""), CODEC_E_CONTENT);
