@@ -7,7 +7,8 @@ libcommd_conf_la_SOURCES = daemon/conf/conf.c daemon/conf/conf.h daemon/conf/con
 	daemon/conf/conf_check.c \
 	daemon/conf/conf_hint.c daemon/conf/conf_error.c daemon/conf/conf_secret.c \
 	daemon/process/log.c \
-	daemon/process/log.h daemon/process/notify.c daemon/process/notify.h
+	daemon/process/log.h daemon/process/notify.c daemon/process/notify.h \
+	daemon/process/store.c daemon/process/store.h
 libcommd_conf_la_CPPFLAGS = $(AM_CPPFLAGS) $(YAML_CFLAGS)
 libcommd_conf_la_LIBADD = $(YAML_LIBS)
 
@@ -79,6 +80,7 @@ libcommd_link_la_SOURCES = daemon/link/client_link.c daemon/link/client_link.h \
 	daemon/link/peer_hello.h daemon/link/peer_link.c daemon/link/peer_link.h \
 	daemon/link/peer_link_priv.h daemon/link/peer_links.c daemon/process/log_limit.c \
 	daemon/process/notify.c daemon/process/notify.h \
+	daemon/process/store.c daemon/process/store.h \
 	daemon/process/log_limit.h daemon/link/sock.c daemon/link/sock.h daemon/link/stream.c \
 	daemon/link/stream.h daemon/link/tls.c daemon/link/tls.h
 libcommd_link_la_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)

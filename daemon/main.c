@@ -10,6 +10,7 @@
 
 #include "daemon/daemon.h"
 #include "daemon/process/log.h"
+#include "daemon/process/store.h"
 #include "daemon/process/user.h"
 
 static const char default_config[] = COMMD_SYSCONFDIR "/commd/commd.yaml";
@@ -233,9 +234,11 @@ int main(int argc, char **argv)
     r = options.user ? user_begin(&user, options.background) : 0;
     if (r)
         return r;
+    store_begin();
     process_setup();
     r = serve_until_end(&d, &options, &user);
     daemon_fini(&d);
     user_fini(&user);
+    store_end();
     return r;
 }

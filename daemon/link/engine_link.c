@@ -36,7 +36,7 @@
 #include "daemon/link/sock.h"
 #include "daemon/process/files.h"
 #include "daemon/process/log.h"
-#include "daemon/process/notify.h"
+#include "daemon/process/store.h"
 #include "daemon/link/stream.h"
 #include "daemon/link/tls.h"
 #include "shm/launch/launch.h"
@@ -130,7 +130,7 @@ static void keep_port(struct engine_link *link)
         return;
     close_fdp(&link->port);
     link->port = steal_fd(&fd);
-    notify_store("engine", link->port); /* if it fails, another program may take the port */
+    store_put("engine", link->port); /* if it fails, another program may take the port */
 }
 
 /* STREAM_OK: there may be more. */

@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "daemon/link/peer_link_priv.h"
-#include "daemon/process/notify.h"
+#include "daemon/process/store.h"
 
 static struct link_peer *peer_at(const struct peer_links *links, unsigned node)
 {
@@ -266,7 +266,7 @@ static int links_listen(struct peer_links *links, const struct conf *conf, char 
         return 0;
     r = sock_listen(addr, 128, &links->listen_fd);
     if (!r) {
-        notify_store("nodes", links->listen_fd); /* if it fails, another program may take the port
+        store_put("nodes", links->listen_fd); /* if it fails, another program may take the port
                                                     while commd restarts */
         return 0;
     }

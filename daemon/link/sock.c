@@ -16,7 +16,7 @@
 #include <netinet/in.h>
 #include <stdio.h>
 
-#include "daemon/process/notify.h"
+#include "daemon/process/store.h"
 
 int sock_resolve(const char *address, uint16_t port, struct sock_addr *ret_addr,
                  const char **ret_why)
@@ -144,20 +144,26 @@ static bool is_wanted(const struct sock_addr *own, const struct sock_addr *addr,
     return low <= port && port <= high;
 }
 
+struct wanted {
+    const struct sock_addr *addr; /* NULL: any port from low to high */
+    unsigned low, high;
+};
+
+static bool sock_fits(int fd, const void *arg)
+{
+    const struct wanted *wanted = arg;
+    struct sock_addr own;
+
+    return sock_listens(fd, &own) && is_wanted(&own, wanted->addr, wanted->low, wanted->high);
+}
+
 int sock_inherited(const struct sock_addr *addr, unsigned low, unsigned high)
 {
-    int found = -1;
+    int fd = store_take_fitting(sock_fits, &(struct wanted){addr, low, high});
 
-    for (int fd = NOTIFY_FIRST_FD, end = fd + (int)notify_inherited(); fd < end; fd++) {
-        struct sock_addr own;
-
-        if (found >= 0 || !sock_listens(fd, &own) || !is_wanted(&own, addr, low, high))
-            continue;
-        fcntl(fd, F_SETFD, FD_CLOEXEC);
+    if (fd >= 0)
         fcntl(fd, F_SETFL, O_NONBLOCK);
-        found = fd;
-    }
-    return found;
+    return fd;
 }
 
 int sock_accept(int listen_fd, struct sock_reserve *reserve, struct sock_addr *ret_from,

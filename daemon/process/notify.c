@@ -1,7 +1,9 @@
 /* notify.c - sd_notify(3) without libsystemd: one datagram per message to the socket in
- * NOTIFY_SOCKET, a path or, behind '@', an abstract name. The environment is read at each call;
- * nothing is kept. The socket belongs to the service manager, which answers nothing, so a message
- * is either queued or not; a full queue may hold the loop up for SEND_LIMIT_S and no longer. */
+ * NOTIFY_SOCKET, a path or, behind '@', an abstract name. From a keeper (keeper.h) it is "fd:" and
+ * the number of a connected socket. The environment is read at each call. The socket belongs to the
+ * service manager, which answers nothing, so a message is either queued or not. A full queue may
+ * hold the loop up for SEND_LIMIT_S. After that nothing waits for this manager until it has taken a
+ * message again: a manager that is stopped does not stop commd. */
 #include "daemon/process/notify.h"
 
 #include <inttypes.h>
@@ -12,6 +14,8 @@
 #include <sys/un.h>
 
 enum { SEND_LIMIT_S = 1 };
+
+static bool manager_stands; /* it has not taken the last message within the limit */
 
 static int manager_address(const char *name, struct sockaddr_un *ret_addr, socklen_t *ret_len)
 {
@@ -33,30 +37,40 @@ static int manager_address(const char *name, struct sockaddr_un *ret_addr, sockl
     return 0;
 }
 
+/* A socket for one message, or the one that a keeper has given, which stays open. */
+static int manager_socket(const char *name, struct msghdr *mh, struct sockaddr_un *addr,
+                          int *ret_fd)
+{
+    static const struct timeval limit = {.tv_sec = SEND_LIMIT_S};
+    unsigned given;
+    int r;
+
+    if (sscanf(name, NOTIFY_FD_PREFIX "%u", &given) == 1) {
+        *ret_fd = (int)given;
+    } else {
+        r = manager_address(name, addr, &mh->msg_namelen);
+        if (r < 0)
+            return r;
+        mh->msg_name = addr;
+        *ret_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        if (*ret_fd < 0)
+            return -errno;
+    }
+    return setsockopt(*ret_fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) < 0 ? -errno : 0;
+}
+
 /* @store goes along if it is not -1. */
 static int send_text(const char *name, const char *text, size_t len, int store)
 {
     char control[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8))) = {0};
     struct iovec iov = {.iov_base = (void *)text, .iov_len = len};
     struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1};
-    static const struct timeval limit = {.tv_sec = SEND_LIMIT_S};
-    _cleanup_(close_fdp) int fd = -1;
     struct sockaddr_un addr;
-    socklen_t addr_len;
+    int fd = -1, r;
     ssize_t n;
-    int r;
 
-    r = manager_address(name, &addr, &addr_len);
-    if (r < 0)
-        return r;
-    fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return -errno;
-    if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) < 0)
-        return -errno;
-    mh.msg_name = &addr;
-    mh.msg_namelen = addr_len;
-    if (store >= 0) {
+    r = manager_socket(name, &mh, &addr, &fd);
+    if (!r && store >= 0) {
         struct cmsghdr *cmsg = (struct cmsghdr *)control;
 
         *cmsg = (struct cmsghdr){
@@ -65,10 +79,17 @@ static int send_text(const char *name, const char *text, size_t len, int store)
         mh.msg_control = control;
         mh.msg_controllen = sizeof(control);
     }
-    do {
-        n = sendmsg(fd, &mh, MSG_NOSIGNAL);
-    } while (n < 0 && errno == EINTR);
-    return n < 0 ? -errno : 0;
+    while (!r) {
+        n = sendmsg(fd, &mh, MSG_NOSIGNAL | (manager_stands ? MSG_DONTWAIT : 0));
+        if (n >= 0)
+            break;
+        if (errno != EINTR)
+            r = -errno;
+    }
+    manager_stands = r == -EAGAIN;
+    if (mh.msg_name)
+        close_fdp(&fd);
+    return r;
 }
 
 int notify_send(const char *fmt, ...)
@@ -90,20 +111,16 @@ int notify_send(const char *fmt, ...)
     return send_text(name, text, (size_t)len, -1);
 }
 
-int notify_store(const char *name, int fd)
+int notify_send_fd(const char *text, int fd)
 {
-    const char *manager = getenv("NOTIFY_SOCKET");
-    char text[64];
+    const char *name = getenv("NOTIFY_SOCKET");
 
-    if (!manager || !manager[0])
-        return 0;
-    notify_send("FDSTOREREMOVE=1\nFDNAME=%s", name);
-    snprintf(text, sizeof(text), "FDSTORE=1\nFDNAME=%s", name);
-    return send_text(manager, text, strlen(text), fd);
+    return name && name[0] ? send_text(name, text, strlen(text), fd) : 0;
 }
 
-static bool parse_u64(const char *text, uint64_t *ret_value)
+bool notify_variable(const char *name, uint64_t *ret_value)
 {
+    const char *text = getenv(name);
     char *end;
     uintmax_t v;
 
@@ -117,23 +134,13 @@ static bool parse_u64(const char *text, uint64_t *ret_value)
     return true;
 }
 
-unsigned notify_inherited(void)
-{
-    uint64_t n, pid;
-
-    if (!parse_u64(getenv("LISTEN_PID"), &pid) || pid != (uint64_t)getpid() ||
-        !parse_u64(getenv("LISTEN_FDS"), &n))
-        return 0;
-    return (unsigned)MIN(n, (uint64_t)64);
-}
-
 uint64_t notify_watchdog_ms(void)
 {
-    const char *pid_text = getenv("WATCHDOG_PID");
     uint64_t usec, pid;
 
     /* the variables are inherited: they count for the process that systemd started */
-    if (pid_text && (!parse_u64(pid_text, &pid) || pid != (uint64_t)getpid()))
+    if (getenv("WATCHDOG_PID") &&
+        (!notify_variable("WATCHDOG_PID", &pid) || pid != (uint64_t)getpid()))
         return 0;
-    return parse_u64(getenv("WATCHDOG_USEC"), &usec) ? usec / 1000 : 0;
+    return notify_variable("WATCHDOG_USEC", &usec) ? usec / 1000 : 0;
 }

@@ -7,12 +7,12 @@
 
 /* Sends e.g. "READY=1\nSTATUS=2 of 3 nodes linked"; 0 or negative errno. */
 int notify_send(const char *fmt, ...) _printf_(1, 2);
-/* Has the service manager keep a duplicate of @fd, for the commd after us. It keeps one for each
- * name. */
-int notify_store(const char *name, int fd);
-/* How many descriptors the service manager has given to us. The first one is NOTIFY_FIRST_FD. */
-enum { NOTIFY_FIRST_FD = 3 };
-unsigned notify_inherited(void);
+/* The same with a duplicate of @fd. */
+int notify_send_fd(const char *text, int fd);
+/* What NOTIFY_SOCKET begins with if the number of a socket follows, and no address. */
+#define NOTIFY_FD_PREFIX "fd:"
+/* A whole number that the manager has put into the environment. False: there is none. */
+bool notify_variable(const char *name, uint64_t *ret_value);
 /* The watchdog interval that systemd has set for this pid, in ms; half of it is a good period. 0:
  * no watchdog is set. */
 uint64_t notify_watchdog_ms(void);

@@ -263,7 +263,7 @@ def test_ports_stay_taken_while_commd_restarts():
         while set(kept) != {"nodes", "engine"}:
             data, fds, _, _ = socket.recv_fds(manager, 4096, 4)
             if data.startswith(b"FDSTORE=1"):
-                kept[data.decode().split("FDNAME=")[1]] = fds[0]
+                kept[data.decode().split("\n")[1].removeprefix("FDNAME=")] = fds[0]
         ports = listening(node)
         equal(len(ports), 1)
         engine = node.engine_pid()

@@ -11,7 +11,7 @@ unit_daemon = tests/unit/daemon/test_arenas tests/unit/daemon/test_boards \
 	tests/unit/daemon/test_listener tests/unit/daemon/test_log tests/unit/daemon/test_log_limit \
 	tests/unit/daemon/test_metrics tests/unit/daemon/test_notify tests/unit/daemon/test_peer_link \
 	tests/unit/daemon/test_ended tests/unit/daemon/test_rank_view \
-	tests/unit/daemon/test_root tests/unit/daemon/test_stream \
+	tests/unit/daemon/test_root tests/unit/daemon/test_store tests/unit/daemon/test_stream \
 	tests/unit/daemon/test_subuid tests/unit/daemon/test_tuning
 check_PROGRAMS += $(unit_daemon)
 TESTS += $(unit_daemon)
@@ -133,6 +133,9 @@ tests_unit_daemon_test_ended_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 tests_unit_daemon_test_subuid_SOURCES = tests/unit/daemon/test_subuid.c daemon/process/subuid.c \
 	daemon/process/subuid.h shm/util/payers.h
 tests_unit_daemon_test_subuid_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_store_SOURCES = tests/unit/daemon/test_store.c
+tests_unit_daemon_test_store_LDADD = libcommd-conf.la $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_stream_SOURCES = tests/unit/daemon/test_stream.c daemon/link/stream.c \
 	daemon/link/stream.h

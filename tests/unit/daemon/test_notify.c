@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include <sys/socket.h>
-#include <sys/stat.h>
+#include <time.h>
 #include <sys/un.h>
 
 struct manager {
@@ -68,47 +68,6 @@ static void expect_message(struct manager *m, const char *expected)
     assert_true(n >= 0);
     buf[n] = '\0';
     assert_string_equal(buf, expected);
-}
-
-/* A descriptor is left with the manager, by a name. */
-static void a_descriptor_is_kept(void **state)
-{
-    struct manager *m = *state;
-    char buf[64], control[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8)));
-    struct iovec iov = {.iov_base = buf, .iov_len = sizeof(buf)};
-    struct msghdr mh = {.msg_iov = &iov,
-                        .msg_iovlen = 1,
-                        .msg_control = control,
-                        .msg_controllen = sizeof(control)};
-    struct stat kept, ours;
-    ssize_t n;
-    int fd;
-
-    assert_int_equal(notify_store("nodes", 0), 0); /* nobody is there */
-    manager_bind(m, m->path, strlen(m->path) + 1);
-    setenv("NOTIFY_SOCKET", m->path, 1);
-    assert_int_equal(notify_store("nodes", m->fd), 0);
-    n = recv(m->fd, buf, sizeof(buf), 0); /* what was kept before goes */
-    assert_int_equal(n, strlen("FDSTOREREMOVE=1\nFDNAME=nodes"));
-    assert_memory_equal(buf, "FDSTOREREMOVE=1\nFDNAME=nodes", (size_t)n);
-    n = recvmsg(m->fd, &mh, 0);
-    assert_int_equal(n, strlen("FDSTORE=1\nFDNAME=nodes"));
-    assert_memory_equal(buf, "FDSTORE=1\nFDNAME=nodes", (size_t)n);
-    assert_non_null(CMSG_FIRSTHDR(&mh));
-    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&mh)), sizeof(fd));
-    assert_return_code(fstat(fd, &kept) | fstat(m->fd, &ours), errno);
-    assert_int_equal(kept.st_ino, ours.st_ino);
-    close(fd);
-}
-
-static void what_is_inherited_is_for_one_process(void **state)
-{
-    setenv("LISTEN_FDS", "2", 1);
-    setenv("LISTEN_PID", "1", 1);
-    assert_int_equal(notify_inherited(), 0);
-    unsetenv("LISTEN_PID");
-    assert_int_equal(notify_inherited(), 0);
-    unsetenv("LISTEN_FDS");
 }
 
 static void does_nothing_without_a_manager(void **state)
@@ -213,6 +172,54 @@ static void gives_up_on_a_full_queue(void **state)
     assert_int_equal(notify_send("READY=1"), -EAGAIN);
 }
 
+static uint64_t ms(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+}
+
+static void waits_once_for_a_manager_that_stands(void **state)
+{
+    int fds[2];
+    char text[32];
+    uint64_t begin;
+
+    assert_return_code(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds), errno);
+    snprintf(text, sizeof(text), "fd:%d", fds[1]);
+    setenv("NOTIFY_SOCKET", text, 1);
+    while (notify_send("READY=1") == 0)
+        ;
+    begin = ms();
+    for (unsigned i = 0; i < 1000; i++)
+        assert_int_equal(notify_send("READY=1"), -EAGAIN);
+    assert_true(ms() - begin < 1000); /* each would wait so long */
+    for (unsigned i = 0; i < 100; i++)
+        assert_int_equal(recv(fds[0], text, sizeof(text), 0), strlen("READY=1"));
+    assert_int_equal(notify_send("READY=1"), 0);
+    close(fds[0]);
+    close(fds[1]);
+}
+
+static void sends_to_a_socket_that_is_open(void **state)
+{
+    int fds[2];
+    char text[32];
+
+    assert_return_code(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds), errno);
+    snprintf(text, sizeof(text), "fd:%d", fds[1]);
+    setenv("NOTIFY_SOCKET", text, 1);
+    assert_int_equal(notify_send("READY=1"), 0);
+    assert_int_equal(notify_send("STATUS=1"), 0);
+    assert_int_equal(recv(fds[0], text, sizeof(text), 0), strlen("READY=1"));
+    assert_memory_equal(text, "READY=1", strlen("READY=1"));
+    assert_int_equal(recv(fds[0], text, sizeof(text), 0), strlen("STATUS=1"));
+    close(fds[0]);
+    assert_int_equal(notify_send("READY=1"), -EPIPE);
+    close(fds[1]);
+}
+
 static void leaves_no_descriptor_behind(void **state)
 {
     struct manager *m = *state;
@@ -264,18 +271,12 @@ int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     static const struct CMUnitTest tests[] = {
-        TEST(does_nothing_without_a_manager),
-        TEST(sends_one_datagram_to_a_path),
-        TEST(a_descriptor_is_kept),
-        TEST(what_is_inherited_is_for_one_process),
-        TEST(sends_to_an_abstract_name),
-        TEST(long_messages_are_not_cut),
-        TEST(refuses_what_is_no_address),
-        TEST(reports_a_manager_that_is_gone),
-        TEST(gives_up_on_a_full_queue),
-        TEST(leaves_no_descriptor_behind),
-        TEST(watchdog_is_for_this_process_only),
-        TEST(watchdog_ignores_what_is_no_number),
+        TEST(does_nothing_without_a_manager),    TEST(sends_one_datagram_to_a_path),
+        TEST(sends_to_a_socket_that_is_open),    TEST(waits_once_for_a_manager_that_stands),
+        TEST(sends_to_an_abstract_name),         TEST(long_messages_are_not_cut),
+        TEST(refuses_what_is_no_address),        TEST(reports_a_manager_that_is_gone),
+        TEST(gives_up_on_a_full_queue),          TEST(leaves_no_descriptor_behind),
+        TEST(watchdog_is_for_this_process_only), TEST(watchdog_ignores_what_is_no_number),
     };
 
     unsetenv("NOTIFY_SOCKET"); /* the tests may themselves run in a service */

@@ -16,6 +16,7 @@
 #include "daemon/process/log.h"
 #include "daemon/link/peer_hello.h"
 #include "daemon/link/peer_link.h"
+#include "daemon/process/store.h"
 #include "daemon/process/log_limit.h"
 #include "daemon/link/tls.h"
 #include "shm/proto/codec.h"
@@ -376,8 +377,8 @@ static void the_port_may_be_open_already(void **state)
     snprintf(pid, sizeof(pid), "%d", getpid());
     setenv("LISTEN_PID", pid, 1);
     setenv("LISTEN_FDS", "60", 1); /* those that are not it, or nothing at all, are left alone */
+    store_begin();
     b = node_up(w, 1, "ab", 'b');
-    unsetenv("LISTEN_FDS");
     a = node_up(w, 0, "ab", 'a');
     run_until(w, a->ups && b->ups);
     assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
