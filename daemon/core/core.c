@@ -81,6 +81,7 @@ void core_setup(struct core *core, const struct core_config *config)
     }
     for (unsigned i = 0; i < HASH_USERS; i++)
         list_init(&core->user_by_uid[i]);
+    list_init(&core->clients[core->client_slots].members);
     for (unsigned i = 0; i < config->nnodes; i++) {
         struct peer *peer = &core->peers[i];
 
@@ -135,6 +136,9 @@ static void core_dispatch(struct core *core, const struct core_event *event)
     case CORE_CLIENT_MSG:
         client_msg(core, event);
         break;
+    case CORE_CLIENT_BACK:
+        restore_back(core, event);
+        break;
     case CORE_CLIENT_CLOSED:
         client_closed(core, event->client, event->text);
         break;
@@ -168,6 +172,9 @@ static void core_dispatch(struct core *core, const struct core_event *event)
     case CORE_BOARD_FAILED:
         group_board_failed(core, event->group, event->cause, event->text);
         break;
+    case CORE_TAKEN_OVER:
+        restore_end(core);
+        break;
     case CORE_SHUTDOWN:
         shutdown(core);
         break;
@@ -189,6 +196,7 @@ static void settle(struct core *core)
 void core_input(struct core *core, const struct core_event *event)
 {
     assert((unsigned)event->type <= CORE_SHUTDOWN);
+    assert(core->phase != PHASE_RESTORING || event->type == CORE_TAKEN_OVER);
     if (core->queue.head == core->queue.tail) {
         group_reap(core);
         home_reap(core);
@@ -200,6 +208,7 @@ void core_input(struct core *core, const struct core_event *event)
         core->now > core->promised_ms + core->config.heartbeat_ms)
         peer_forgive(core);
     core_dispatch(core, event);
+    core_set_phase(core, PHASE_RUNNING);
     engine_tick(core);
     gpu_tick(core);
     peer_tick(core);

@@ -54,6 +54,8 @@ enum core_event_type {
     CORE_CLIENT_OPEN,    /* @client: caller's slot index < max_clients + 64, unused so far */
     CORE_CLIENT_MSG,     /* @client, @msg; before and after its hello. ADMIN of a welcome client:
                            only the verbs that change something, see core_change.c */
+    CORE_CLIENT_BACK,    /* @client, who is away and may return: core_client_may_return(); @msg its
+                           CLIENT_HELLO, @groups, @joins; it is connected again */
     CORE_CLIENT_CLOSED,  /* @client: its socket closed or its process died; @text why */
     CORE_PEER_UP,        /* @node, @msg PEER_HELLO already checked for cluster and name: the TLS
                            link is up (one per node: the edge resolves double connections) */
@@ -66,6 +68,7 @@ enum core_event_type {
     CORE_GPU_MSG,        /* @msg; the first is GPU_HELLO */
     CORE_GPU_DOWN,       /* @text */
     CORE_BOARD_FAILED,   /* the edge could not make the board of @group: @cause, @text */
+    CORE_TAKEN_OVER,     /* all that is kept was restored: what cannot go on ends now */
     CORE_SHUTDOWN,       /* refuse new joins, tell everyone we are going */
 };
 
@@ -80,6 +83,11 @@ struct core_event {
     const struct msg *msg;
     const char *text;
     enum cause cause; /* BOARD_FAILED */
+    /* CLIENT_BACK: ids of the groups that it is in, as it says; numbers of its requests to join
+     * that have no answer yet. */
+    const uint64_t *groups;
+    const uint32_t *joins;
+    unsigned ngroups, njoins;
 };
 
 /* ---- actions ------------------------------------------------------------------------- */
@@ -99,7 +107,9 @@ enum core_action_type {
     CORE_DO_GPU_KILL,
     CORE_DO_GPU_SESSION,
     CORE_DO_GROUP_OPEN,
+    CORE_DO_JOINED_AGAIN,
     CORE_DO_RANK_GONE,
+    CORE_DO_RANK_ENDED,
     CORE_DO_GROUP_BROKEN,
     CORE_DO_GROUP_CLOSE,
     CORE_DO_GROUP_ABSENT,
@@ -130,6 +140,7 @@ enum core_note {
     CORE_NOTE_RANK_LOST,
     CORE_NOTE_CLIENT_COME,
     CORE_NOTE_CLIENT_GONE,
+    CORE_NOTE_CLIENT_BACK,
     CORE_NOTE_CLIENT_REFUSED,
     CORE_NOTE_COUNT
 };
@@ -154,6 +165,7 @@ struct core_rank_gone {
     uint32_t rank, ops, pid;
     enum cause cause; /* LEFT, RANK_LOST */
     const char *text;
+    bool again; /* a commd before this one may have marked it already: then nothing is to be done */
 };
 /* Set the board's abort word. The edge tells nobody else: the core sends BROKEN itself where
  * needed. */
@@ -163,6 +175,7 @@ struct core_group_broken {
     int32_t rank; /* whom it is about, or who did it; -1: nobody in particular */
     uint32_t pid;
     const char *node, *text;
+    bool again; /* as of core_rank_gone */
 };
 /* (Only after GROUP_OPEN, and not after BOARD_FAILED.) Forget @group: unmap the board; BOARD_DEL to
  * the engine if the engine has it. */
@@ -223,6 +236,15 @@ struct core_action {
         struct {
             uint64_t group;
         } group_open;
+        /* Send JOINED + fds to @client, which asked again with @req: the answer of a commd before
+         * this one did not reach it. */
+        struct {
+            uint64_t group;
+            unsigned client;
+            uint32_t rank, req;
+        } joined_again;
+        /* Also of RANK_ENDED: the same in a group that is broken. There is nothing to mark and
+         * nobody to tell: it is for who keeps what there is. */
         struct core_rank_gone rank_gone;
         struct core_group_broken group_broken;
         struct core_group_close group_close;
@@ -243,6 +265,49 @@ void core_input(struct core *core, const struct core_event *event);
 bool core_next(struct core *core, struct core_action *ret_action);
 /* When the core wants a CORE_TICK next (monotonic ms); UINT64_MAX: never. */
 uint64_t core_deadline(const struct core *core);
+
+/* ---- taking over ----------------------------------------------------------------------------- */
+
+/* What a commd knew that is no more, given to the one that follows it: between core_new() and the
+ * first event, which is CORE_TAKEN_OVER. A client comes before its groups, a group before what
+ * became of it. False: this cannot be, and nothing is changed. What is kept is copied. */
+
+#define CORE_NOBODY UINT32_MAX /* as slot: the client has ended */
+
+struct core_kept_client { /* one that was welcome, no admin tool */
+    unsigned slot;
+    uint32_t uid, payer, pid;
+    uint64_t since_ms;
+    const char *program;
+};
+struct core_kept_rank { /* a rank of this node */
+    uint32_t rank, req;
+    unsigned slot;
+};
+struct core_kept_group { /* one that was open, or broken since */
+    uint64_t id, epoch;
+    const char *name;
+    uint32_t uid, payer;
+    struct plan_net net;
+    bool gpu;
+    uint32_t size, nnodes, nranks;
+    const char (*nodes)[MSG_NAME_MAX];  /* nnodes names, in the order of the configuration */
+    const struct msg_member *members;   /* size entries by rank; .node indexes nodes[] */
+    const struct core_kept_rank *ranks; /* nranks entries by rank: those that were there when the
+                                           group opened */
+};
+void core_restore_begin(struct core *core, uint64_t now_ms);
+/* It is away until CORE_CLIENT_BACK, and counts as if it were not; nothing is sent to it. */
+bool core_restore_client(struct core *core, const struct core_kept_client *kept);
+/* A rank whose client was not restored ends as lost at CORE_TAKEN_OVER. */
+bool core_restore_group(struct core *core, const struct core_kept_group *kept);
+bool core_restore_rank_gone(struct core *core, const struct core_rank_gone *gone);
+bool core_restore_broken(struct core *core, const struct core_group_broken *broken);
+struct core_counts;
+void core_restore_counts(struct core *core, const struct core_counts *counts);
+/* May a process of @uid with @pid have the place of the client in @slot back? It has shown the
+ * client's token to the caller. */
+bool core_client_may_return(const struct core *core, unsigned slot, uint32_t uid, uint32_t pid);
 
 /* ---- read-only views for the edge (boards, admin tables, tests) ----------------------- */
 
@@ -376,7 +441,8 @@ struct core_client_view {
     uint32_t uid, pid;
     const char *program;
     bool admin;
-    bool gpu; /* has a session at commd-gpu */
+    bool away; /* restored, and not back yet */
+    bool gpu;  /* has a session at commd-gpu */
     unsigned groups;
     uint64_t since_ms;
 };

@@ -92,7 +92,8 @@ void absent_collect(struct core *core, unsigned node, const struct msg_absent_he
     uint64_t slot = msg->ask >> 32;
     const struct member *member;
 
-    if (!group || slot >= core->client_slots || group_place(group, node) < 0 || !act_room(core))
+    if (!group || slot >= core->client_slots || core->clients[slot].state != CLIENT_READY ||
+        group_place(group, node) < 0 || !act_room(core))
         return; /* the place behind the slots is nobody's: core_part.c */
     list_each(member, &group->local, by_group)
         if (member->client == slot) {

@@ -57,7 +57,8 @@ void act_push(struct core *core, struct core_action action)
 void act_to_client(struct core *core, unsigned client, struct act_msg msg)
 {
     assert(client < core->client_slots);
-    assert(core->clients[client].state != CLIENT_FREE);
+    assert(core->clients[client].state == CLIENT_NEW ||
+           core->clients[client].state == CLIENT_READY);
     push(core, (struct act){.type = CORE_DO_CLIENT_SEND, .to = client, .msg = msg});
 }
 
@@ -95,10 +96,13 @@ void act_commit(struct core *core, const struct forming *forming)
                             .msg = {.type = MSG_COMMIT}});
 }
 
-void act_fates(struct core *core, const struct group *group)
+void act_fates(struct core *core, const struct group *group, bool again)
 {
     assert(group->state == GROUP_OPEN);
-    push(core, (struct act){.type = CORE_DO_RANK_GONE, .each = ACT_EACH_GONE, .group = group});
+    push(core, (struct act){.type = CORE_DO_RANK_GONE,
+                            .each = ACT_EACH_GONE,
+                            .group = group,
+                            .action = {.rank_gone = {.again = again}}});
 }
 
 void act_fates_to(struct core *core, const struct group *group, unsigned node)

@@ -105,8 +105,9 @@ void act_to_gpu(struct core *core, struct act_msg msg);
 void act_to_group(struct core *core, const struct group *group, enum act_each each,
                   struct act_msg msg);
 void act_commit(struct core *core, const struct forming *forming);
-/* RANK_GONE of each rank that is gone already; GONE of each of ours, to @node. */
-void act_fates(struct core *core, const struct group *group);
+/* RANK_GONE of each rank that is gone already, @again: as a commd before this one may have said;
+ * GONE of each of ours, to @node. */
+void act_fates(struct core *core, const struct group *group, bool again);
 void act_fates_to(struct core *core, const struct group *group, unsigned node);
 
 void act_log(struct core *core, unsigned level, const char *format, ...) _printf_(3, 4);

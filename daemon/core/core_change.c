@@ -67,8 +67,8 @@ static bool goes_on(const struct core *core, unsigned slot)
     for (unsigned i = 0; i < core->client_slots; i++) {
         const struct client *other = &core->clients[i];
 
-        if (other->state == CLIENT_READY && other->pid == client->pid &&
-            other->uid == client->uid && in_group(other))
+        if ((other->state == CLIENT_READY || other->state == CLIENT_AWAY) &&
+            other->pid == client->pid && other->uid == client->uid && in_group(other))
             return true;
     }
     return false;

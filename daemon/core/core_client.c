@@ -8,24 +8,27 @@
  * that says nothing costs a slot, and slots are bounded per user.
  * What if the peer (the client) dies now: CORE_CLIENT_CLOSED; its pending joins are cancelled
  * at their homes, its ranks in groups are reported gone (core_group.c).
- * What if I am stopped now: its messages wait in the socket. */
+ * What if I am stopped now: its messages wait in the socket. What if another commd takes over now:
+ * AWAY, until its process connects again: core_restore.c. */
 #include <stdarg.h>
 
 #include "daemon/core/core_internal.h"
 
 /* clang-format off */
-static const bool client_may[3][3] = { /* rows: from; columns: FREE NEW READY */
-    [CLIENT_FREE]  = {0, 1, 0},
-    [CLIENT_NEW]   = {1, 0, 1},
-    [CLIENT_READY] = {1, 0, 0},
+static const bool client_may[4][4] = { /* rows: from; columns: FREE NEW READY AWAY */
+    [CLIENT_FREE]  = {0, 1, 0, 1},
+    [CLIENT_NEW]   = {1, 0, 1, 0},
+    [CLIENT_READY] = {1, 0, 0, 0},
+    [CLIENT_AWAY]  = {1, 0, 1, 0},
 };
 /* clang-format on */
 
-static void client_set_state(struct core *core, unsigned slot, enum client_state state)
+void client_set_state(struct core *core, unsigned slot, enum client_state state)
 {
     struct client *client = &core->clients[slot];
 
     assert(client_may[client->state][state]);
+    assert(state != CLIENT_AWAY || core->phase == PHASE_RESTORING);
     client->state = state;
     client->since_ms = core->now;
 }
@@ -61,7 +64,7 @@ void client_closed(struct core *core, unsigned slot, const char *why)
     part_members(core, slot, why ? why : "its connection closed", NULL);
     assert(list_empty(&client->members));
     assert(!client->waiting && !client->groups && !client->gpu_waits && !client->gpu_session);
-    if (client->state == CLIENT_READY && !client->admin) {
+    if ((client->state == CLIENT_READY && !client->admin) || client->state == CLIENT_AWAY) {
         struct user *user = user_get(core, client->payer, false);
 
         act_note(core, CORE_NOTE_CLIENT_GONE, CORE_BY_USER, client->uid, CORE_LOG_DEBUG,
@@ -90,9 +93,10 @@ void core_client_refuse(struct core *core, unsigned slot, enum cause cause, cons
              "client pid %u: %s -> %s", core->clients[slot].pid, buf,
              kicked ? "kicked" : "refused");
     count_cause(core->counts.clients_refused, cause);
-    act_to_client(core, slot,
-                  (struct act_msg){.type = MSG_REFUSED,
-                                   .refused = {.cause = cause, .text = act_text(core, buf)}});
+    if (core->clients[slot].state != CLIENT_AWAY) /* its boards tell it */
+        act_to_client(core, slot,
+                      (struct act_msg){.type = MSG_REFUSED,
+                                       .refused = {.cause = cause, .text = act_text(core, buf)}});
     act_push(core, (struct core_action){.type = CORE_DO_CLIENT_CLOSE, .client_close = {slot}});
     client_closed(core, slot,
                   cause == CAUSE_PROTOCOL ? "it broke the protocol and was closed"
@@ -229,7 +233,8 @@ void client_msg(struct core *core, const struct core_event *event)
     unsigned slot = event->client;
     struct client *client;
 
-    if (slot >= core->client_slots || core->clients[slot].state == CLIENT_FREE)
+    if (slot >= core->client_slots || core->clients[slot].state == CLIENT_FREE ||
+        core->clients[slot].state == CLIENT_AWAY)
         return; /* refused while this was on its way */
     client = &core->clients[slot];
     if (client->state == CLIENT_NEW && msg->type != MSG_CLIENT_HELLO) {

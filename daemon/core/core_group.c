@@ -196,49 +196,96 @@ void group_withdraw(struct core *core, struct group *group, int32_t rank, uint32
 
 /* ---- the beginning --------------------------------------------------------------------------- */
 
-struct group *group_new(struct core *core, unsigned home, const struct msg_commit *msg, unsigned me)
+/* One of @user, with room for its members in @run, if there is one; core->place has its nodes. */
+static struct group *group_make(struct core *core, struct user *user, struct msg_member *run,
+                                unsigned nnodes, unsigned me)
 {
-    uint32_t payer = payer_of(core->config.payers, msg->uid);
-    struct user *user = user_get(core, payer, true);
-    struct msg_member *run = NULL;
-    struct group *group;
+    struct group *group = run ? pool_take(&core->groups) : NULL;
     size_t row;
 
-    /* Joins wait long: what the user had when they came says little. */
-    if (user && user->groups < user_may(core, user, CORE_SHARE_GROUPS))
-        run = user_take_run(core, user, msg->size, core->config.self);
-    group = run ? pool_take(&core->groups) : NULL;
     if (!group) {
         if (run)
             user_drop_run(core, user, run);
         user_put(core, user);
         return NULL;
     }
-    assert(group->state == GROUP_FREE);
+    assert(group->state == GROUP_FREE && me < nnodes);
     user->groups++;
     row = (size_t)pool_index(&core->groups, group) * core->config.nnodes;
     list_init(&group->local);
-    group->id = msg->group;
-    group->epoch = msg->epoch;
+    group->payer = user->uid;
     group->committed_ms = core->now;
-    group->uid = msg->uid;
-    group->payer = payer;
-    group->net = (struct plan_net){msg->latency_us, msg->mbytes_s};
-    group->gpu = msg->gpu;
-    group->size = msg->size;
-    group->nnodes = msg->nnodes;
+    group->nnodes = nnodes;
     group->me = me;
-    group->home = home;
     group->cause_rank = -1;
     group->members = run;
     group->nodes = core->group_nodes + row;
     group->confirmed = core->group_confirmed + row;
+    memcpy(group->nodes, core->place, nnodes * sizeof(*group->nodes));
+    memset(group->confirmed, 0, nnodes * sizeof(*group->confirmed));
+    return group;
+}
+
+struct group *group_new(struct core *core, unsigned home, const struct msg_commit *msg, unsigned me)
+{
+    uint32_t payer = payer_of(core->config.payers, msg->uid);
+    struct user *user = user_get(core, payer, true);
+    struct msg_member *run = NULL;
+    struct group *group;
+
+    /* Joins wait long: what the user had when they came says little. */
+    if (user && user->groups < user_may(core, user, CORE_SHARE_GROUPS))
+        run = user_take_run(core, user, msg->size, core->config.self);
+    group = group_make(core, user, run, msg->nnodes, me);
+    if (!group)
+        return NULL;
+    group->id = msg->group;
+    group->epoch = msg->epoch;
+    group->uid = msg->uid;
+    group->net = (struct plan_net){msg->latency_us, msg->mbytes_s};
+    group->gpu = msg->gpu;
+    group->size = msg->size;
+    group->home = home;
     memcpy(group->members, msg->members, msg->size * sizeof(*group->members));
-    memcpy(group->nodes, core->place, msg->nnodes * sizeof(*group->nodes));
-    memset(group->confirmed, 0, msg->nnodes * sizeof(*group->confirmed));
     text_copy(group->name, sizeof(group->name), msg->name);
     group_set_state(core, group, GROUP_COMMITTED);
     return group;
+}
+
+/* What the limits are by now does not matter: its ranks are there. */
+struct group *group_restore(struct core *core, const struct core_kept_group *kept, unsigned me)
+{
+    struct user *user = user_get(core, kept->payer, true);
+    struct group *group;
+
+    group = group_make(core, user, user ? user_restore_run(core, user, kept->size) : NULL,
+                       kept->nnodes, me);
+    if (!group)
+        return NULL;
+    group->id = kept->id;
+    group->epoch = kept->epoch;
+    group->uid = kept->uid;
+    group->net = kept->net;
+    group->gpu = kept->gpu;
+    group->size = kept->size;
+    group->home = core->config.self;
+    group->nconfirmed = kept->nnodes - 1;
+    group->boarded = true;
+    memcpy(group->members, kept->members, kept->size * sizeof(*group->members));
+    for (unsigned i = 0; i < kept->nnodes; i++)
+        group->confirmed[i] = i != me;
+    text_copy(group->name, sizeof(group->name), kept->name);
+    group_set_state(core, group, GROUP_COMMITTED);
+    group_set_state(core, group, GROUP_OPEN);
+    return group;
+}
+
+void group_restore_broken(struct core *core, struct group *group,
+                          const struct core_group_broken *broken, unsigned node)
+{
+    assert(core->phase == PHASE_RESTORING);
+    set_cause(group, broken->cause, broken->rank, broken->pid, node, broken->text);
+    group_set_state(core, group, GROUP_BROKEN);
 }
 
 void group_try_open(struct core *core, struct group *group)
@@ -261,7 +308,7 @@ void group_try_open(struct core *core, struct group *group)
              "group %s: %u ranks on %u nodes -> open", text_quote(name, group->name), group->size,
              group->nnodes);
     act_push(core, (struct core_action){.type = CORE_DO_GROUP_OPEN, .group_open = {group->id}});
-    act_fates(core, group);
+    act_fates(core, group, false);
 }
 
 void group_open_ready(struct core *core)
@@ -301,6 +348,15 @@ static void mark_gone(struct core *core, const struct group *group, uint32_t ran
                                         .rank_gone = gone_record(core, group, rank, text)});
 }
 
+/* In a group that is broken: for who keeps it. */
+static void note_ended(struct core *core, const struct group *group, uint32_t rank,
+                       const char *text)
+{
+    assert(group->state == GROUP_BROKEN);
+    act_push(core, (struct core_action){.type = CORE_DO_RANK_ENDED,
+                                        .rank_gone = gone_record(core, group, rank, text)});
+}
+
 static void tell_gone(struct core *core, const struct group *group, uint32_t rank, const char *text)
 {
     act_to_group(core, group, ACT_EACH_NODE,
@@ -324,6 +380,8 @@ static void group_rank_gone(struct core *core, struct member *member, enum cause
     }
     if (group->state == GROUP_OPEN)
         mark_gone(core, group, member->rank, text);
+    else if (group->state == GROUP_BROKEN)
+        note_ended(core, group, member->rank, text);
     if (group->state != GROUP_BROKEN && ops != CORE_OPS_FROM_BOARD && group->nnodes > 1)
         tell_gone(core, group, member->rank, text);
     member_end(core, member);
@@ -351,6 +409,16 @@ void group_rank_lost(struct core *core, struct member *member, const char *why)
                     member->state == MEMBER_JOINED ? CORE_OPS_FROM_BOARD : 0, text);
 }
 
+void group_rank_left_unheard(struct core *core, struct member *member)
+{
+    char text[MSG_TEXT_MAX];
+
+    assert(member->state == MEMBER_JOINED);
+    text_format(text, sizeof(text), "rank %u (pid %u on node %s) left while commd was restarted",
+                member->rank, member->pid, core_self_name(core));
+    group_rank_gone(core, member, CAUSE_LEFT, CORE_OPS_FROM_BOARD, text);
+}
+
 void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg)
 {
     struct group *group = group_find(core, msg->group);
@@ -372,6 +440,8 @@ void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg
     }
     if (group->state == GROUP_OPEN)
         mark_gone(core, group, msg->rank, msg->text);
+    else if (group->state == GROUP_BROKEN)
+        note_ended(core, group, msg->rank, msg->text);
 }
 
 /* ---- what breaks a group --------------------------------------------------------------------- */
@@ -484,6 +554,34 @@ void group_node_lost(struct core *core, unsigned node, enum cause cause, const c
         set_cause(group, cause, -1, 0, node, text);
         break_group(core, group, tell);
     }
+}
+
+/* GROUP_BROKEN, or RANK_GONE of each rank that is gone: the one before may have died between
+ * writing it down and telling it. */
+static void tell_again(struct core *core, const struct group *group)
+{
+    struct core_group_broken again;
+
+    if (group->state == GROUP_OPEN) {
+        act_fates(core, group, true);
+        return;
+    }
+    again = broken(core, group);
+    again.again = true;
+    act_push(core, (struct core_action){.type = CORE_DO_GROUP_BROKEN, .group_broken = again});
+}
+
+void group_taken_over(struct core *core, const char *text)
+{
+    struct group *group;
+
+    list_each(group, &core->all_groups, all) {
+        assert(group->state == GROUP_OPEN || group->state == GROUP_BROKEN);
+        tell_again(core, group);
+        if (!group->nlocal)
+            close_group(core, group); /* the one before did not come to it */
+    }
+    group_node_lost(core, core->config.self, CAUSE_NODE_LOST, text, false);
 }
 
 void group_stop(struct core *core)

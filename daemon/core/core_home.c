@@ -267,7 +267,9 @@ static void home_commit(struct core *core, struct forming *forming)
     number_nodes(core, forming);
     for (unsigned i = 0; i < forming->nnodes; i++)
         here |= forming->nodes[i] == core->config.self;
-    forming->id = home_group_id(core->config.incarnation, ++core->commits);
+    do /* a group that was restored has an id of another incarnation, which may be as this one */
+        forming->id = home_group_id(core->config.incarnation, ++core->commits);
+    while (group_find(core, forming->id));
     act_commit(core, forming); /* before what this node itself says to the participants */
     drop(core, forming);
     if (!here)

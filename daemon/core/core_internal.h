@@ -60,7 +60,8 @@ struct user {
     struct list held;                  /* members: their joins wait for the next window */
 };
 
-enum client_state { CLIENT_FREE, CLIENT_NEW, CLIENT_READY };
+/* AWAY: restored, its process has not connected again yet. */
+enum client_state { CLIENT_FREE, CLIENT_NEW, CLIENT_READY, CLIENT_AWAY };
 struct client {
     enum client_state state;
     uint32_t uid, pid;
@@ -83,6 +84,9 @@ struct client {
 /* ASKING: its home knows of it and waits for others. EXPIRING: its time ran out, the home has
  * been asked who is missing. COMMITTED, JOINED: member of a group in that state. */
 enum member_state { MEMBER_FREE, MEMBER_ASKING, MEMBER_EXPIRING, MEMBER_COMMITTED, MEMBER_JOINED };
+/* What a client that came back said of a restored rank: nothing; that it is in the group; that it
+ * waits for the answer to this join. */
+enum member_claim { CLAIM_NONE, CLAIM_IN, CLAIM_ASKS };
 struct member {
     struct pooled pooled;
     enum member_state state;
@@ -99,7 +103,8 @@ struct member {
     uint64_t deadline_ms; /* CORE_NEVER: none */
     uint64_t limit_ms;    /* its time to join, for texts */
     int home;             /* node asked, -1: none yet */
-    struct group *group;  /* COMMITTED, JOINED; borrowed: groups outlive their members */
+    enum member_claim claim;
+    struct group *group; /* COMMITTED, JOINED; borrowed: groups outlive their members */
     char name[MSG_GROUP_MAX];
 };
 
@@ -214,6 +219,9 @@ struct ration {
     struct list holding; /* users with joins that wait for the next one */
 };
 
+/* FRESH: nothing has happened yet. RESTORING: it gets what a commd before it knew. */
+enum core_phase { PHASE_FRESH, PHASE_RESTORING, PHASE_RUNNING };
+
 enum { HASH_GROUPS = 1024, HASH_USERS = 256, HASH_JOINS = 16384 };
 struct core {
     /* ---- settings ---- */
@@ -225,6 +233,7 @@ struct core {
     unsigned part_batch;
 
     /* ---- state: from this and the settings all else follows ---- */
+    enum core_phase phase;
     uint64_t now, random;
     uint64_t join_count; /* numbers of requests */
     uint64_t commits;    /* groups committed by this home */
@@ -316,8 +325,17 @@ uint64_t core_random(struct core *core); /* never 0 */
 void client_open(struct core *core, const struct core_event *event);
 void client_msg(struct core *core, const struct core_event *event);
 void client_closed(struct core *core, unsigned slot, const char *why);
+void client_set_state(struct core *core, unsigned slot, enum client_state state);
 void core_client_refuse(struct core *core, unsigned slot, enum cause cause, const char *format, ...)
     _printf_(4, 5);
+
+/* ---- core_restore.c -------------------------------------------------------------------------- */
+
+void core_set_phase(struct core *core, enum core_phase phase);
+void restore_end(struct core *core); /* CORE_TAKEN_OVER */
+void restore_back(struct core *core, const struct core_event *event);
+/* Answers a join that a commd before this one granted, if @msg is one of these. */
+bool restore_answered(struct core *core, unsigned slot, const struct msg_client_join *msg);
 
 /* ---- core_user.c ----------------------------------------------------------------------------- */
 
@@ -333,6 +351,8 @@ uint32_t node_room(uint32_t limit, uint32_t all, uint32_t own);
 /* A run for @n members in a group of @user, who came by a join of @node; NULL: no room in the
  * user's share, or in the node's. */
 struct msg_member *user_take_run(struct core *core, struct user *user, uint32_t n, unsigned node);
+/* The same for a group that was there already, whatever its user may have now. */
+struct msg_member *user_restore_run(struct core *core, struct user *user, uint32_t n);
 void user_drop_run(struct core *core, struct user *user, struct msg_member *run); /* keeps @user */
 void user_leave_run(struct core *core, uint32_t uid, struct msg_member *run);
 void user_put(struct core *core, struct user *user); /* drops it when all counts are 0 */
@@ -414,6 +434,8 @@ void member_end(struct core *core, struct member *member); /* no answer; any sta
 
 /* All ranks of the client end: @why. @kick: and their groups with them, with this text; or NULL. */
 void part_members(struct core *core, unsigned slot, const char *why, const char *kick);
+/* The ranks of nobody: those that were restored without their client. */
+void part_orphans(struct core *core, const char *why);
 void part_tick(struct core *core);
 uint64_t part_deadline(const struct core *core);
 
@@ -465,6 +487,15 @@ void group_tick(struct core *core); /* at each heartbeat */
 /* A COMMITTED one, without its members; core->place has its nodes. NULL: no room. */
 struct group *group_new(struct core *core, unsigned home, const struct msg_commit *msg,
                         unsigned me);
+/* One that was open before, without its members; core->place has its nodes. NULL: no room. */
+struct group *group_restore(struct core *core, const struct core_kept_group *kept, unsigned me);
+void group_restore_broken(struct core *core, struct group *group,
+                          const struct core_group_broken *broken, unsigned node);
+/* All that the boards have to know, again; what cannot go on without the commd before this one
+ * ends. */
+void group_taken_over(struct core *core, const char *text);
+/* A rank that left while no commd was there to hear it. */
+void group_rank_left_unheard(struct core *core, struct member *member);
 void group_try_open(struct core *core, struct group *group);
 /* Not open yet, and will not be: its joins are asked again. */
 void group_withdraw(struct core *core, struct group *group, int32_t rank, uint32_t pid,

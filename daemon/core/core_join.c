@@ -23,7 +23,7 @@
 /* clang-format off */
 /* rows: from; columns: FREE ASKING EXPIRING COMMITTED JOINED */
 static const bool member_may[5][5] = {
-    [MEMBER_FREE]      = {0, 1, 0, 0, 0},
+    [MEMBER_FREE]      = {0, 1, 0, 0, 1}, /* JOINED: restored */
     [MEMBER_ASKING]    = {1, 0, 1, 1, 0},
     [MEMBER_EXPIRING]  = {1, 1, 0, 1, 0},
     [MEMBER_COMMITTED] = {1, 1, 0, 0, 1},
@@ -39,13 +39,17 @@ void member_set_state(struct core *core, struct member *member, enum member_stat
     assert(state == MEMBER_FREE ||
            !!member->group == (state == MEMBER_COMMITTED || state == MEMBER_JOINED));
     assert(state != MEMBER_EXPIRING || member->home >= 0);
+    assert(member->state != MEMBER_FREE || state != MEMBER_JOINED ||
+           core->phase == PHASE_RESTORING);
     list_del(&member->by_name);
     if (state == MEMBER_ASKING || state == MEMBER_EXPIRING)
         list_add(&core->by_name[member->key % HASH_GROUPS], &member->by_name);
     if (member->state == MEMBER_FREE) {
-        list_add(&core->waiting, &member->waiting);
         list_add(&client->members, &member->by_client);
-        client->waiting++;
+        if (state != MEMBER_JOINED) {
+            list_add(&core->waiting, &member->waiting);
+            client->waiting++;
+        }
     } else if (state == MEMBER_JOINED || (state == MEMBER_FREE && member->state != MEMBER_JOINED)) {
         assert(client->waiting);
         list_del(&member->waiting);
@@ -210,6 +214,8 @@ void join_request(struct core *core, unsigned slot, const struct msg_client_join
     int self = (int)core->config.self;
 
     assert(client->state == CLIENT_READY && !client->admin);
+    if (restore_answered(core, slot, msg))
+        return;
     if (!request_ok(core, slot, msg, &refusal)) {
         send_failed(core, slot, msg->req, refusal.cause, -1, self, refusal.text);
         return;

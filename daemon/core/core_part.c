@@ -82,6 +82,26 @@ void part_members(struct core *core, unsigned slot, const char *why, const char 
     core->part_ms = core->now + 1;
 }
 
+void part_orphans(struct core *core, const char *why)
+{
+    struct list *orphans = &core->clients[core->client_slots].members;
+    struct parting *parting;
+    struct member *member;
+
+    if (list_empty(orphans))
+        return;
+    parting = pool_take(&core->partings);
+    assert(parting && list_empty(&core->all_partings)); /* no client was there to go */
+    list_init(&parting->members);
+    while ((member = list_first(orphans, struct member, by_client))) {
+        list_del(&member->by_client);
+        list_add(&parting->members, &member->by_client);
+    }
+    text_copy(parting->why, sizeof(parting->why), why);
+    list_add(&core->all_partings, &parting->all);
+    core->part_ms = core->now + 1;
+}
+
 void part_tick(struct core *core)
 {
     struct parting *parting;

@@ -172,6 +172,7 @@ static bool next_node(const struct core *core, struct act *act)
 static bool next_gone(const struct core *core, struct act *act)
 {
     const struct group *group = act->group;
+    bool again = act->type == CORE_DO_RANK_GONE && act->action.rank_gone.again;
 
     assert(act->type == CORE_DO_PEER_SEND || act->type == CORE_DO_RANK_GONE);
     while (act->at < group->size) {
@@ -183,7 +184,9 @@ static bool next_gone(const struct core *core, struct act *act)
                                       .ops = fate->ops == CORE_OPS_FROM_BOARD ? 0 : fate->ops,
                                       .pid = member->pid,
                                       .cause = (enum cause)fate->cause,
-                                      .text = "gone before the group opened"};
+                                      .text = again ? "gone before commd was restarted"
+                                                    : "gone before the group opened",
+                                      .again = again};
 
         if (!fate->cause || (act->type == CORE_DO_PEER_SEND && member->node != group->me))
             continue;

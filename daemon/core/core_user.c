@@ -129,6 +129,18 @@ struct msg_member *user_take_run(struct core *core, struct user *user, uint32_t 
     return run;
 }
 
+struct msg_member *user_restore_run(struct core *core, struct user *user, uint32_t n)
+{
+    uint32_t had = user->runs.blocks;
+    struct msg_member *run = runs_take(&core->runs, &user->runs, UINT32_MAX, n);
+
+    if (!had)
+        user->node = core->config.self;
+    assert(user->node == core->config.self); /* no node has asked for anything yet */
+    core->peers[user->node].blocks += user->runs.blocks - had;
+    return run;
+}
+
 void user_drop_run(struct core *core, struct user *user, struct msg_member *run)
 {
     uint32_t had = user->runs.blocks;

@@ -305,7 +305,7 @@ bool core_client_scan(const struct core *core, unsigned *slot, struct core_clien
     for (; *slot < core->client_slots; ++*slot) {
         const struct client *client = &core->clients[*slot];
 
-        if (client->state != CLIENT_READY)
+        if (client->state != CLIENT_READY && client->state != CLIENT_AWAY)
             continue;
         *ret_view = (struct core_client_view){
             .client = *slot,
@@ -313,6 +313,7 @@ bool core_client_scan(const struct core *core, unsigned *slot, struct core_clien
             .pid = client->pid,
             .program = client->program,
             .admin = client->admin,
+            .away = client->state == CLIENT_AWAY,
             .gpu = client->gpu_session,
             .groups = client->groups,
             .since_ms = client->since_ms,

@@ -340,6 +340,9 @@ void edge_action(struct sim *sim, unsigned node, const struct core_action *actio
     case CORE_DO_RANK_GONE:
         rank_gone(sim, node, &action->rank_gone);
         break;
+    case CORE_DO_JOINED_AGAIN:
+    case CORE_DO_RANK_ENDED:
+        break;
     case CORE_DO_GROUP_BROKEN:
         group_broken(sim, node, &action->group_broken);
         break;

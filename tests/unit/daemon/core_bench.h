@@ -141,6 +141,13 @@ static inline void feed(struct bench *bench, struct core_event event)
             bench->hash ^= action.rank_gone.group ^ text_hash(0, action.rank_gone.text);
             note(bench, "rank %u gone: %s\n", action.rank_gone.rank, action.rank_gone.text);
             break;
+        case CORE_DO_JOINED_AGAIN:
+            note(bench, "%u joined again, rank %u req %u\n", action.joined_again.client,
+                 action.joined_again.rank, action.joined_again.req);
+            break;
+        case CORE_DO_RANK_ENDED:
+            note(bench, "rank %u ended: %s\n", action.rank_gone.rank, action.rank_gone.text);
+            break;
         case CORE_DO_GROUP_BROKEN:
             bench->hash ^= action.group_broken.group ^ text_hash(0, action.group_broken.text);
             note(bench, "group broken %u: %s\n", action.group_broken.cause,

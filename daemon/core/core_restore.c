@@ -1,0 +1,347 @@
+/* core_restore.c - taking over: what a commd knew that is no more, given to the one that follows.
+ *
+ *   FRESH --core_restore_begin()--> RESTORING --the first event, CORE_TAKEN_OVER--> RUNNING
+ *     '------------------------the first event, any other----------------------------^
+ *
+ * A client that is restored is AWAY: its process goes on, and its connection ended with the old
+ * commd. Its ranks are members of their groups as before, and its quotas count. It comes back
+ * (restore_back()) with a list of the groups that it is in: one that is not on the list it has left
+ * meanwhile, unless it waits for the very join that made it a member: then the answer was lost, and
+ * the join, asked again, is answered again (restore_answered()).
+ *
+ * At CORE_TAKEN_OVER the boards are told again all that they have to know, because the old commd
+ * may have died between writing it down and telling it. Groups over several nodes break: their
+ * engine ended with the old commd. A rank whose client was not restored is lost. A group whose last
+ * rank had ended is closed.
+ *
+ * What is restored comes from outside of the core: each reference in it is checked. Not restored
+ * are joins that wait and groups that have not opened (clients ask again), links, the engine,
+ * sessions at commd-gpu, and draining.
+ *
+ * Who wakes me: the caller, before the first event; clients that come back. What if a client that
+ * is away dies now: CORE_CLIENT_CLOSED, as of any other. What if this commd dies now: its successor
+ * gets the same, and what has been told since. */
+#include "daemon/core/core_internal.h"
+
+/* clang-format off */
+static const bool phase_may[3][3] = { /* rows: from; columns: FRESH RESTORING RUNNING */
+    [PHASE_FRESH]     = {0, 1, 1},
+    [PHASE_RESTORING] = {0, 0, 1},
+    [PHASE_RUNNING]   = {0, 0, 1},
+};
+/* clang-format on */
+
+void core_set_phase(struct core *core, enum core_phase phase)
+{
+    assert(phase_may[core->phase][phase]);
+    core->phase = phase;
+}
+
+void core_restore_begin(struct core *core, uint64_t now_ms)
+{
+    assert(!core->groups.live && !core->members.live && !core->nclients);
+    core_set_phase(core, PHASE_RESTORING);
+    core->now = now_ms;
+}
+
+void core_restore_counts(struct core *core, const struct core_counts *counts)
+{
+    assert(core->phase == PHASE_RESTORING);
+    core->counts = *counts;
+}
+
+/* ---- clients --------------------------------------------------------------------------------- */
+
+bool core_restore_client(struct core *core, const struct core_kept_client *kept)
+{
+    struct client *client;
+    struct user *user;
+
+    assert(core->phase == PHASE_RESTORING);
+    /* commd-gpu was a process of the old commd, and ended with it. */
+    if (kept->slot >= core->client_slots || core->clients[kept->slot].state != CLIENT_FREE ||
+        kept->uid == CORE_GPU_UID || kept->payer == CORE_GPU_UID)
+        return false;
+    user = user_get(core, kept->payer, true);
+    if (!user)
+        return false;
+    user->clients++;
+    core->nclients++;
+    client = &core->clients[kept->slot];
+    *client = (struct client){.uid = kept->uid, .payer = kept->payer, .pid = kept->pid};
+    list_init(&client->members);
+    text_copy(client->program, sizeof(client->program), kept->program);
+    client_set_state(core, kept->slot, CLIENT_AWAY);
+    client->since_ms = MIN(kept->since_ms, core->now);
+    return true;
+}
+
+bool core_client_may_return(const struct core *core, unsigned slot, uint32_t uid, uint32_t pid)
+{
+    const struct client *client;
+
+    if (slot >= core->client_slots)
+        return false;
+    client = &core->clients[slot];
+    return client->state == CLIENT_AWAY && client->uid == uid && client->pid == pid;
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+/* The participants as node indices in core->place[], and which of them this node is. */
+static bool kept_nodes(struct core *core, const struct core_kept_group *kept, unsigned *ret_me)
+{
+    int last = -1, me = -1;
+
+    if (!kept->nnodes || kept->nnodes > core->config.nnodes)
+        return false;
+    for (unsigned i = 0; i < kept->nnodes; i++) {
+        int node = core_node_find(core, kept->nodes[i]);
+
+        if (node <= last) /* unknown, or not in order */
+            return false;
+        if (node == (int)core->config.self)
+            me = (int)i;
+        core->place[i] = (uint16_t)node;
+        last = node;
+    }
+    *ret_me = (unsigned)me;
+    return me >= 0;
+}
+
+/* The client of a rank that was kept, NULL: it has ended. */
+static struct client *kept_client(struct core *core, const struct core_kept_rank *rank)
+{
+    if (rank->slot >= core->client_slots || core->clients[rank->slot].state != CLIENT_AWAY)
+        return NULL;
+    return &core->clients[rank->slot];
+}
+
+static bool kept_ranks_fit(struct core *core, const struct core_kept_group *kept, unsigned me)
+{
+    for (uint32_t i = 0; i < kept->size; i++)
+        if (kept->members[i].node >= kept->nnodes)
+            return false;
+    for (uint32_t i = 0; i < kept->nranks; i++) {
+        const struct core_kept_rank *rank = &kept->ranks[i];
+        const struct client *client = kept_client(core, rank);
+
+        if (rank->rank >= kept->size || (i && rank->rank <= kept->ranks[i - 1].rank))
+            return false;
+        if (kept->members[rank->rank].node != me)
+            return false;
+        if (client && (client->uid != kept->uid || client->pid != kept->members[rank->rank].pid))
+            return false;
+    }
+    return true;
+}
+
+static bool kept_group_fits(struct core *core, const struct core_kept_group *kept, unsigned *ret_me)
+{
+    const struct list *bucket = &core->by_id[core_mix(kept->id) % HASH_GROUPS];
+    struct group *group;
+
+    list_each(group, bucket, hash) /* one that has ended was never restored: all are live */
+        if (group->id == kept->id)
+            return false;
+    return kept->id && kept->name[0] && kept->uid != CORE_GPU_UID && kept->size &&
+           kept->size <= core->config.max_size && kept->nranks <= kept->size &&
+           core->members.live + kept->nranks <= core->max_members &&
+           kept_nodes(core, kept, ret_me) && kept_ranks_fit(core, kept, *ret_me);
+}
+
+static void rejoin(struct core *core, struct group *group, const struct core_kept_rank *rank)
+{
+    struct member *member = pool_take(&core->members);
+    const struct client *client = kept_client(core, rank);
+    struct user *user;
+
+    assert(member); /* kept_group_fits() */
+    list_init(&member->by_group);
+    list_init(&member->by_name);
+    list_init(&member->waiting);
+    list_init(&member->todo);
+    member->client = client ? rank->slot : core->client_slots;
+    member->req = rank->req;
+    member->rank = rank->rank;
+    member->size = group->size;
+    member->uid = group->uid;
+    member->payer = client ? client->payer : group->payer;
+    member->pid = group->members[rank->rank].pid;
+    member->deadline_ms = CORE_NEVER;
+    member->home = -1;
+    text_copy(member->name, sizeof(member->name), group->name);
+    member->key = text_hash(member->uid, member->name);
+    user = user_get(core, member->payer, false);
+    assert(user); /* it has the client, or the group */
+    user->members++;
+    member->group = group;
+    member_set_state(core, member, MEMBER_JOINED);
+    list_add(&group->local, &member->by_group);
+    group->nlocal++;
+}
+
+bool core_restore_group(struct core *core, const struct core_kept_group *kept)
+{
+    struct group *group = NULL;
+    unsigned me = 0;
+
+    assert(core->phase == PHASE_RESTORING);
+    if (kept_group_fits(core, kept, &me))
+        group = group_restore(core, kept, me);
+    memset(core->place, 0, core->config.nnodes * sizeof(*core->place));
+    for (uint32_t i = 0; group && i < kept->nranks; i++)
+        rejoin(core, group, &kept->ranks[i]);
+    return group;
+}
+
+static struct member *live_rank(const struct group *group, uint32_t rank)
+{
+    struct member *member;
+
+    list_each(member, &group->local, by_group)
+        if (member->rank == rank)
+            return member;
+    return NULL;
+}
+
+bool core_restore_rank_gone(struct core *core, const struct core_rank_gone *gone)
+{
+    struct group *group = group_find(core, gone->group);
+    struct member *member;
+    struct fate *fate;
+
+    assert(core->phase == PHASE_RESTORING);
+    if (!group || gone->rank >= group->size ||
+        (gone->cause != CAUSE_LEFT && gone->cause != CAUSE_RANK_LOST))
+        return false;
+    fate = runs_fate(&core->runs, &group->members[gone->rank]);
+    if (fate->cause)
+        return false;
+    fate->cause = (uint8_t)gone->cause;
+    fate->ops = gone->ops;
+    group->unclean |= gone->cause != CAUSE_LEFT;
+    member = live_rank(group, gone->rank);
+    if (member) {
+        member_end(core, member);
+        pool_reap(&core->members); /* no action names it */
+    }
+    return true;
+}
+
+bool core_restore_broken(struct core *core, const struct core_group_broken *broken)
+{
+    struct group *group = group_find(core, broken->group);
+    int node = core_node_find(core, broken->node);
+
+    assert(core->phase == PHASE_RESTORING);
+    if (!group || group->state != GROUP_OPEN || broken->cause <= CAUSE_NONE ||
+        broken->cause >= CAUSE_COUNT || broken->rank < -1 ||
+        (broken->rank >= 0 && (uint32_t)broken->rank >= group->size))
+        return false;
+    group_restore_broken(core, group, broken, node < 0 ? core->config.self : (unsigned)node);
+    return true;
+}
+
+/* ---- the end of it --------------------------------------------------------------------------- */
+
+void restore_end(struct core *core)
+{
+    char text[MSG_TEXT_MAX];
+
+    if (core->phase != PHASE_RESTORING)
+        return;
+    core_set_phase(core, PHASE_RUNNING);
+    text_format(text, sizeof(text), "commd of node %s was restarted", core_self_name(core));
+    act_log(core, CORE_LOG_INFO, "took over %u clients and %u groups", core->nclients,
+            core->groups.live);
+    group_taken_over(core, text);
+    part_orphans(core, "its process ended while commd was restarted");
+}
+
+/* ---- clients that come back ------------------------------------------------------------------ */
+
+static void claim_group(struct core *core, unsigned slot, uint64_t id)
+{
+    struct group *group = group_find(core, id);
+    struct member *member;
+
+    if (!group)
+        return;
+    list_each(member, &group->local, by_group)
+        if (member->client == slot)
+            member->claim = CLAIM_IN;
+}
+
+static bool still_asks(const struct core_event *event, const struct member *member)
+{
+    for (unsigned i = 0; i < event->njoins; i++)
+        if (event->joins[i] == member->req)
+            return true;
+    return false;
+}
+
+/* What it was made a member of, and does not say that it is in: it left, or was never told. */
+static void end_unclaimed(struct core *core, unsigned slot, const struct core_event *event)
+{
+    struct client *client = &core->clients[slot];
+    struct member *member;
+
+    list_each(member, &client->members, by_client) {
+        assert(member->state == MEMBER_JOINED);
+        if (member->claim == CLAIM_NONE && still_asks(event, member))
+            member->claim = CLAIM_ASKS;
+        if (member->claim == CLAIM_NONE)
+            group_rank_left_unheard(core, member);
+    }
+}
+
+void restore_back(struct core *core, const struct core_event *event)
+{
+    const struct msg_client_hello *hello = &event->msg->client_hello;
+    unsigned slot = event->client;
+    struct client *client;
+    uint64_t since_ms;
+
+    if (!core_client_may_return(core, slot, event->uid, event->pid))
+        return;
+    client = &core->clients[slot];
+    if (hello->version != MSG_VERSION) {
+        core_client_refuse(core, slot, CAUSE_PROTOCOL,
+                           "the client speaks protocol version %u, commd %s on node %s speaks %u "
+                           "since it was restarted",
+                           hello->version, core->version, core_self_name(core),
+                           (unsigned)MSG_VERSION);
+        return;
+    }
+    since_ms = client->since_ms;
+    client_set_state(core, slot, CLIENT_READY);
+    client->since_ms = since_ms;
+    act_note(core, CORE_NOTE_CLIENT_BACK, CORE_BY_USER, client->uid, CORE_LOG_DEBUG,
+             "client pid %u is back", client->pid);
+    act_to_client(core, slot, (struct act_msg){.type = MSG_WELCOME});
+    for (unsigned i = 0; i < event->ngroups; i++)
+        claim_group(core, slot, event->groups[i]);
+    end_unclaimed(core, slot, event);
+}
+
+bool restore_answered(struct core *core, unsigned slot, const struct msg_client_join *msg)
+{
+    struct client *client = &core->clients[slot];
+    struct member *member;
+
+    list_each(member, &client->members, by_client) {
+        if (member->claim != CLAIM_ASKS || member->req != msg->req || member->rank != msg->rank ||
+            member->size != msg->size || strcmp(member->name, msg->name))
+            continue;
+        assert(member->state == MEMBER_JOINED && member->group->boarded);
+        member->claim = CLAIM_IN;
+        act_push(core, (struct core_action){.type = CORE_DO_JOINED_AGAIN,
+                                            .joined_again = {.group = member->group->id,
+                                                             .client = slot,
+                                                             .rank = member->rank,
+                                                             .req = member->req}});
+        return true;
+    }
+    return false;
+}
