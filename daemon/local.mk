@@ -28,6 +28,22 @@ libcommd_core_la_SOURCES = \
 	daemon/core/core_text.c daemon/core/core_text.h daemon/core/core_unfold.c \
 	daemon/core/core_user.c daemon/core/core_view.c
 
+# What commd writes down for the commd that follows it.
+noinst_LTLIBRARIES += libcommd-state.la
+libcommd_state_la_SOURCES = daemon/state/state.c daemon/state/state.h daemon/state/state_priv.h \
+	daemon/state/state_record.c
+nodist_libcommd_state_la_SOURCES = daemon/state/state.pb-c.c daemon/state/state.pb-c.h
+libcommd_state_la_CPPFLAGS = $(AM_CPPFLAGS) $(PROTOBUF_C_CFLAGS)
+BUILT_SOURCES += daemon/state/state.pb-c.h
+CLEANFILES += daemon/state/state.pb-c.c daemon/state/state.pb-c.h
+EXTRA_DIST += daemon/state/state.proto
+daemon/state/state.pb-c.c: daemon/state/state.proto
+	$(AM_V_GEN)$(MKDIR_P) daemon/state && $(PROTOC_C) --proto_path=$(top_srcdir) \
+	    --c_out=. daemon/state/state.proto
+# One run makes both; the header only waits for it.
+daemon/state/state.pb-c.h: daemon/state/state.pb-c.c
+	@test -f $@ || { rm -f daemon/state/state.pb-c.c && $(MAKE) daemon/state/state.pb-c.c; }
+
 # commd: the core and its edges, one foreign thing per file. Neither UCX nor CUDA
 # (tests/check_rooms.py).
 sbin_PROGRAMS += daemon/commd

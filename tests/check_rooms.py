@@ -31,6 +31,7 @@ MAY = {
     "shm/board": {"shm/util", "shm/model", "shm/proto"},
     "shm/gpu": {"shm/util", "shm/model"},
     "daemon/core": {"shm/util", "shm/model", "shm/proto"},
+    "daemon/state": {"shm/util", "shm/model", "shm/proto", "daemon/core"},
     "daemon/conf": {"shm/util", "shm/model"},
     "daemon/process": {"shm/util", "daemon/conf"},
     "daemon/link": {"shm/util", "shm/proto", "shm/launch"}
@@ -40,7 +41,7 @@ MAY = {
     "daemon/http": SHM
     | {"daemon", "daemon/conf", "daemon/core", "daemon/process", "daemon/link", "daemon/admin"},
     "daemon": SHM
-    | {"daemon/core", "daemon/conf", "daemon/process"}
+    | {"daemon/core", "daemon/state", "daemon/conf", "daemon/process"}
     | {"daemon/link", "daemon/memory", "daemon/admin", "daemon/http"},
     "transport/schedule": {"shm/util", "shm/model"},
     "transport/fabric": {"shm/util", "shm/model"},
@@ -80,7 +81,7 @@ FOREIGN = {
     r"yaml\.h": ("daemon/conf",),
     r"ucp?s?t?/api/|uc[pst]/": ("transport/fabric/ucx",),
     r"libsmartcols": ("client/ctl",),
-    r"protobuf-c": ("shm/proto",),
+    r"protobuf-c": ("shm/proto", "daemon/state"),
 }
 PURE = re.compile(
     r"(core|core_\w+|fair|flow|schedule|schedule_\w+|gpu_plan|gpu_plan_\w+|gpu_life|gpu_order"

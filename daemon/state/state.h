@@ -1,0 +1,85 @@
+/* state.h - what commd writes down for the commd that follows it, in memory that outlives it. See
+ * state.c for the model. A record is written when something has become true, before anybody is told
+ * of it:
+ *
+ *   WELCOME is sent to a client, no admin tool             state_client()
+ *   a client closed, or is closed (CLIENT_CLOSE)           state_client_gone()
+ *   CORE_DO_GROUP_OPEN, before JOINED is sent              state_group()
+ *   CORE_DO_RANK_GONE, before the board is marked, with the operations that were read from it;
+ *   CORE_DO_RANK_ENDED                                     state_rank_gone()
+ *   CORE_DO_GROUP_BROKEN, before the board is marked       state_broken()
+ *   CORE_DO_GROUP_CLOSE, before the board is closed        state_group_gone()
+ *   an arena was taken, before its answer; it ended        state_arena(), state_arena_gone()
+ *
+ * Writing costs some copying, and no system call but for the memory that it touches. */
+#ifndef COMMD_STATE_H
+#define COMMD_STATE_H
+
+#include "daemon/core/core.h"
+
+struct state;
+
+enum { STATE_TOKEN = 16, STATE_TRIES = 2 };
+
+struct state_client {
+    struct core_kept_client is;
+    uint8_t token[STATE_TOKEN]; /* by which its process shows that it is the same */
+    const char *command, *job;  /* as in its hello */
+};
+struct state_arena {
+    unsigned slot; /* of its client */
+    uint64_t id, size;
+};
+
+/* Memory for so many, as limits allow them: @members are ranks over all groups. */
+size_t state_size(unsigned clients, unsigned groups, unsigned members, unsigned arenas);
+/* A new and empty one, in a sealed file of its own. The descriptor is the caller's. Negative errno.
+ */
+int state_new(size_t size, struct state **ret_state, int *ret_fd);
+/* The one that another commd wrote into @fd, which stays the caller's. -EINVAL: it is none. What in
+ * it does not fit is left out, and counted: state_dropped(). */
+int state_open(int fd, struct state **ret_state);
+/* Likewise, in memory of the caller's; for tests. @fresh: it is empty. */
+int state_on(void *memory, size_t size, bool fresh, struct state **ret_state);
+struct state *state_free(struct state *state); /* NULL ok; what is written stays */
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+void state_counts(struct state *state, const struct core_counts *counts);
+void state_client(struct state *state, const struct state_client *client);
+void state_client_gone(struct state *state, unsigned slot); /* and its arenas */
+void state_group(struct state *state, const struct core *core, uint64_t id);
+void state_rank_gone(struct state *state, const struct core_rank_gone *gone);
+void state_broken(struct state *state, const struct core_group_broken *broken);
+void state_group_gone(struct state *state, uint64_t id);
+void state_arena(struct state *state, const struct state_arena *arena);
+void state_arena_gone(struct state *state, unsigned slot, uint64_t id);
+/* Nothing is kept any more: the next commd starts clean. */
+void state_clear(struct state *state);
+/* False: there was no room for a record. Nothing is kept any more, and the next commd starts clean.
+ */
+bool state_is_whole(const struct state *state);
+
+/* ---- taking over ----------------------------------------------------------------------------- */
+
+/* Each is called for what is there still: counts, then clients and groups in the order in which
+ * they came, each before what belongs to it. NULL: not wanted. False: it cannot be used, and the
+ * state forgets it. What pointers point to is valid until the function returns. */
+struct state_ops {
+    void (*counts)(void *arg, const struct core_counts *counts);
+    bool (*client)(void *arg, const struct state_client *client);
+    bool (*arena)(void *arg, const struct state_arena *arena);
+    /* The slot of a rank is CORE_NOBODY if its client has ended. */
+    bool (*group)(void *arg, const struct core_kept_group *group);
+    bool (*rank_gone)(void *arg, const struct core_rank_gone *gone);
+    bool (*broken)(void *arg, const struct core_group_broken *broken);
+};
+void state_read(struct state *state, const struct state_ops *ops, void *arg);
+/* Records that did not fit so far; *ret_why: of the last one, for the log. */
+unsigned state_dropped(const struct state *state, const char **ret_why);
+/* A try to take over begins: how many before it began and did not come to state_taken_over(). From
+ * STATE_TRIES on the caller calls state_clear(). */
+unsigned state_try(struct state *state);
+void state_taken_over(struct state *state);
+
+#endif

@@ -1,0 +1,689 @@
+/* state_record.c - what the records of the state file say: written from what commd knows, and read
+ * back as what a stranger sent.
+ *
+ * A record that is found is decoded for what it is about (record_found()), and those that count in
+ * the end once more, whole, for who takes over (state_read()). Here lengths and bounds are looked
+ * at, and that lists which belong together have one length; whether a client, a group, a rank can
+ * be there the core decides. */
+#include "daemon/state/state_priv.h"
+
+#include "daemon/state/state.pb-c.h"
+#include "shm/proto/codec.h"
+
+/* protobuf-c only reads it. */
+static ProtobufCBinaryData field_of(const char *text)
+{
+    return (ProtobufCBinaryData){.len = text ? strlen(text) : 0, .data = (uint8_t *)text};
+}
+
+/* Returns where it lies. */
+static bool append(struct state *state, enum kind kind, const ProtobufCMessage *msg, size_t *ret_at,
+                   size_t *ret_len)
+{
+    size_t len = protobuf_c_message_get_packed_size(msg);
+    uint8_t *room = file_room(state, len);
+
+    if (!room)
+        return false;
+    protobuf_c_message_pack(msg, room);
+    *ret_at = file_commit(state, kind, len);
+    *ret_len = len;
+    return true;
+}
+
+/* One that counts as long as nothing that was written later says otherwise. */
+static bool append_live(struct state *state, enum kind kind, const ProtobufCMessage *msg,
+                        uint64_t key, uint64_t key2)
+{
+    size_t at, len;
+
+    return append(state, kind, msg, &at, &len) && live_add(state, kind, key, key2, at, len);
+}
+
+/* One that ends others. */
+static void append_end(struct state *state, enum kind kind, const ProtobufCMessage *msg)
+{
+    size_t at, len;
+
+    append(state, kind, msg, &at, &len);
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+void state_counts(struct state *state, const struct core_counts *counts)
+{
+    CommdState__Counts msg = COMMD_STATE__COUNTS__INIT;
+    struct live *before = live_find(state, KIND_COUNTS, 0, 0, true);
+
+    msg.clients = counts->clients;
+    msg.n_clients_refused = msg.n_joins_failed = msg.n_groups_broken = CAUSE_COUNT;
+    msg.clients_refused = (uint64_t *)counts->clients_refused;
+    msg.joins_failed = (uint64_t *)counts->joins_failed;
+    msg.groups_opened = counts->groups_opened;
+    msg.groups_broken = (uint64_t *)counts->groups_broken;
+    msg.ranks_lost = counts->ranks_lost;
+    msg.engine_starts = counts->engine_starts;
+    msg.engine_losses = counts->engine_losses;
+    msg.gpu_starts = counts->gpu_starts;
+    msg.gpu_losses = counts->gpu_losses;
+    msg.gpu_sessions = counts->gpu_sessions;
+    if (append_live(state, KIND_COUNTS, &msg.base, 0, 0) && before)
+        live_forget(state, before);
+}
+
+void state_client(struct state *state, const struct state_client *client)
+{
+    CommdState__Client msg = COMMD_STATE__CLIENT__INIT;
+    unsigned slot = client->is.slot;
+
+    assert(slot < STATE_SLOTS_MAX && !live_client(state, slot));
+    msg.id = ++state->last_id;
+    msg.slot = slot;
+    msg.uid = client->is.uid;
+    msg.payer = client->is.payer;
+    msg.pid = client->is.pid;
+    msg.since_ms = client->is.since_ms;
+    msg.program = field_of(client->is.program);
+    msg.token = (ProtobufCBinaryData){STATE_TOKEN, (uint8_t *)client->token};
+    msg.command = field_of(client->command);
+    msg.job = field_of(client->job);
+    if (append_live(state, KIND_CLIENT, &msg.base, msg.id, slot))
+        live_set_client(state, slot, msg.id);
+}
+
+void state_client_gone(struct state *state, unsigned slot)
+{
+    CommdState__ClientGone msg = COMMD_STATE__CLIENT_GONE__INIT;
+
+    msg.id = live_client(state, slot);
+    if (!msg.id)
+        return; /* it was never welcome */
+    append_end(state, KIND_CLIENT_GONE, &msg.base);
+    live_forget_client(state, msg.id);
+}
+
+struct group_lists {
+    ProtobufCBinaryData *nodes;
+    uint32_t *node, *pid, *rank, *req;
+    uint64_t *client;
+};
+
+static void group_lists_fini(struct group_lists *lists)
+{
+    free(lists->nodes);
+    free(lists->node);
+    free(lists->client);
+}
+
+/* One piece for what has four bytes. */
+static bool group_lists_init(struct group_lists *lists, const struct core_group_view *view)
+{
+    lists->nodes = calloc(view->nnodes, sizeof(*lists->nodes));
+    lists->node = calloc((size_t)view->size * 2 + (size_t)view->nlocal * 2, sizeof(*lists->node));
+    lists->client = calloc(view->nlocal + 1, sizeof(*lists->client));
+    if (!lists->nodes || !lists->node || !lists->client)
+        return false;
+    lists->pid = lists->node + view->size;
+    lists->rank = lists->pid + view->size;
+    lists->req = lists->rank + view->nlocal;
+    return true;
+}
+
+static void fill_group_lists(const struct state *state, const struct core *core,
+                             const struct core_group_view *view, struct group_lists *lists,
+                             CommdState__Group *msg)
+{
+    unsigned rank, slot;
+    uint32_t req;
+
+    for (unsigned i = 0; i < view->nnodes; i++) {
+        struct core_peer_view peer;
+
+        if (core_peer_at(core, view->nodes[i], &peer))
+            lists->nodes[i] = field_of(peer.name);
+    }
+    for (uint32_t i = 0; i < view->size; i++) {
+        lists->node[i] = view->members[i].node;
+        lists->pid[i] = view->members[i].pid;
+    }
+    for (unsigned i = 0;
+         i < view->nlocal && core_group_local(core, view->id, i, &rank, &slot, &req); i++) {
+        lists->rank[i] = rank;
+        lists->req[i] = req;
+        lists->client[i] = live_client(state, slot); /* 0: its client is not kept */
+        msg->n_rank = i + 1;
+    }
+    msg->n_nodes = view->nnodes;
+    msg->nodes = lists->nodes;
+    msg->n_member_node = msg->n_member_pid = view->size;
+    msg->member_node = lists->node;
+    msg->member_pid = lists->pid;
+    msg->n_rank_req = msg->n_rank_client = msg->n_rank;
+    msg->rank = lists->rank;
+    msg->rank_req = lists->req;
+    msg->rank_client = lists->client;
+}
+
+void state_group(struct state *state, const struct core *core, uint64_t id)
+{
+    CommdState__Group msg = COMMD_STATE__GROUP__INIT;
+    _cleanup_(group_lists_fini) struct group_lists lists = {0};
+    struct core_group_view view;
+
+    assert(!live_find(state, KIND_GROUP, id, 0, true));
+    if (!core_group(core, id, &view) || !view.members)
+        return;
+    if (!group_lists_init(&lists, &view)) {
+        file_room(state, SIZE_MAX); /* it cannot be written down: nothing is kept any more */
+        return;
+    }
+    fill_group_lists(state, core, &view, &lists, &msg);
+    msg.id = id;
+    msg.epoch = view.epoch;
+    msg.name = field_of(view.name);
+    msg.uid = view.uid;
+    msg.payer = view.payer;
+    msg.latency_us = view.net.latency_us;
+    msg.mbytes_s = view.net.mbytes_s;
+    msg.gpu = view.gpu;
+    append_live(state, KIND_GROUP, &msg.base, id, 0);
+}
+
+void state_rank_gone(struct state *state, const struct core_rank_gone *gone)
+{
+    CommdState__RankGone msg = COMMD_STATE__RANK_GONE__INIT;
+
+    if (gone->again || !live_find(state, KIND_GROUP, gone->group, 0, true))
+        return; /* it stands there already; or nothing is kept of the group */
+    msg.group = gone->group;
+    msg.rank = gone->rank;
+    msg.ops = gone->ops;
+    msg.pid = gone->pid;
+    msg.cause = gone->cause;
+    append_live(state, KIND_RANK_GONE, &msg.base, gone->group, gone->rank);
+}
+
+void state_broken(struct state *state, const struct core_group_broken *broken)
+{
+    CommdState__GroupBroken msg = COMMD_STATE__GROUP_BROKEN__INIT;
+
+    if (broken->again || !live_find(state, KIND_GROUP, broken->group, 0, true))
+        return;
+    msg.group = broken->group;
+    msg.cause = broken->cause;
+    msg.rank = broken->rank;
+    msg.pid = broken->pid;
+    msg.node = field_of(broken->node);
+    msg.text = field_of(broken->text);
+    append_live(state, KIND_BROKEN, &msg.base, broken->group, 0);
+}
+
+void state_group_gone(struct state *state, uint64_t id)
+{
+    CommdState__GroupGone msg = COMMD_STATE__GROUP_GONE__INIT;
+
+    if (!live_find(state, KIND_GROUP, id, 0, true))
+        return;
+    msg.group = id;
+    append_end(state, KIND_GROUP_GONE, &msg.base);
+    live_forget_group(state, id);
+}
+
+void state_arena(struct state *state, const struct state_arena *arena)
+{
+    CommdState__Arena msg = COMMD_STATE__ARENA__INIT;
+
+    msg.client = live_client(state, arena->slot);
+    if (!msg.client)
+        return;
+    msg.arena = arena->id;
+    msg.size = arena->size;
+    append_live(state, KIND_ARENA, &msg.base, msg.client, arena->id);
+}
+
+void state_arena_gone(struct state *state, unsigned slot, uint64_t id)
+{
+    CommdState__ArenaGone msg = COMMD_STATE__ARENA_GONE__INIT;
+    uint64_t client = live_client(state, slot);
+    struct live *live = client ? live_find(state, KIND_ARENA, client, id, false) : NULL;
+
+    if (!live)
+        return;
+    msg.client = client;
+    msg.arena = id;
+    append_end(state, KIND_ARENA_GONE, &msg.base);
+    live_forget(state, live);
+}
+
+/* ---- reading: what a record is about --------------------------------------------------------- */
+
+static void msg_freep(void *msg)
+{
+    ProtobufCMessage *one = *(ProtobufCMessage **)msg;
+
+    if (one)
+        protobuf_c_message_free_unpacked(one, NULL);
+}
+
+#define DECODED(type, Type, bytes, len)                                                            \
+    _cleanup_(msg_freep) CommdState__##Type *msg = commd_state__##type##__unpack(NULL, len, bytes)
+
+static const char *found_counts(struct state *state, const uint8_t *bytes, size_t len, size_t at)
+{
+    struct live *before = live_find(state, KIND_COUNTS, 0, 0, true);
+
+    if (before)
+        live_forget(state, before);
+    live_add(state, KIND_COUNTS, 0, 0, at, len);
+    return NULL;
+}
+
+static const char *found_client(struct state *state, const uint8_t *bytes, size_t len, size_t at)
+{
+    DECODED(client, Client, bytes, len);
+
+    if (!msg)
+        return "a client cannot be decoded";
+    if (!msg->id || msg->id == UINT64_MAX || msg->slot >= STATE_SLOTS_MAX ||
+        live_client(state, msg->slot) || live_find(state, KIND_CLIENT, msg->id, 0, true))
+        return "a client that cannot be there";
+    if (live_add(state, KIND_CLIENT, msg->id, msg->slot, at, len) &&
+        live_set_client(state, msg->slot, msg->id))
+        state->last_id = MAX(state->last_id, msg->id);
+    return NULL;
+}
+
+static const char *found_client_gone(struct state *state, const uint8_t *bytes, size_t len)
+{
+    DECODED(client_gone, ClientGone, bytes, len);
+
+    if (!msg)
+        return "the end of a client cannot be decoded";
+    live_forget_client(state, msg->id);
+    return NULL;
+}
+
+static const char *found_group(struct state *state, const uint8_t *bytes, size_t len, size_t at)
+{
+    DECODED(group, Group, bytes, len);
+
+    if (!msg)
+        return "a group cannot be decoded";
+    if (!msg->id || live_find(state, KIND_GROUP, msg->id, 0, true))
+        return "a group that is there already";
+    live_add(state, KIND_GROUP, msg->id, 0, at, len);
+    return NULL;
+}
+
+static const char *found_rank_gone(struct state *state, const uint8_t *bytes, size_t len, size_t at)
+{
+    DECODED(rank_gone, RankGone, bytes, len);
+
+    if (!msg)
+        return "the end of a rank cannot be decoded";
+    if (!live_find(state, KIND_GROUP, msg->group, 0, true))
+        return "the end of a rank of no group";
+    live_add(state, KIND_RANK_GONE, msg->group, msg->rank, at, len);
+    return NULL;
+}
+
+static const char *found_broken(struct state *state, const uint8_t *bytes, size_t len, size_t at)
+{
+    DECODED(group_broken, GroupBroken, bytes, len);
+
+    if (!msg)
+        return "what broke a group cannot be decoded";
+    if (!live_find(state, KIND_GROUP, msg->group, 0, true) ||
+        live_find(state, KIND_BROKEN, msg->group, 0, true))
+        return "what broke no group";
+    live_add(state, KIND_BROKEN, msg->group, 0, at, len);
+    return NULL;
+}
+
+static const char *found_group_gone(struct state *state, const uint8_t *bytes, size_t len)
+{
+    DECODED(group_gone, GroupGone, bytes, len);
+
+    if (!msg)
+        return "the end of a group cannot be decoded";
+    live_forget_group(state, msg->group);
+    return NULL;
+}
+
+static const char *found_arena(struct state *state, const uint8_t *bytes, size_t len, size_t at)
+{
+    DECODED(arena, Arena, bytes, len);
+
+    if (!msg)
+        return "an arena cannot be decoded";
+    if (!live_find(state, KIND_CLIENT, msg->client, 0, true) ||
+        live_find(state, KIND_ARENA, msg->client, msg->arena, false))
+        return "an arena of no client";
+    live_add(state, KIND_ARENA, msg->client, msg->arena, at, len);
+    return NULL;
+}
+
+static const char *found_arena_gone(struct state *state, const uint8_t *bytes, size_t len)
+{
+    DECODED(arena_gone, ArenaGone, bytes, len);
+    struct live *live;
+
+    if (!msg)
+        return "the end of an arena cannot be decoded";
+    live = live_find(state, KIND_ARENA, msg->client, msg->arena, false);
+    if (live)
+        live_forget(state, live);
+    return NULL;
+}
+
+void record_found(struct state *state, uint32_t kind, const uint8_t *bytes, size_t len, size_t at)
+{
+    const char *why = NULL;
+
+    if (!state->whole)
+        return;
+    switch ((int)kind) { /* int: another version has other kinds, too */
+    case KIND_COUNTS:
+        why = found_counts(state, bytes, len, at);
+        break;
+    case KIND_CLIENT:
+        why = found_client(state, bytes, len, at);
+        break;
+    case KIND_CLIENT_GONE:
+        why = found_client_gone(state, bytes, len);
+        break;
+    case KIND_GROUP:
+        why = found_group(state, bytes, len, at);
+        break;
+    case KIND_RANK_GONE:
+        why = found_rank_gone(state, bytes, len, at);
+        break;
+    case KIND_BROKEN:
+        why = found_broken(state, bytes, len, at);
+        break;
+    case KIND_GROUP_GONE:
+        why = found_group_gone(state, bytes, len);
+        break;
+    case KIND_ARENA:
+        why = found_arena(state, bytes, len, at);
+        break;
+    case KIND_ARENA_GONE:
+        why = found_arena_gone(state, bytes, len);
+        break;
+    default:
+        break;
+    }
+    if (why)
+        file_drop(state, why);
+}
+
+/* ---- reading: all that it says --------------------------------------------------------------- */
+
+/* A name. */
+static bool take_name(const ProtobufCBinaryData *from, char *to, size_t cap)
+{
+    size_t bad;
+
+    if (from->len >= cap || !codec_text_clean((const char *)from->data, from->len, &bad))
+        return false;
+    if (from->len)
+        memcpy(to, from->data, from->len);
+    to[from->len] = 0;
+    return true;
+}
+
+/* A line for people: what is not clean becomes '?'. */
+static bool take_text(const ProtobufCBinaryData *from, char *to, size_t cap)
+{
+    size_t bad, at = 0;
+
+    if (from->len >= cap)
+        return false;
+    if (from->len)
+        memcpy(to, from->data, from->len);
+    to[from->len] = 0;
+    while (!codec_text_clean(to + at, from->len - at, &bad)) {
+        at += bad;
+        to[at++] = '?';
+    }
+    return true;
+}
+
+static bool take_list(const uint64_t *from, size_t n, uint64_t to[CAUSE_COUNT])
+{
+    if (n > CAUSE_COUNT)
+        return false;
+    if (n)
+        memcpy(to, from, n * sizeof(*to));
+    return true;
+}
+
+static bool read_counts(const struct live *live, const uint8_t *bytes, const struct state_ops *ops,
+                        void *arg)
+{
+    DECODED(counts, Counts, bytes, live->len);
+    struct core_counts counts = {0};
+
+    if (!msg || !take_list(msg->clients_refused, msg->n_clients_refused, counts.clients_refused) ||
+        !take_list(msg->joins_failed, msg->n_joins_failed, counts.joins_failed) ||
+        !take_list(msg->groups_broken, msg->n_groups_broken, counts.groups_broken))
+        return false;
+    counts.clients = msg->clients;
+    counts.groups_opened = msg->groups_opened;
+    counts.ranks_lost = msg->ranks_lost;
+    counts.engine_starts = msg->engine_starts;
+    counts.engine_losses = msg->engine_losses;
+    counts.gpu_starts = msg->gpu_starts;
+    counts.gpu_losses = msg->gpu_losses;
+    counts.gpu_sessions = msg->gpu_sessions;
+    if (ops->counts)
+        ops->counts(arg, &counts);
+    return true;
+}
+
+static bool read_client(const struct live *live, const uint8_t *bytes, const struct state_ops *ops,
+                        void *arg)
+{
+    DECODED(client, Client, bytes, live->len);
+    char program[MSG_NAME_MAX], command[MSG_COMMAND_MAX], job[MSG_NAME_MAX];
+    struct state_client client;
+
+    if (!msg || msg->token.len != STATE_TOKEN ||
+        !take_name(&msg->program, program, sizeof(program)) ||
+        !take_text(&msg->command, command, sizeof(command)) ||
+        !take_text(&msg->job, job, sizeof(job)))
+        return false;
+    client = (struct state_client){.is = {.slot = (unsigned)live->key2,
+                                          .uid = msg->uid,
+                                          .payer = msg->payer,
+                                          .pid = msg->pid,
+                                          .since_ms = msg->since_ms,
+                                          .program = program},
+                                   .command = command,
+                                   .job = job};
+    memcpy(client.token, msg->token.data, STATE_TOKEN);
+    return !ops->client || ops->client(arg, &client);
+}
+
+static bool read_arena(struct state *state, const struct live *live, const uint8_t *bytes,
+                       const struct state_ops *ops, void *arg)
+{
+    DECODED(arena, Arena, bytes, live->len);
+    struct live *client = live_find(state, KIND_CLIENT, live->key, 0, true);
+    struct state_arena arena;
+
+    if (!msg || !client)
+        return false;
+    arena =
+        (struct state_arena){.slot = (unsigned)client->key2, .id = msg->arena, .size = msg->size};
+    return !ops->arena || ops->arena(arg, &arena);
+}
+
+struct kept_lists {
+    char (*nodes)[MSG_NAME_MAX];
+    struct msg_member *members;
+    struct core_kept_rank *ranks;
+};
+
+static void kept_lists_fini(struct kept_lists *lists)
+{
+    free(lists->nodes);
+    free(lists->members);
+    free(lists->ranks);
+}
+
+static bool take_lists(const struct state *state, const CommdState__Group *msg,
+                       struct kept_lists *lists)
+{
+    size_t nnodes = msg->n_nodes, size = msg->n_member_node, nranks = msg->n_rank;
+
+    if (!nnodes || nnodes > MSG_MAX_NODES || !size || size > MSG_MAX_RANKS || nranks > size ||
+        msg->n_member_pid != size || msg->n_rank_req != nranks || msg->n_rank_client != nranks)
+        return false;
+    lists->nodes = calloc(nnodes, sizeof(*lists->nodes));
+    lists->members = calloc(size, sizeof(*lists->members));
+    lists->ranks = calloc(nranks + 1, sizeof(*lists->ranks));
+    if (!lists->nodes || !lists->members || !lists->ranks)
+        return false;
+    for (size_t i = 0; i < nnodes; i++)
+        if (!take_name(&msg->nodes[i], lists->nodes[i], sizeof(lists->nodes[i])))
+            return false;
+    for (size_t i = 0; i < size; i++)
+        lists->members[i] =
+            (struct msg_member){.node = msg->member_node[i], .pid = msg->member_pid[i]};
+    for (size_t i = 0; i < nranks; i++) {
+        struct live *client = live_find(state, KIND_CLIENT, msg->rank_client[i], 0, true);
+
+        lists->ranks[i] =
+            (struct core_kept_rank){.rank = msg->rank[i],
+                                    .req = msg->rank_req[i],
+                                    .slot = client ? (unsigned)client->key2 : CORE_NOBODY};
+    }
+    return true;
+}
+
+static bool read_group(struct state *state, const struct live *live, const uint8_t *bytes,
+                       const struct state_ops *ops, void *arg)
+{
+    DECODED(group, Group, bytes, live->len);
+    _cleanup_(kept_lists_fini) struct kept_lists lists = {0};
+    char name[MSG_GROUP_MAX];
+    struct core_kept_group group;
+
+    if (!msg || !take_name(&msg->name, name, sizeof(name)) || !take_lists(state, msg, &lists))
+        return false;
+    group = (struct core_kept_group){.id = msg->id,
+                                     .epoch = msg->epoch,
+                                     .name = name,
+                                     .uid = msg->uid,
+                                     .payer = msg->payer,
+                                     .net = {msg->latency_us, msg->mbytes_s},
+                                     .gpu = msg->gpu,
+                                     .size = (uint32_t)msg->n_member_node,
+                                     .nnodes = (uint32_t)msg->n_nodes,
+                                     .nranks = (uint32_t)msg->n_rank,
+                                     .nodes = (const char(*)[MSG_NAME_MAX])lists.nodes,
+                                     .members = lists.members,
+                                     .ranks = lists.ranks};
+    return !ops->group || ops->group(arg, &group);
+}
+
+static bool read_rank_gone(const struct live *live, const uint8_t *bytes,
+                           const struct state_ops *ops, void *arg)
+{
+    DECODED(rank_gone, RankGone, bytes, live->len);
+    struct core_rank_gone gone;
+
+    if (!msg || msg->cause >= CAUSE_COUNT)
+        return false;
+    gone = (struct core_rank_gone){.group = msg->group,
+                                   .rank = msg->rank,
+                                   .ops = msg->ops,
+                                   .pid = msg->pid,
+                                   .cause = (enum cause)msg->cause,
+                                   .text = "",
+                                   .again = true};
+    return !ops->rank_gone || ops->rank_gone(arg, &gone);
+}
+
+static bool read_broken(const struct live *live, const uint8_t *bytes, const struct state_ops *ops,
+                        void *arg)
+{
+    DECODED(group_broken, GroupBroken, bytes, live->len);
+    char node[MSG_NAME_MAX], text[MSG_TEXT_MAX];
+    struct core_group_broken broken;
+
+    if (!msg || msg->cause >= CAUSE_COUNT || !take_name(&msg->node, node, sizeof(node)) ||
+        !take_text(&msg->text, text, sizeof(text)))
+        return false;
+    broken = (struct core_group_broken){.group = msg->group,
+                                        .cause = (enum cause)msg->cause,
+                                        .rank = msg->rank,
+                                        .pid = msg->pid,
+                                        .node = node,
+                                        .text = text,
+                                        .again = true};
+    return !ops->broken || ops->broken(arg, &broken);
+}
+
+static bool read_one(struct state *state, const struct live *live, const struct state_ops *ops,
+                     void *arg)
+{
+    const uint8_t *bytes = file_record(state, live);
+
+    switch (live->kind) {
+    case KIND_COUNTS:
+        return read_counts(live, bytes, ops, arg);
+    case KIND_CLIENT:
+        return read_client(live, bytes, ops, arg);
+    case KIND_GROUP:
+        return read_group(state, live, bytes, ops, arg);
+    case KIND_RANK_GONE:
+        return read_rank_gone(live, bytes, ops, arg);
+    case KIND_BROKEN:
+        return read_broken(live, bytes, ops, arg);
+    case KIND_ARENA:
+        return read_arena(state, live, bytes, ops, arg);
+    case KIND_CLIENT_GONE:
+    case KIND_GROUP_GONE:
+    case KIND_ARENA_GONE:
+        break; /* these only end others */
+    }
+    abort();
+}
+
+/* It cannot be used: nor can what belongs to it, which came later. */
+static void refuse_record(struct state *state, struct live *live)
+{
+    static const char *const words[] = {
+        [KIND_COUNTS] = "counts that cannot be",
+        [KIND_CLIENT] = "a client that cannot be",
+        [KIND_GROUP] = "a group that cannot be",
+        [KIND_RANK_GONE] = "the end of a rank that cannot be",
+        [KIND_BROKEN] = "what broke a group cannot be",
+        [KIND_ARENA] = "an arena that cannot be",
+    };
+
+    file_drop(state, words[live->kind]);
+    if (live->kind == KIND_CLIENT)
+        state_client_gone(state, (unsigned)live->key2);
+    else if (live->kind == KIND_GROUP)
+        state_group_gone(state, live->key);
+    else
+        live_forget(state, live);
+}
+
+void state_read(struct state *state, const struct state_ops *ops, void *arg)
+{
+    struct live *before = NULL, *live;
+
+    for (;;) {
+        live = before ? TAILQ_NEXT(before, all) : TAILQ_FIRST(&state->all);
+        if (!live)
+            return;
+        if (read_one(state, live, ops, arg))
+            before = live;
+        else
+            refuse_record(state, live);
+    }
+}
