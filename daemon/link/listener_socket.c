@@ -1,8 +1,13 @@
 /* listener_socket.c - makes the UNIX socket, and removes it.
  *
  * A commd that starts locks the directory. So "is the old socket stale?" and "make a new one" are
- * one step, also when two commds start at the same time. No lock file is left behind. */
+ * one step, also when two commds start at the same time. No lock file is left behind.
+ *
+ * Whoever starts commd again keeps the socket meanwhile. So nobody finds it closed: connect()
+ * queues, and the next commd takes the same socket. It is kept under "clients." and the inode of
+ * its file, since the socket alone does not tell whether that file is still its own. */
 #include <fcntl.h>
+#include <inttypes.h>
 #include <libgen.h>
 #include <poll.h>
 #include <stdio.h>
@@ -12,6 +17,9 @@
 
 #include "daemon/link/listener_priv.h"
 #include "daemon/process/log.h"
+#include "daemon/process/store.h"
+
+#define KEPT_PREFIX "clients."
 
 enum { LISTENER_LOCK_MS = 1000 };
 
@@ -88,10 +96,76 @@ static int clear_stale(const struct sockaddr_un *addr)
     return unlink(addr->sun_path) && errno != ENOENT ? -errno : 0;
 }
 
+static const char *kept_name(uint64_t inode, char name[STORE_NAME_MAX])
+{
+    snprintf(name, STORE_NAME_MAX, KEPT_PREFIX "%" PRIu64, inode);
+    return name;
+}
+
+/* The path at which the UNIX socket @fd listens; "": it is something else. */
+static void path_of(int fd, char path[sizeof(((struct sockaddr_un *)0)->sun_path) + 1])
+{
+    struct sockaddr_un own = {.sun_family = AF_UNSPEC};
+    socklen_t len = sizeof(own), int_len = sizeof(int);
+    int listens = 0;
+
+    path[0] = '\0';
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &int_len) || !listens ||
+        getsockname(fd, (struct sockaddr *)&own, &len) || own.sun_family != AF_UNIX)
+        return;
+    /* a path that fills the array has no NUL */
+    snprintf(path, sizeof(own.sun_path) + 1, "%.*s", (int)sizeof(own.sun_path), own.sun_path);
+}
+
+/* The socket of the commd before us, if its file is still there. */
+static bool take_kept(struct listener_socket *sock, unsigned mode)
+{
+    char name[STORE_NAME_MAX], path[sizeof(sock->path) + 1];
+    struct stat st;
+
+    if (lstat(sock->path, &st) || !S_ISSOCK(st.st_mode))
+        return false;
+    sock->fd = store_take(kept_name(st.st_ino, name));
+    if (sock->fd < 0)
+        return false;
+    /* listen() again: the socket then shows our pid to those who connect, and not the old one */
+    path_of(sock->fd, path);
+    if (strcmp(path, sock->path) != 0 || listen(sock->fd, SOMAXCONN) ||
+        ((st.st_mode & 0777) != mode && chmod(sock->path, mode))) {
+        close_fdp(&sock->fd);
+        store_drop(name);
+        return false;
+    }
+    fcntl(sock->fd, F_SETFL, O_NONBLOCK);
+    sock->inode = st.st_ino;
+    return true;
+}
+
+/* What the commd before us had at another path: nobody is to wait there for a commd. */
+static void drop_kept(void)
+{
+    char path[sizeof(((struct sockaddr_un *)0)->sun_path) + 1], own[STORE_NAME_MAX];
+    const char *name;
+    struct stat st;
+
+    for (unsigned i = 0; (name = store_next(&i));) {
+        _cleanup_(close_fdp) int fd = -1;
+
+        if (strncmp(name, KEPT_PREFIX, strlen(KEPT_PREFIX)) != 0)
+            continue;
+        fd = store_take(name);
+        path_of(fd, path);
+        if (path[0] && lstat(path, &st) == 0 && strcmp(kept_name(st.st_ino, own), name) == 0)
+            unlink(path);
+        store_drop(name);
+    }
+}
+
 static int make_socket(struct listener_socket *sock, unsigned mode)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
     _cleanup_(close_fdp) int dir_fd = -1;
+    char name[STORE_NAME_MAX];
     struct stat st;
     mode_t mask;
     int r;
@@ -100,6 +174,8 @@ static int make_socket(struct listener_socket *sock, unsigned mode)
     r = lock_directory(sock->path, &dir_fd);
     if (r)
         return r;
+    if (take_kept(sock, mode))
+        return 0;
     r = clear_stale(&addr);
     if (r)
         return r;
@@ -113,7 +189,11 @@ static int make_socket(struct listener_socket *sock, unsigned mode)
         return r;
     if (stat(sock->path, &st) == 0)
         sock->inode = st.st_ino;
-    return listen(sock->fd, 256) ? -errno : 0;
+    if (listen(sock->fd, SOMAXCONN))
+        return -errno;
+    if (sock->inode && store_put(kept_name(sock->inode, name), sock->fd))
+        log_warn("nobody keeps %s while commd restarts -> connections fail meanwhile", sock->path);
+    return 0;
 }
 
 int listener_bind(struct listener_socket *sock, const char *path, unsigned mode, char **ret_error)
@@ -123,14 +203,18 @@ int listener_bind(struct listener_socket *sock, const char *path, unsigned mode,
     if (strlen(path) < sizeof(sock->path)) {
         strcpy(sock->path, path);
         r = make_socket(sock, mode);
+        drop_kept();
     }
     return r ? path_error(path, r, ret_error) : 0;
 }
 
 void listener_unlink(struct listener_socket *sock)
 {
+    char name[STORE_NAME_MAX];
     struct stat st;
 
+    if (sock->inode)
+        store_drop(kept_name(sock->inode, name));
     /* Somebody may have put another socket in its place. */
     if (sock->inode && stat(sock->path, &st) == 0 && st.st_ino == sock->inode)
         unlink(sock->path);

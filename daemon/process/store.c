@@ -16,7 +16,7 @@
 
 #include "daemon/process/notify.h"
 
-enum { FIRST_FD = 3, HEADS = 1024, NAMES_MAX = 112 * 1024, NONE = -1 };
+enum { HEADS = 1024, NONE = -1 };
 
 struct entry {
     char name[STORE_NAME_MAX]; /* "": free */
@@ -43,7 +43,7 @@ static unsigned row_of(const char *name)
     return hash % HEADS;
 }
 
-static bool name_is_good(const char *name)
+bool store_name_is_good(const char *name)
 {
     size_t len = strlen(name);
 
@@ -65,7 +65,7 @@ static bool entry_add(const char *name, int fd)
 {
     int i = store.unused, *head = &store.heads[row_of(name)];
 
-    if (i == NONE || store.name_bytes + strlen(name) + 1 > NAMES_MAX)
+    if (i == NONE || store.name_bytes + strlen(name) + 1 > STORE_NAMES_MAX)
         return false;
     store.unused = store.entries[i].next;
     store.name_bytes += strlen(name) + 1;
@@ -118,11 +118,11 @@ static void inherit(unsigned n, const char *names)
 {
     char name[STORE_NAME_MAX];
 
-    for (int fd = FIRST_FD; fd < FIRST_FD + (int)n; fd++) {
+    for (int fd = STORE_FIRST_FD; fd < STORE_FIRST_FD + (int)n; fd++) {
         next_name(&names, name);
         if (fcntl(fd, F_SETFD, FD_CLOEXEC))
             continue; /* it is not open */
-        if (!name_is_good(name))
+        if (!store_name_is_good(name))
             strcpy(name, "unknown");
         if (!entry_add(name, fd))
             close(fd);
@@ -133,9 +133,12 @@ void store_begin(void)
 {
     const char *names = getenv("LISTEN_FDNAMES"), *manager = getenv("NOTIFY_SOCKET");
     uint64_t pid, n;
+    int given;
 
     assert(!store.entries);
     store.kept = manager && manager[0];
+    if (store.kept && sscanf(manager, NOTIFY_FD_PREFIX "%d", &given) == 1)
+        fcntl(given, F_SETFD, FD_CLOEXEC);
     store.entries = calloc(STORE_MAX, sizeof(*store.entries));
     if (!store.entries)
         return;
@@ -209,7 +212,7 @@ int store_put(const char *name, int fd)
     char text[STORE_NAME_MAX + 32];
     int r;
 
-    assert(name_is_good(name) && fd >= 0);
+    assert(store_name_is_good(name) && fd >= 0);
     if (!store_is_kept())
         return 0;
     if (entry_forget_all(name))
@@ -225,6 +228,9 @@ int store_put(const char *name, int fd)
 
 void store_drop(const char *name)
 {
-    if (entry_forget_all(name) && store.kept)
-        send_remove(name);
+    char copy[STORE_NAME_MAX]; /* @name may be the entry's own */
+
+    snprintf(copy, sizeof(copy), "%s", name);
+    if (entry_forget_all(copy) && store.kept)
+        send_remove(copy);
 }

@@ -5,8 +5,13 @@
 
 #include "shm/util/base.h"
 
-enum { STORE_NAME_MAX = 48 }; /* with the NUL */
-enum { STORE_MAX = 4096 };    /* FileDescriptorStoreMax= of systemd/commd.service.in */
+enum { STORE_NAME_MAX = 48 };          /* with the NUL */
+enum { STORE_MAX = 4096 };             /* FileDescriptorStoreMax= of systemd/commd.service.in */
+enum { STORE_NAMES_MAX = 112 * 1024 }; /* bytes of all names, each with a colon: see store.c */
+enum { STORE_FIRST_FD = 3 };           /* the number of the first descriptor that is handed over */
+
+/* Letters, digits, '.', '-' and '_', and not too many. */
+bool store_name_is_good(const char *name);
 
 /* Takes over what the commd before has left; call it before anything is opened. Descriptors that
  * nobody takes until store_end() are closed then, but stay with the manager. */
@@ -15,9 +20,9 @@ void store_end(void);
 /* Is there somebody who keeps descriptors? Without one nothing below does anything. */
 bool store_is_kept(void);
 
-/* Has the manager keep a duplicate of @fd instead of what it kept as @name. A name consists of
- * letters, digits, '.' and '-'. 0, also where nobody keeps anything; else a negative errno, and
- * nothing is kept as @name: -ENOSPC if too much is kept already. */
+/* Has the manager keep a duplicate of @fd instead of what it kept as @name. 0, also where nobody
+ * keeps anything; else a negative errno, and nothing is kept as @name: -ENOSPC if too much is kept
+ * already. */
 int store_put(const char *name, int fd);
 /* The manager forgets @name. What was inherited as @name and not taken is closed. */
 void store_drop(const char *name);

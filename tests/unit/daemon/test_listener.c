@@ -20,6 +20,7 @@
 #include "daemon/process/clock.h"
 #include "daemon/link/listener.h"
 #include "daemon/process/log.h"
+#include "daemon/process/store.h"
 #include "daemon/link/stream.h"
 #include "shm/util/closer.h"
 #include "shm/proto/codec.h"
@@ -140,11 +141,19 @@ static int start(struct world *w, const char *path, unsigned per_user)
     return listener_new(&config, &w->listener, &w->error);
 }
 
+/* What is handed over has this number: nothing else gets it. */
+static void hold_first_fd(void)
+{
+    if (fcntl(STORE_FIRST_FD, F_GETFD) < 0)
+        assert_int_equal(open("/dev/null", O_RDONLY | O_CLOEXEC), STORE_FIRST_FD);
+}
+
 static int setup(void **state)
 {
     struct world *w = calloc(1, sizeof(*w));
     struct timeval tv = {.tv_sec = LIMIT_S};
 
+    hold_first_fd();
     log_text[0] = '\0';
     w->welcome = true;
     w->max_clients = 40;
@@ -809,6 +818,118 @@ static void a_stale_socket_is_replaced(void **state)
     close(fd);
 }
 
+/* A commd that is killed, and whose manager keeps descriptors: the name of what it keeps. The
+ * descriptor is STORE_FIRST_FD then. */
+static void killed_commd(struct world *w, char name[STORE_NAME_MAX])
+{
+    char text[128] = "", control[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8)));
+    struct iovec iov = {.iov_base = text, .iov_len = sizeof(text) - 1};
+    struct msghdr mh = {.msg_iov = &iov,
+                        .msg_iovlen = 1,
+                        .msg_control = control,
+                        .msg_controllen = sizeof(control)};
+    int ends[2], fd, status;
+    pid_t pid;
+
+    hold_first_fd();
+    assert_return_code(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), errno);
+    pid = fork();
+    if (pid == 0) {
+        snprintf(text, sizeof(text), "fd:%d", ends[1]);
+        setenv("NOTIFY_SOCKET", text, 1);
+        store_begin();
+        event_reinit(w->base);
+        start(w, w->path, 40);
+        raise(SIGKILL);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(recvmsg(ends[0], &mh, MSG_DONTWAIT) > 0);
+    assert_int_equal(sscanf(text, "FDSTORE=1\nFDNAME=%47[^\n]", name), 1);
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&mh)), sizeof(fd));
+    assert_int_equal(dup2(fd, STORE_FIRST_FD), STORE_FIRST_FD);
+    close(fd);
+    close(ends[0]);
+    close(ends[1]);
+    snprintf(text, sizeof(text), "%d", getpid());
+    setenv("LISTEN_PID", text, 1);
+    setenv("LISTEN_FDS", "1", 1);
+}
+
+static void clients_queue_while_commd_is_gone(void **state)
+{
+    struct world *w = *state;
+    char name[STORE_NAME_MAX];
+    struct ucred cred;
+    socklen_t len = sizeof(cred);
+    int early, late;
+
+    killed_commd(w, name);
+    early = client(w); /* nobody is there, and it is not refused */
+    put(early, MSG_CLIENT_HELLO);
+    chmod(w->path, 0666); /* the configuration says something else by now */
+    setenv("LISTEN_FDNAMES", name, 1);
+    store_begin();
+    assert_int_equal(start(w, w->path, 40), 0);
+    run_until(w, w->opens == 1);
+    late = client(w);
+    put(late, MSG_CLIENT_HELLO);
+    run_until(w, w->opens == 2);
+    assert_return_code(getsockopt(late, SOL_SOCKET, SO_PEERCRED, &cred, &len), errno);
+    assert_int_equal(cred.pid, getpid()); /* and not that of the dead one */
+    close(early);
+    close(late);
+    store_end();
+}
+
+/* Nobody could reach a socket whose file is gone, or is another's. */
+static void a_kept_socket_without_its_file_is_of_no_use(void **state)
+{
+    struct world *w = *state;
+    char name[STORE_NAME_MAX], path[100];
+    struct stat st;
+    int fd;
+
+    killed_commd(w, name);
+    unlink(w->path);
+    setenv("LISTEN_FDNAMES", name, 1);
+    store_begin();
+    assert_int_equal(start(w, w->path, 40), 0);
+    assert_int_equal(store_take(name), -1);
+    fd = client(w);
+    put(fd, MSG_CLIENT_HELLO);
+    run_until(w, w->opens == 1);
+    close(fd);
+    w->listener = listener_free(w->listener);
+    store_end();
+
+    killed_commd(w, name); /* and the next one is to listen elsewhere */
+    snprintf(path, sizeof(path), "%s", w->path);
+    snprintf(w->path, sizeof(w->path), "%s/other.sock", w->dir);
+    setenv("LISTEN_FDNAMES", name, 1);
+    store_begin();
+    assert_int_equal(start(w, w->path, 40), 0);
+    assert_int_equal(lstat(path, &st), -1);
+    fd = client(w);
+    put(fd, MSG_CLIENT_HELLO);
+    run_until(w, w->opens == 2);
+    close(fd);
+    w->listener = listener_free(w->listener);
+    store_end();
+
+    killed_commd(w, name); /* a name that lies */
+    setenv("LISTEN_FDNAMES", name, 1);
+    fd = open("/dev/null", O_RDONLY);
+    dup2(fd, STORE_FIRST_FD);
+    close(fd);
+    store_begin();
+    assert_int_equal(start(w, w->path, 40), 0);
+    fd = client(w);
+    put(fd, MSG_CLIENT_HELLO);
+    run_until(w, w->opens == 3);
+    close(fd);
+    store_end();
+}
+
 static void draining_ends_everything(void **state)
 {
     struct world *w = *state;
@@ -1292,6 +1413,8 @@ int main(void)
         T(no_descriptor_is_left),
         BARE(a_socket_that_cannot_be_made),
         BARE(a_stale_socket_is_replaced),
+        BARE(clients_queue_while_commd_is_gone),
+        BARE(a_kept_socket_without_its_file_is_of_no_use),
         T(draining_ends_everything),
         T(closing_who_is_drained),
 #undef T
@@ -1299,5 +1422,7 @@ int main(void)
     };
 
     signal(SIGPIPE, SIG_IGN);
+    closefrom(STORE_FIRST_FD);
+    hold_first_fd();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
