@@ -73,6 +73,13 @@ sed "s|^ExecStart=.*/commd-gpu|ExecStart=$dir/commd-gpu|" systemd/commd-gpu.serv
 check_unit systemd/commd.service commd
 check_unit systemd/commd-engine.service commd-engine
 check_unit systemd/commd-gpu.service commd-gpu
+# More than systemd keeps would be lost when commd restarts.
+kept=$(sed -n 's/.*STORE_MAX = \([0-9]*\).*/\1/p' \
+    "${srcdir:-$(dirname "$0")/../..}/daemon/process/store.h")
+if [ -z "$kept" ] || ! grep -qx "FileDescriptorStoreMax=$kept" systemd/commd.service; then
+    echo "FAIL: FileDescriptorStoreMax= is not STORE_MAX of daemon/process/store.h: $kept"
+    exit 1
+fi
 # Only the unit for them lets GPUs be opened.
 if grep -l nvidia systemd/commd.service systemd/commd-engine.service; then
     echo "FAIL: a GPU may be opened by the units above"
