@@ -64,7 +64,9 @@ daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/even
 	daemon/link/engine_link.c daemon/link/engine_link.h \
 	daemon/link/engine_spawn.c daemon/link/engine_spawn.h daemon/process/ended.c \
 	daemon/process/ended.h daemon/process/files.c \
-	daemon/process/files.h daemon/process/root.c daemon/process/root.h \
+	daemon/process/files.h daemon/process/keeper.c daemon/process/keeper.h \
+	daemon/process/keeper_life.c daemon/process/keeper_life.h daemon/process/kept.c \
+	daemon/process/kept.h daemon/process/root.c daemon/process/root.h \
 	daemon/process/subuid.c daemon/process/subuid.h daemon/process/user.c \
 	daemon/process/user.h daemon/http/body.c \
 	daemon/http/body.h daemon/http/collect.c daemon/http/collect.h daemon/http/http.c \

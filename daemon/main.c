@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "daemon/daemon.h"
+#include "daemon/process/keeper.h"
 #include "daemon/process/log.h"
 #include "daemon/process/store.h"
 #include "daemon/process/user.h"
@@ -24,6 +25,7 @@ static const char help[] =
     "  --user          serve only the user who starts it, on this node, without a configuration;\n"
     "                  leave when idle for a minute\n"
     "  --background    with --user: print the daemon's pid when it serves, and return\n"
+    "  --keep          start it again when it dies, for places where systemd does not do that\n"
     "  --launcher SOCKET  let commd-engine --launcher, which listens there under another user,\n"
     "                  start the engine\n"
     "  --gpu-launcher SOCKET  the same for commd-gpu\n"
@@ -34,8 +36,8 @@ static const char help[] =
     "78 configuration.\n";
 
 struct daemon_options {
-    const char *config, *launcher, *gpu_launcher;
-    bool check, insecure, user, background;
+    const char *config, *launcher, *gpu_launcher, *idle;
+    bool check, insecure, user, background, keep;
     uint64_t idle_ms;
 };
 
@@ -78,6 +80,7 @@ static int parse_words(int argc, char **argv, struct daemon_options *ret_options
         OPT_INSECURE,
         OPT_USER,
         OPT_BACKGROUND,
+        OPT_KEEP,
         OPT_IDLE,
         OPT_LAUNCHER,
         OPT_GPU_LAUNCHER,
@@ -90,6 +93,7 @@ static int parse_words(int argc, char **argv, struct daemon_options *ret_options
         {"insecure", no_argument, NULL, OPT_INSECURE},
         {"user", no_argument, NULL, OPT_USER},
         {"background", no_argument, NULL, OPT_BACKGROUND},
+        {"keep", no_argument, NULL, OPT_KEEP},
         {"launcher", required_argument, NULL, OPT_LAUNCHER},
         {"gpu-launcher", required_argument, NULL, OPT_GPU_LAUNCHER},
         {"idle-exit", required_argument, NULL, OPT_IDLE},
@@ -115,7 +119,10 @@ static int parse_words(int argc, char **argv, struct daemon_options *ret_options
             o.user = true;
             break;
         case OPT_BACKGROUND:
-            o.background = true;
+            o.background = o.keep = true;
+            break;
+        case OPT_KEEP:
+            o.keep = true;
             break;
         case OPT_LAUNCHER:
             o.launcher = optarg;
@@ -124,6 +131,7 @@ static int parse_words(int argc, char **argv, struct daemon_options *ret_options
             o.gpu_launcher = optarg;
             break;
         case OPT_IDLE:
+            o.idle = optarg;
             if (parse_seconds(optarg, &o.idle_ms))
                 break;
             *ret_exit = usage_error("--idle-exit %s: not a number of seconds above 0", optarg);
@@ -222,6 +230,40 @@ static int serve_until_end(struct daemon *d, const struct daemon_options *o,
     return d->exit_code;
 }
 
+/* The process that starts commd, and starts it again: commd's command line is that of the keeper,
+ * without what makes it one. */
+static int run_keeper(const struct daemon_options *o, struct user_daemon *user)
+{
+    const struct {
+        const char *name, *value;
+        bool given;
+    } options[] = {
+        {"--config", o->config, !o->user},
+        {"--insecure", NULL, o->insecure},
+        {"--user", NULL, o->user},
+        {"--launcher", o->launcher, o->launcher},
+        {"--gpu-launcher", o->gpu_launcher, o->gpu_launcher},
+        {"--idle-exit", o->idle, o->idle},
+    };
+    const char *argv[2 + 2 * ARRAY_LEN(options)] = {"commd"};
+    struct keeper_config config = {.argv = (char *const *)argv, .arg = user};
+    unsigned n = 1;
+    int r = o->user ? user_keep(user, o->background) : 0;
+
+    if (r)
+        return r;
+    for (unsigned i = 0; i < ARRAY_LEN(options); i++) {
+        if (options[i].given)
+            argv[n++] = options[i].name;
+        if (options[i].given && options[i].value)
+            argv[n++] = options[i].value;
+    }
+    config.lock = user->lock;
+    config.log = user->log;
+    config.serves = user_kept_serves;
+    return keeper_run(&config);
+}
+
 int main(int argc, char **argv)
 {
     struct user_daemon user = USER_NONE;
@@ -231,12 +273,16 @@ int main(int argc, char **argv)
 
     if (parse_words(argc, argv, &options, &r))
         return r;
-    r = options.user ? user_begin(&user, options.background) : 0;
-    if (r)
+    if (options.keep && !options.check) {
+        r = run_keeper(&options, &user);
+        user_fini(&user);
         return r;
+    }
     store_begin();
+    r = options.user ? user_begin(&user) : 0;
     process_setup();
-    r = serve_until_end(&d, &options, &user);
+    if (!r)
+        r = serve_until_end(&d, &options, &user);
     daemon_fini(&d);
     user_fini(&user);
     store_end();

@@ -6,6 +6,9 @@
  * until the process is gone, however it ends. A commd that leaves because it is idle needs a
  * moment, so the next one waits a little for the lock.
  *
+ * In the background commd has a keeper (keeper.c): it goes into the background, takes the lock and
+ * opens the log, and commd finds both in the store. So the lock is held while commd is restarted.
+ *
  * In the background commd keeps nothing of the process that has started it. Else a rank's open
  * files would stay open in commd, its working directory could not be unmounted, its terminal would
  * send signals, its CPU mask would put commd on the rank's core, its limits and priorities would
@@ -26,7 +29,9 @@
 
 #include "daemon/process/clock.h"
 #include "daemon/daemon.h"
+#include "daemon/process/keeper.h"
 #include "daemon/process/log.h"
+#include "daemon/process/store.h"
 #include "shm/util/limits.h"
 
 enum { LOCK_MS = 3000, LOCK_POLL_US = 20000 };
@@ -57,9 +62,9 @@ static void drop_priorities(void)
 
 static void leave_behind(void)
 {
-    static const char *const variables[] = {"NOTIFY_SOCKET",        "WATCHDOG_USEC", "WATCHDOG_PID",
-                                            "JOURNAL_STREAM",       "LISTEN_FDS",    "LISTEN_PID",
-                                            "CREDENTIALS_DIRECTORY"};
+    static const char *const variables[] = {
+        "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID",   "JOURNAL_STREAM",
+        "LISTEN_FDS",    "LISTEN_PID",    "LISTEN_FDNAMES", "CREDENTIALS_DIRECTORY"};
     cpu_set_t all;
 
     umask(0077);
@@ -72,25 +77,29 @@ static void leave_behind(void)
     sched_setaffinity(0, sizeof(all), &all); /* the kernel keeps to the cpuset */
 }
 
-/* The old process waits here. Its exit code says whether the new process serves. */
-static void __attribute__((noreturn)) wait_for(pid_t pid, int ready)
+/* The old process waits here, for the pid of the commd that serves, or for the end. */
+static void __attribute__((noreturn)) wait_for(pid_t keeper, int ready)
 {
-    int status = 0;
-    char byte;
+    int status = 0, signo = 0;
+    char pid[16];
     ssize_t n;
 
     do
-        n = read(ready, &byte, 1);
+        n = read(ready, pid, sizeof(pid));
     while (n < 0 && errno == EINTR);
-    if (n == 1) {
-        printf("%d\n", (int)pid);
+    if (n > 0) {
+        fwrite(pid, 1, (size_t)n, stdout);
         fflush(stdout);
         _exit(0);
     }
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+    while (waitpid(keeper, &status, 0) < 0 && errno == EINTR)
         ;
     if (WIFSIGNALED(status))
-        fprintf(stderr, "commd: killed by signal %d\n", WTERMSIG(status));
+        signo = WTERMSIG(status);
+    else if (WEXITSTATUS(status) > KEEPER_EXIT_KILLED)
+        signo = WEXITSTATUS(status) - KEEPER_EXIT_KILLED;
+    if (signo)
+        fprintf(stderr, "commd: killed by signal %d\n", signo);
     _exit(WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_INTERNAL);
 }
 
@@ -162,31 +171,67 @@ static int take_lock(struct user_daemon *user, int dir_fd)
         }
         usleep(LOCK_POLL_US);
     }
-    if (ftruncate(user->lock, 0) == 0) /* for people only */
-        dprintf(user->lock, "%d\n", (int)getpid());
     return 0;
 }
 
-int user_begin(struct user_daemon *user, bool background)
+static int own_directory(struct user_daemon *user, int *ret_dir)
 {
-    _cleanup_(close_fdp) int dir_fd = -1;
     const char *why;
     int r;
 
     signal(SIGXFSZ, SIG_IGN); /* the lock and the log are written to before process_setup() */
+    place_own_dir(user->dir);
+    r = place_open_dir(user->dir, true, ret_dir, &why);
+    return r ? complain_of(user, "", -r, why) : 0;
+}
+
+int user_keep(struct user_daemon *user, bool background)
+{
+    _cleanup_(close_fdp) int dir_fd = -1;
+    int r;
+
     if (background)
         leave_behind();
-    place_own_dir(user->dir);
-    r = place_open_dir(user->dir, true, &dir_fd, &why);
-    if (r)
-        return complain_of(user, "", -r, why);
-    r = background ? go_background(user) : 0;
-    if (r)
-        return r;
-    r = take_lock(user, dir_fd);
-    if (r)
-        return r;
-    return background ? open_log(user, dir_fd) : 0;
+    r = own_directory(user, &dir_fd);
+    if (!r && background)
+        r = go_background(user);
+    if (!r)
+        r = take_lock(user, dir_fd);
+    return !r && background ? open_log(user, dir_fd) : r;
+}
+
+/* The directory may have been removed meanwhile. Then another one would be chosen, where nobody of
+ * those who knew this commd looks for it. */
+static int same_directory(const struct user_daemon *user, int dir_fd)
+{
+    struct stat kept, here;
+
+    if (fstat(user->lock, &kept) == 0 && fstatat(dir_fd, PLACE_LOCK, &here, 0) == 0 &&
+        kept.st_dev == here.st_dev && kept.st_ino == here.st_ino)
+        return 0;
+    complain_of(user, PLACE_LOCK, 0, "it is not the lock of the commd before: ending");
+    return EXIT_CONFIG;
+}
+
+int user_begin(struct user_daemon *user)
+{
+    _cleanup_(close_fdp) int dir_fd = -1;
+    int r = own_directory(user, &dir_fd);
+
+    user->lock = store_take(KEEPER_LOCK);
+    user->log = store_take(KEEPER_LOG);
+    if (user->log >= 0)
+        log_set_fd(user->log);
+    if (!r)
+        r = user->lock < 0 ? take_lock(user, dir_fd) : same_directory(user, dir_fd);
+    if (!r && ftruncate(user->lock, 0) == 0) { /* for people only */
+        char text[16];
+        int len = snprintf(text, sizeof(text), "%d\n", (int)getpid());
+
+        if (pwrite(user->lock, text, (size_t)len, 0) != len)
+            log_debug("the pid is not in the lock: %m");
+    }
+    return r;
 }
 
 int user_conf(const struct user_daemon *user, struct conf **ret_conf, char **ret_error)
@@ -212,22 +257,37 @@ int user_conf(const struct user_daemon *user, struct conf **ret_conf, char **ret
     return conf_load("commd --user", text, strlen(text), ret_conf, ret_error);
 }
 
+static int release_terminal(const struct user_daemon *user)
+{
+    _cleanup_(close_fdp) int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+    return null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(user->log, STDOUT_FILENO) < 0 ||
+                   dup2(user->log, STDERR_FILENO) < 0
+               ? -errno
+               : 0;
+}
+
 int user_ready(struct user_daemon *user)
 {
-    int null;
+    int r = user->log < 0 ? 0 : release_terminal(user);
+
+    return r ? complain_of(user, "", -r, NULL) : 0;
+}
+
+void user_kept_serves(void *arg, pid_t pid)
+{
+    struct user_daemon *user = arg;
+    int r;
 
     if (user->ready < 0)
-        return 0;
-    null = open("/dev/null", O_RDWR | O_CLOEXEC);
-    if (null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(user->log, STDOUT_FILENO) < 0 ||
-        dup2(user->log, STDERR_FILENO) < 0)
-        return complain_of(user, "", errno, NULL);
-    close(null);
-    /* the caller is gone; other processes may need commd, so it stays */
-    if (write(user->ready, "1", 1) != 1)
+        return;
+    r = release_terminal(user);
+    if (r)
+        log_warn("cannot let go of the terminal: %s", strerror(-r));
+    /* the caller may be gone; other processes may need commd, so it stays */
+    if (dprintf(user->ready, "%d\n", (int)pid) < 0)
         log_info("who started this commd has not waited for it: %m");
     close_fdp(&user->ready);
-    return 0;
 }
 
 void user_fini(struct user_daemon *user)

@@ -17,6 +17,7 @@ integration_tests = tests/integration/test_collectives.py tests/integration/test
 	tests/integration/test_jobs.py \
 	tests/integration/test_exports.sh tests/integration/test_numpy.py \
 	tests/integration/test_examples.py tests/integration/test_registered.py \
+	tests/integration/test_keeper.py \
 	tests/integration/test_launcher.py tests/integration/test_turns.py \
 	tests/integration/test_shares.py tests/integration/test_slow_ranks.py \
 	tests/integration/test_descriptors.py \

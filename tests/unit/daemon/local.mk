@@ -8,6 +8,7 @@ unit_daemon = tests/unit/daemon/test_arenas tests/unit/daemon/test_boards \
 	tests/unit/daemon/test_core_rendezvous tests/unit/daemon/test_core_share \
 	tests/unit/daemon/test_diary tests/unit/daemon/test_engine_link \
 	tests/unit/daemon/test_heard tests/unit/daemon/test_http_request \
+	tests/unit/daemon/test_keeper \
 	tests/unit/daemon/test_listener tests/unit/daemon/test_log tests/unit/daemon/test_log_limit \
 	tests/unit/daemon/test_metrics tests/unit/daemon/test_notify tests/unit/daemon/test_peer_link \
 	tests/unit/daemon/test_ended tests/unit/daemon/test_rank_view \
@@ -96,6 +97,11 @@ tests_unit_daemon_test_log_limit_LDADD = libcommd-link.la $(LIBEVENT_LIBS) $(CMO
 
 tests_unit_daemon_test_notify_SOURCES = tests/unit/daemon/test_notify.c
 tests_unit_daemon_test_notify_LDADD = libcommd-conf.la $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_keeper_SOURCES = tests/unit/daemon/test_keeper.c \
+	daemon/process/keeper_life.c daemon/process/kept.c daemon/process/notify.c \
+	daemon/process/store.c
+tests_unit_daemon_test_keeper_LDADD = $(CMOCKA_LIBS)
 
 # The log is captured: this one and test_listener have a log_write() of their own.
 tests_unit_daemon_test_peer_link_SOURCES = tests/unit/daemon/test_peer_link.c

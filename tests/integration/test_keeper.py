@@ -1,0 +1,373 @@
+#!/usr/bin/env python3
+"""commd with a keeper: it is killed and there again, with the same sockets; signals, exit codes,
+and that nothing is left."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+import cluster as c  # noqa: E402
+from cluster import Cluster, Skip, check, equal, main, running, until  # noqa: E402
+
+KILLED = "was killed by signal"
+
+
+def pid_in(node, name="commd.pid"):
+    """0: there is none."""
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        with open(os.path.join(node.home, name)) as file:
+            return int(file.read())
+    return 0
+
+
+def commd_pid(node):
+    pid = pid_in(node)
+    return pid if pid and running(pid) else 0
+
+
+def next_pid(node, old):
+    """Of the commd after @old, once it serves."""
+
+    def there():
+        pid = commd_pid(node)
+        return pid if pid != old and node.ctl("status") else 0
+
+    return until(there, f"a commd after {old}; the log:\n{node.log()}")
+
+
+def start(node, *arguments, environment=None):
+    node.start(environment, arguments=["--keep", *arguments])
+    return next_pid(node, 0)
+
+
+def kill(pid, signo=signal.SIGKILL):
+    os.kill(pid, signo)
+
+
+def descriptors(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(word) for word in file.read().split()]
+
+
+def listening(pid):
+    """TCP ports at which the process listens."""
+    sockets = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            sockets.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    with open("/proc/net/tcp") as file:
+        rows = [line.split() for line in file.readlines()[1:]]
+    return {int(r[1][-4:], 16) for r in rows if r[3] == "0A" and f"socket:[{r[9]}]" in sockets}
+
+
+def works(cluster, group, places):
+    ranks = cluster.ranks(group, places)
+    for rank in ranks:
+        rank.start("all_reduce", name=group, count=1000)
+    for rank in ranks:
+        rank.finish()
+    for rank in ranks:
+        rank.call("leave", name=group)
+
+
+def test_killed_commd_is_there_again():
+    with Cluster(2, start=False) as cluster:
+        cluster.expect(KILLED)
+        cluster.expect("node node0 was lost")
+        cluster.expect("engine .*was lost|the engines of nodes")
+        node, other = cluster.nodes
+        pid = start(node)
+        other.start()
+        cluster.wait_linked()
+        keeper = node.process.pid
+        equal(children(keeper), [pid])
+        check(os.getsid(pid) != os.getsid(keeper), "a terminal would signal both")
+        works(cluster, "a", [0, 1])
+        kept = descriptors(keeper)
+        for turn in range(5):
+            ports = listening(pid)
+            check(node.port in ports, ports)
+            kill(pid)
+            check(not c.port_is_free(node.port), "nobody else gets the port")
+            old, pid = pid, next_pid(node, pid)
+            equal(listening(pid), ports)
+            equal(children(keeper), [pid])
+            check(not running(old), "the old one")
+        cluster.wait_linked()
+        works(cluster, "b", [0, 1])
+        equal(descriptors(keeper), kept, "descriptors of the keeper")
+
+
+def test_connect_queues_while_it_is_gone():
+    with Cluster(1, start=False) as cluster:
+        cluster.expect(KILLED)
+        node = cluster.nodes[0]
+        pid = start(node)
+        inode = os.stat(node.socket).st_ino
+        kill(pid)
+        until(lambda: not running(pid), "its end")
+        with socket.socket(socket.AF_UNIX) as early:
+            early.settimeout(c.LATEST)
+            early.connect(node.socket)  # whether the next one is there already or not
+        rank = cluster.rank(0)
+        pid = next_pid(node, pid)
+        equal(os.stat(node.socket).st_ino, inode)
+        rank.call("join", name="g", rank=0, size=1)
+        # commd says who it is: the new one
+        with socket.socket(socket.AF_UNIX) as late:
+            late.connect(node.socket)
+            cred = late.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            equal(int.from_bytes(cred[:4], sys.byteorder), pid)
+
+
+def test_asked_to_restart():
+    """Without a warning, and at once."""
+    with Cluster(1, start=False) as cluster:
+        node = cluster.nodes[0]
+        pid = start(node)
+        for who in (pid, node.process.pid):  # also by way of the keeper
+            kill(who, signal.SIGUSR1)
+            pid = next_pid(node, pid)
+        node.wait_log("has made room -> starting the next one")
+
+
+def test_signals_and_exit_codes():
+    with Cluster(1, start=False) as cluster:
+        node = cluster.nodes[0]
+        for signo in (signal.SIGTERM, signal.SIGINT):
+            pid = start(node)
+            node.process.send_signal(signo)
+            equal(c.exit_code(node.process), 0)
+            check(not running(pid), "commd")
+            equal(sorted(os.listdir(node.home)), ["commd.log", "commd.yaml"])
+        # commd itself is asked to end: its keeper does not start another one
+        pid = start(node)
+        kill(pid, signal.SIGTERM)
+        equal(c.exit_code(node.process), 0)
+        # a reload
+        pid = start(node)
+        node.process.send_signal(signal.SIGHUP)
+        node.wait_log("reload -> configuration .* reloaded")
+        equal(commd_pid(node), pid)
+        node.stop()
+        # a configuration that is wrong: the code is passed on, and it is not tried again
+        done = c.run([c.COMMD, "--keep", "--config", "/nonexistent.yaml"])
+        equal((done.returncode, done.stderr.count("cannot open")), (78, 1))
+        equal(c.run([c.COMMD, "--keep", "--no-such-option"]).returncode, 64)
+        done = c.run([c.COMMD, "--keep", "--config", node.config, "--check-config"])
+        equal((done.returncode, done.stdout), (0, f"{node.config}: ok\n"))
+        # two of one configuration: the second one ends, and takes nothing along
+        pid = start(node)
+        second = c.run([c.COMMD, "--keep", "--config", node.config])
+        equal(second.returncode, 1)
+        check("already in use by a running commd" in second.stderr, second.stderr)
+        cluster.expect("ended with 1 -> ending")
+        check(node.ctl("status"), "the first one serves")
+        equal(commd_pid(node), pid)
+
+
+def test_sigterm_while_it_is_gone():
+    """Its clients are told, and its files are removed: a commd comes to do that."""
+    with Cluster(1, start=False) as cluster:
+        cluster.expect(KILLED)
+        node = cluster.nodes[0]
+        pid = start(node)
+        node.process.send_signal(signal.SIGSTOP)  # so that both are there when it goes on
+        kill(pid)
+        node.process.send_signal(signal.SIGTERM)
+        node.process.send_signal(signal.SIGCONT)
+        equal(c.exit_code(node.process), 0)
+        equal(sorted(os.listdir(node.home)), ["commd.log", "commd.yaml"])
+
+
+def test_killed_keeper():
+    """commd ends as by SIGTERM, and takes its files along."""
+    with Cluster(1, start=False) as cluster:
+        node = cluster.nodes[0]
+        pid = start(node)
+        node.kill()
+        until(lambda: not running(pid), "commd's end")
+        equal(sorted(os.listdir(node.home)), ["commd.log", "commd.yaml"])
+        node.wait_log("SIGTERM -> stopping")
+        start(node)
+
+
+def test_one_that_does_not_come_up_again():
+    """Tried less and less often, and it comes back when it can."""
+    with Cluster(1, start=False) as cluster:
+        cluster.expect(KILLED)
+        cluster.expect("ended with 1 -> starting it again")
+        cluster.expect("ended with 78 -> ending")
+        node = cluster.nodes[0]
+        pid = start(node)
+        os.unlink(node.socket)
+        os.mkdir(node.socket)
+        os.mkdir(os.path.join(node.socket, "x"))  # "there is something else than a socket": 78
+        kill(pid)
+        equal(c.exit_code(node.process), 78)
+        os.rmdir(os.path.join(node.socket, "x"))
+        os.rmdir(node.socket)
+        os.unlink(os.path.join(node.home, "commd.pid"))
+
+        pid = start(node)
+        other = os.path.join(node.home, "other")
+        with socket.socket(socket.AF_UNIX) as squatter:
+            squatter.bind(other)
+            squatter.listen()
+            os.rename(other, node.socket)  # in use by another: an internal error, tried again
+            kill(pid)
+            node.wait_log("ended with 1 -> starting it again in 0.2 s")
+        os.unlink(node.socket)
+        next_pid(node, pid)
+
+
+def test_what_the_manager_above_hears():
+    """A keeper below a service manager passes on what commd says, and keeps descriptors itself."""
+    with Cluster(1, start=False) as cluster:
+        cluster.expect(KILLED)
+        node = cluster.nodes[0]
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            path = os.path.join(cluster.folder, "notify")
+            manager.bind(path)
+            manager.settimeout(c.LATEST)
+            environment = {"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "200000", "WATCHDOG_PID": "1"}
+            pid = start(node, environment=environment)
+            heard = manager.recv(4096).decode()
+            check(heard.startswith("READY=1\nSTATUS="), heard)
+            check("WATCHDOG=1" in manager.recv(4096).decode(), "its watchdog is fed")
+            kill(pid)
+            while not manager.recv(4096).decode().startswith("READY=1"):
+                pass
+            equal(node.stop(), 0)
+            os.unlink(path)
+
+
+def test_no_descriptor_is_left_in_the_engine():
+    """Nor in commd, of what a commd before has left and nobody needs."""
+    with Cluster(2, start=False) as cluster:
+        cluster.expect(KILLED)
+        cluster.expect("node node0 was lost")
+        cluster.expect("engine .*was lost|the engines of nodes")
+        node, other = cluster.nodes
+        pid = start(node)
+        other.start()
+        cluster.wait_linked()
+
+        def count(pid):
+            until(node.engine_pid, "an engine")
+            cluster.wait_linked()
+            return descriptors(node.engine_pid()), descriptors(pid)
+
+        before = count(pid)
+        for _ in range(3):
+            kill(pid)
+            pid = next_pid(node, pid)
+        until(lambda: count(pid) == before, lambda: f"{count(pid)} descriptors, and not {before}")
+
+
+class Background:
+    """commd --user --background, as the first rank starts it."""
+
+    def __enter__(self):
+        if os.path.exists("/run/commd/commd.sock"):
+            raise Skip("there is a commd of this node")
+        self.folder = tempfile.mkdtemp(prefix="commd-keeper.")
+        self.home = os.path.join(self.folder, "commd")
+        self.environment = dict(os.environ, XDG_RUNTIME_DIR=self.folder, COMMD_SOCKET="")
+        return self
+
+    def start(self, *arguments):
+        done = c.run([c.COMMD, "--user", "--background", *arguments], env=self.environment)
+        equal((done.returncode, done.stderr), (0, ""))
+        pid = int(done.stdout)
+        equal(pid, self.pid())
+        return pid
+
+    def pid(self):
+        with open(os.path.join(self.home, "commd.lock")) as file:
+            return int(file.read() or 0)
+
+    def keeper(self):
+        with open(f"/proc/{self.pid()}/status") as file:
+            return int(re.search(r"^PPid:\s*(\d+)", file.read(), re.M).group(1))
+
+    def serves(self):
+        words = [c.COMMCTL, "--socket", os.path.join(self.home, "commd.sock"), "status"]
+        return subprocess.run(words, capture_output=True).returncode == 0
+
+    def log(self):
+        with open(os.path.join(self.home, "commd.log")) as file:
+            return file.read()
+
+    def next(self, old):
+        return until(
+            lambda: self.pid() not in (0, old) and self.serves() and self.pid(),
+            lambda: f"another commd; the log:\n{self.log()}",
+        )
+
+    def __exit__(self, kind, error, trace):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            pids = [self.keeper(), self.pid()]
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            until(lambda: not any(running(pid) for pid in pids), "its end")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def test_of_one_user():
+    with Background() as place:
+        pid = place.start()
+        keeper = place.keeper()
+        for turn in range(3):
+            kill(pid)
+            if turn == 0:  # nobody can take the user's place meanwhile
+                done = c.run([c.COMMD, "--user"], env=place.environment)
+                check("a commd serves this user already" in done.stderr, done.stderr)
+            pid = place.next(pid)
+            equal(place.keeper(), keeper)
+        equal(place.log().count("signal 9 -> starting it again in 0.1 s"), 3)  # all in one log
+        kill(keeper, signal.SIGTERM)
+        until(lambda: not running(keeper) and not running(pid), "the end")
+        place.start("--idle-exit", "0.2")
+        pid, keeper = place.pid(), place.keeper()
+        until(lambda: not running(keeper) and not running(pid), "idle, both end")
+        equal(sorted(os.listdir(place.home)), ["commd.lock", "commd.log", "commd.log.1"])
+        # what cannot serve says so, with its code, to whoever starts it
+        os.mkdir(os.path.join(place.home, "commd.sock"))
+        done = c.run([c.COMMD, "--user", "--background"], env=place.environment)
+        equal((done.returncode, done.stdout), (78, ""))
+        check("something else than a socket" in done.stderr, done.stderr)
+
+
+def test_the_directory_of_a_user_is_removed():
+    """It ends, and does not go where nobody would look for it."""
+    with Background() as place:
+        pid = place.start()
+        keeper = place.keeper()
+        shutil.rmtree(place.folder)
+        kill(pid)
+        until(lambda: not running(keeper), "the keeper's end")
+        check(not any(f"XDG_RUNTIME_DIR={place.folder}" in e for e in environments()), "a commd")
+
+
+def environments():
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{name}/environ", errors="replace") as file:
+                yield file.read()
+
+
+if __name__ == "__main__":
+    main(globals())
