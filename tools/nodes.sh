@@ -1,9 +1,13 @@
 # shellcheck shell=bash disable=SC2015,SC2154
-# nodes.sh - ./quickstart up and down: several nodes on one machine. Sourced.
+# nodes.sh - ./quickstart up, restart and down: several nodes on one machine. Sourced.
 #
 # A node is a directory D/nodeI with its configuration, socket, pid files and log; D/cluster.key is
 # shared. Who runs is known from /proc, not believed from a pid file: a process is ours if its
 # command line names our configuration. down can be called at any time, also after a crash.
+#
+# What is started is a keeper, which starts commd, and starts it again when it dies: commd.pid is
+# commd's, keeper.pid the keeper's. Who is told to end is the keeper, which tells commd; without a
+# keeper, that has been killed, it is commd.
 #
 # Ports: each node takes a block of 16 (one for commd, the rest for the engine) below the range
 # that the kernel gives to outgoing connections. Blocks in use are seen in /proc/net/tcp, those that
@@ -18,13 +22,18 @@ DOWN_SECONDS=5
 SOCKET_PATH_MAX=107
 NODES_MAX=64
 
+# pid of node $1 (a directory) in its file $2, if that process runs.
+node_process() {
+    local pid
+    pid=$(cat "$1/$2" 2>/dev/null) || return 1
+    [[ $pid =~ ^[0-9]+$ ]] || return 1
+    cat "/proc/$pid/cmdline" 2>/dev/null | tr '\0' '\n' | grep -qxF -- "$1/commd.yaml" || return 1
+    printf '%s\n' "$pid"
+}
+
 # pid of node $1 (a directory) if its commd runs.
 node_pid() {
-    local pid
-    pid=$(cat "$1/commd.pid" 2>/dev/null) || return 1
-    [[ $pid =~ ^[0-9]+$ ]] || return 1
-    tr '\0' '\n' <"/proc/$pid/cmdline" 2>/dev/null | grep -qxF -- "$1/commd.yaml" || return 1
-    printf '%s\n' "$pid"
+    node_process "$1" commd.pid
 }
 
 engine_pid() {
@@ -131,8 +140,10 @@ start_node() {
     # not nsenter: UCX looks for devices in /sys, which ip mounts anew for the namespace
     [ -z "$netns" ] || enter=(ip netns exec "commd-$i")
     env -u NOTIFY_SOCKET -u JOURNAL_STREAM -u LISTEN_FDS "${enter[@]}" setsid \
-        "$prefix/sbin/commd" --config "$home/commd.yaml" </dev/null >"$home/commd.log" 2>&1 &
+        "$prefix/sbin/commd" --keep --config "$home/commd.yaml" </dev/null \
+        >>"$home/commd.log" 2>&1 &
     started[i]=$!
+    printf '%d\n' "$!" >"$home/keeper.pid"
 }
 
 # Does node $1 see all of $2 nodes up?
@@ -169,7 +180,9 @@ wait_until_linked() {
 check_not_up() {
     local n=$1 home alive=0
     for home in "$dir"/node*/; do
-        node_pid "${home%/}" >/dev/null && alive=$((alive + 1))
+        home=${home%/}
+        node_process "$home" keeper.pid >/dev/null || node_pid "$home" >/dev/null || continue
+        alive=$((alive + 1))
     done
     [ "$alive" -ne 0 ] || return 0
     if [ "$alive" -eq "$n" ]; then
@@ -238,18 +251,64 @@ wait_or_kill() {
 
 # Sets stopped: how many nodes ran.
 stop_nodes() {
-    local home pid commds=() engines=()
+    local home pid keepers=() commds=() engines=() orphans=()
     for home in "$dir"/node*/; do
         home=${home%/}
-        if pid=$(node_pid "$home"); then commds+=("$pid"); fi
         if pid=$(engine_pid "$home"); then engines+=("$pid"); fi
+        if pid=$(node_process "$home" keeper.pid); then
+            keepers+=("$pid")
+            if pid=$(node_pid "$home"); then commds+=("$pid"); fi
+        elif pid=$(node_pid "$home"); then
+            orphans+=("$pid")
+        fi
     done
-    stopped=${#commds[@]}
-    [ "$stopped" -eq 0 ] || kill -TERM "${commds[@]}" 2>/dev/null || true
-    wait_or_kill "${commds[@]}"
-    wait_or_kill "${engines[@]}" # an engine ends by itself once its commd is gone
-    rm -f "$dir"/node*/{commd.sock,commd.pid,engine.pid}
+    stopped=$((${#keepers[@]} + ${#orphans[@]}))
+    [ "$stopped" -eq 0 ] || kill -TERM "${keepers[@]}" "${orphans[@]}" 2>/dev/null || true
+    wait_or_kill "${keepers[@]}" "${orphans[@]}"
+    wait_or_kill "${commds[@]}" # a commd ends by itself once its keeper is gone
+    wait_or_kill "${engines[@]}" # and so does an engine
+    rm -f "$dir"/node*/{commd.sock,commd.pid,engine.pid,keeper.pid}
     netns_remove
+}
+
+# ---- restart -------------------------------------------------------------------------------------
+
+# Waits until a commd of node $1 other than $2 ("" for any) answers.
+wait_until_back() {
+    local i=$1 old=$2 home=$dir/node$1 limit=$((SECONDS + UP_SECONDS)) pid
+    until pid=$(node_pid "$home") && [ "$pid" != "$old" ] &&
+        "$prefix/bin/commctl" --socket "$home/commd.sock" --timeout 1 status >/dev/null 2>&1; do
+        node_process "$home" keeper.pid >/dev/null || give_up_again "$i" "ended"
+        [ "$SECONDS" -lt "$limit" ] || give_up_again "$i" "does not answer after $UP_SECONDS s"
+        sleep 0.01
+    done
+    printf 'node%d  pid %d  %s\n' "$i" "$pid" "$home/commd.sock"
+}
+
+give_up_again() {
+    fail "node$1 $2; its log is $dir/node$1/commd.log"
+}
+
+cmd_restart() {
+    local i old home signal=USR1 words=() word started=() netns=
+    for word; do
+        if [ "$word" = --kill ]; then signal=KILL; else words+=("$word"); fi
+    done
+    parse_dir "${words[@]}"
+    i=${args[0]:-}
+    [ ${#args[@]} -eq 1 ] && [[ $i =~ ^[0-9]+$ ]] && [ -z "$netns" ] ||
+        usage_error "restart takes the number of a node, --kill and --dir D"
+    home=$dir/node$i
+    [ -d "$home" ] || fail "$dir has no node$i: ./quickstart up N --dir $dir"
+    [ ! -e "$dir/netns" ] || netns=1
+    old=$(node_pid "$home") || old=
+    [ -z "$old" ] || kill -"$signal" "$old" 2>/dev/null || true
+    if ! node_process "$home" keeper.pid >/dev/null; then
+        [ -z "$old" ] || wait_or_kill "$old"
+        start_node "$i"
+        disown "${started[@]}"
+    fi
+    wait_until_back "$i" "$old"
 }
 
 cmd_down() {

@@ -369,5 +369,53 @@ def environments():
                 yield file.read()
 
 
+def quickstart(*words):
+    return c.run([os.path.join(c.TOP, "quickstart"), *words], 4 * c.HANG)
+
+
+def test_quickstart_restarts():
+    """The programs are those of build/install."""
+    if not os.access(os.path.join(c.TOP, "build/install/sbin/commd"), os.X_OK):
+        raise Skip("./quickstart build has not been run")
+    folder = tempfile.mkdtemp(prefix="commd-quick.")
+    dir_ = ["--dir", folder]
+
+    def pid(node, name="commd.pid"):
+        with open(os.path.join(folder, f"node{node}", name)) as file:
+            return int(file.read())
+
+    try:
+        equal(quickstart("up", "2", *dir_).returncode, 0)
+        for words in (["0"], ["1", "--kill"], ["--kill", "0"]):
+            number = next(word for word in words if word.isdigit())
+            old, keeper = pid(number), pid(number, "keeper.pid")
+            done = quickstart("restart", *words, *dir_)
+            equal((done.returncode, done.stderr), (0, ""))
+            new = pid(number)
+            check(new != old and not running(old) and running(keeper), (old, new))
+            equal(done.stdout, f"node{number}  pid {new}  {folder}/node{number}/commd.sock\n")
+            equal(pid(number, "keeper.pid"), keeper)
+        kill(pid(0))  # by hand: it comes back by itself, and once more when it is asked for
+        equal(quickstart("restart", "0", *dir_).returncode, 0)
+        old = pid(0)
+        kill(pid(0, "keeper.pid"))
+        until(lambda: not running(old), "commd's end")
+        equal(quickstart("restart", "0", *dir_).returncode, 0)
+        check(running(pid(0)) and running(pid(0, "keeper.pid")), "with a keeper again")
+        equal(quickstart("up", "2", *dir_).stdout, f"already up: 2 nodes in {folder}\n")
+        equal(quickstart("restart", "7", *dir_).returncode, 1)
+        equal(quickstart("restart", *dir_).returncode, 64)
+        equal(quickstart("restart", "x", *dir_).returncode, 64)
+        pids = [pid(n, name) for n in (0, 1) for name in ("commd.pid", "keeper.pid", "engine.pid")]
+        done = quickstart("down", *dir_)
+        equal(done.stdout, f"stopped 2 nodes; their logs stay in {folder}\n")
+        check(not any(running(pid) for pid in pids), pids)
+        for n in (0, 1):
+            equal(sorted(os.listdir(f"{folder}/node{n}")), ["commd.log", "commd.yaml"])
+    finally:
+        quickstart("down", *dir_)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 if __name__ == "__main__":
     main(globals())
