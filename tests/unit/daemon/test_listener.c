@@ -885,6 +885,7 @@ static void clients_queue_while_commd_is_gone(void **state)
 static void a_kept_socket_without_its_file_is_of_no_use(void **state)
 {
     struct world *w = *state;
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
     char name[STORE_NAME_MAX], path[100];
     struct stat st;
     int fd;
@@ -918,7 +919,9 @@ static void a_kept_socket_without_its_file_is_of_no_use(void **state)
 
     killed_commd(w, name); /* a name that lies */
     setenv("LISTEN_FDNAMES", name, 1);
-    fd = open("/dev/null", O_RDONLY);
+    snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", path);
+    fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    assert_return_code(bind(fd, (struct sockaddr *)&addr, sizeof(addr)) | listen(fd, 1), errno);
     dup2(fd, STORE_FIRST_FD);
     close(fd);
     store_begin();
@@ -927,6 +930,7 @@ static void a_kept_socket_without_its_file_is_of_no_use(void **state)
     put(fd, MSG_CLIENT_HELLO);
     run_until(w, w->opens == 3);
     close(fd);
+    unlink(path);
     store_end();
 }
 
