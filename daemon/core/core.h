@@ -218,7 +218,7 @@ struct core_action {
     union {
         struct core_send send; /* of all four */
         /* After what was sent has been flushed. The core has forgotten it; no CORE_CLIENT_CLOSED
-         * follows. */
+         * follows. It may be one that is away. */
         struct {
             unsigned client;
         } client_close;

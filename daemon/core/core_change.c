@@ -67,8 +67,8 @@ static bool goes_on(const struct core *core, unsigned slot)
     for (unsigned i = 0; i < core->client_slots; i++) {
         const struct client *other = &core->clients[i];
 
-        if ((other->state == CLIENT_READY || other->state == CLIENT_AWAY) &&
-            other->pid == client->pid && other->uid == client->uid && in_group(other))
+        if (client_counts(other) && other->pid == client->pid && other->uid == client->uid &&
+            in_group(other))
             return true;
     }
     return false;
@@ -319,7 +319,7 @@ static void kick_client(struct core *core, unsigned slot, struct kick *kick)
     char text[MSG_TEXT_MAX];
     struct member *member;
 
-    assert(client->state == CLIENT_READY && !client->admin);
+    assert(client_counts(client));
     text_format(text, sizeof(text), TEXT_CLIENT_KICKED "%s", client->pid, kick->who,
                 core_self_name(core), kick->why);
     list_each(member, &client->members, by_client)
@@ -330,8 +330,7 @@ static void kick_client(struct core *core, unsigned slot, struct kick *kick)
 
 static bool may_kick(const struct core *core, uint32_t uid, const struct client *client)
 {
-    return client->state == CLIENT_READY && !client->admin &&
-           (is_master(core, uid) || client->uid == uid);
+    return client_counts(client) && (is_master(core, uid) || client->uid == uid);
 }
 
 static void kick_pid(struct core *core, unsigned slot, const struct msg_admin *msg)

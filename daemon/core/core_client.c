@@ -29,6 +29,9 @@ void client_set_state(struct core *core, unsigned slot, enum client_state state)
 
     assert(client_may[client->state][state]);
     assert(state != CLIENT_AWAY || core->phase == PHASE_RESTORING);
+    assert(client->state != CLIENT_AWAY || core->naway);
+    core->naway -= client->state == CLIENT_AWAY;
+    core->naway += state == CLIENT_AWAY;
     client->state = state;
     client->since_ms = core->now;
 }
@@ -64,7 +67,7 @@ void client_closed(struct core *core, unsigned slot, const char *why)
     part_members(core, slot, why ? why : "its connection closed", NULL);
     assert(list_empty(&client->members));
     assert(!client->waiting && !client->groups && !client->gpu_waits && !client->gpu_session);
-    if ((client->state == CLIENT_READY && !client->admin) || client->state == CLIENT_AWAY) {
+    if (client_counts(client)) {
         struct user *user = user_get(core, client->payer, false);
 
         act_note(core, CORE_NOTE_CLIENT_GONE, CORE_BY_USER, client->uid, CORE_LOG_DEBUG,
@@ -157,6 +160,7 @@ static void client_hello(struct core *core, unsigned slot, const struct msg_clie
         return;
     }
     if (!msg->admin) {
+        restore_forget_twin(core, slot);
         if (!client_may_come(core, slot))
             return;
         user = user_get(core, client->payer, true);

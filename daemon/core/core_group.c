@@ -380,7 +380,7 @@ static void group_rank_gone(struct core *core, struct member *member, enum cause
     }
     if (group->state == GROUP_OPEN)
         mark_gone(core, group, member->rank, text);
-    else if (group->state == GROUP_BROKEN)
+    else if (group->state == GROUP_BROKEN && group->nlocal > 1) /* else it is closed */
         note_ended(core, group, member->rank, text);
     if (group->state != GROUP_BROKEN && ops != CORE_OPS_FROM_BOARD && group->nnodes > 1)
         tell_gone(core, group, member->rank, text);

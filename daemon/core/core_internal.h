@@ -81,6 +81,12 @@ struct client {
     char program[MSG_NAME_MAX];
 };
 
+/* It has said hello, and is no admin tool: also while it is away. */
+static inline bool client_counts(const struct client *client)
+{
+    return client->state == CLIENT_AWAY || (client->state == CLIENT_READY && !client->admin);
+}
+
 /* ASKING: its home knows of it and waits for others. EXPIRING: its time ran out, the home has
  * been asked who is missing. COMMITTED, JOINED: member of a group in that state. */
 enum member_state { MEMBER_FREE, MEMBER_ASKING, MEMBER_EXPIRING, MEMBER_COMMITTED, MEMBER_JOINED };
@@ -258,6 +264,7 @@ struct core {
     struct list user_by_uid[HASH_USERS];
     uint32_t *joins; /* HASH_JOINS chains through fates: (node, join) -> member of a forming */
     unsigned nclients;
+    unsigned naway;       /* of these */
     uint64_t silent_ms;   /* no peer is silent for too long before this */
     uint64_t expire_ms;   /* no member expires before this */
     uint64_t expired_ms;  /* when members were last looked at for that */
@@ -334,6 +341,8 @@ void core_client_refuse(struct core *core, unsigned slot, enum cause cause, cons
 void core_set_phase(struct core *core, enum core_phase phase);
 void restore_end(struct core *core); /* CORE_TAKEN_OVER */
 void restore_back(struct core *core, const struct core_event *event);
+/* One that is away, in no group, and of the process that says hello in @slot: it ends. */
+void restore_forget_twin(struct core *core, unsigned slot);
 /* Answers a join that a commd before this one granted, if @msg is one of these. */
 bool restore_answered(struct core *core, unsigned slot, const struct msg_client_join *msg);
 

@@ -7,7 +7,8 @@
  * commd. Its ranks are members of their groups as before, and its quotas count. It comes back
  * (restore_back()) with a list of the groups that it is in: one that is not on the list it has left
  * meanwhile, unless it waits for the very join that made it a member: then the answer was lost, and
- * the join, asked again, is answered again (restore_answered()).
+ * the join, asked again, is answered again (restore_answered()). A process that connects anew
+ * instead did not know that it was welcome (restore_forget_twin()).
  *
  * At CORE_TAKEN_OVER the boards are told again all that they have to know, because the old commd
  * may have died between writing it down and telling it. Groups over several nodes break: their
@@ -323,6 +324,24 @@ void restore_back(struct core *core, const struct core_event *event)
     for (unsigned i = 0; i < event->ngroups; i++)
         claim_group(core, slot, event->groups[i]);
     end_unclaimed(core, slot, event);
+}
+
+/* It has nothing to lose, and its process may never have heard that it was welcome: then it does
+ * not know that it could come back. */
+void restore_forget_twin(struct core *core, unsigned slot)
+{
+    const struct client *client = &core->clients[slot];
+
+    for (unsigned i = 0; i < core->client_slots && core->naway; i++) {
+        const struct client *twin = &core->clients[i];
+
+        if (twin->state != CLIENT_AWAY || twin->uid != client->uid || twin->pid != client->pid ||
+            !list_empty(&twin->members))
+            continue;
+        act_push(core, (struct core_action){.type = CORE_DO_CLIENT_CLOSE, .client_close = {i}});
+        client_closed(core, i, "its process connected anew");
+        return;
+    }
 }
 
 bool restore_answered(struct core *core, unsigned slot, const struct msg_client_join *msg)

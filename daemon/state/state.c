@@ -28,6 +28,7 @@
 enum {
     STATE_VERSION = 1,
     HEAD = 4096,       /* bytes before the first half */
+    LEAST = 2 * HEAD,  /* a file has */
     SLACK = 256 << 10, /* of records that do not count, besides as many as count */
     PUNCH = 1 << 20,   /* a half that had more has its memory taken away */
     PER_CLIENT = 768,  /* bytes that its records take at most, with their heads */
@@ -389,7 +390,7 @@ static int state_in(void *memory, size_t size, bool mapped, bool fresh, struct s
 
 int state_on(void *memory, size_t size, bool fresh, struct state **ret_state)
 {
-    if (size < state_size(0, 0, 0, 0))
+    if (size < LEAST)
         return -EINVAL;
     return state_in(memory, size, false, fresh, ret_state);
 }
@@ -418,7 +419,7 @@ int state_open(int fd, struct state **ret_state)
 {
     size_t size;
 
-    if (memfd_check(fd, SIZE_MAX / 2, &size) || size < state_size(0, 0, 0, 0))
+    if (memfd_check(fd, SIZE_MAX / 2, &size) || size < LEAST)
         return -EINVAL;
     return map_state(fd, size, false, ret_state);
 }
