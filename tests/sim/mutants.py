@@ -5,8 +5,9 @@ or swarm, fails on each.
     tests/sim/mutants.py [WORD...]      WORD: part of what is broken; none: all
 
 mutants.txt says which. The sources of the core are changed in a temporary folder; what no mutant
-changes is compiled once. First the core as it is has to pass.
-Variables: CC, CFLAGS, SEEDS (500)
+changes is compiled once. The build folder has what protoc makes. First the core as it is has to
+pass.
+Variables: CC, CFLAGS, SEEDS (500), COMMD_BUILD
 """
 
 import glob
@@ -21,7 +22,13 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
 CC = [*shlex.split(os.environ.get("CC", "cc")), *shlex.split(os.environ.get("CFLAGS", ""))]
 SEEDS = os.environ.get("SEEDS", "500")
-SIM = ["sim", "sim_net", "sim_edge", "sim_engine", "sim_check"]
+SIM = ["sim", "sim_net", "sim_edge", "sim_engine", "sim_check", "sim_state"]
+BUILD = os.environ.get("COMMD_BUILD") or os.getcwd()
+if not os.path.exists(f"{BUILD}/config.status"):
+    BUILD = f"{TOP}/build"
+# The state file, and what it needs. No mutant of the core changes it.
+STATE = ["daemon/state/state", "daemon/state/state_record", "daemon/state/state.pb-c",
+         "shm/proto/codec_check", "shm/util/memfd"]  # fmt: skip
 
 
 def read(path):
@@ -60,7 +67,8 @@ def changed(edits):
 
 def compile(source, out):
     subprocess.run(
-        [*CC, "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-w", f"-I{TOP}", "-c", source, "-o", out],
+        [*CC, "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-w", f"-I{TOP}", f"-I{BUILD}", "-c", source]
+        + ["-o", out],
         check=True,
     )
 
@@ -71,10 +79,11 @@ def link(program, objects, *libraries):
 
 def failure(folder, core):
     """What noticed, or None."""
-    sim = [f"{folder}/{name}.o" for name in SIM]
+    sim = [f"{folder}/{os.path.basename(name)}.o" for name in [*SIM, *STATE]]
     for name, arguments in (("test_join", []), ("swarm", ["--seeds", SEEDS])):
         program = f"{folder}/{name}"
-        link(program, [f"{program}.o", *sim, *core], *(["-lcmocka"] if name == "test_join" else []))
+        libraries = ["-lprotobuf-c", *(["-lcmocka"] if name == "test_join" else [])]
+        link(program, [f"{program}.o", *sim, *core], *libraries)
         done = subprocess.run(
             [program, *arguments],
             stdout=subprocess.PIPE,
@@ -97,6 +106,9 @@ def main():
     with tempfile.TemporaryDirectory(prefix="commd-mutants.") as folder:
         for name in [*SIM, "swarm", "test_join"]:
             compile(f"{HERE}/{name}.c", f"{folder}/{name}.o")
+        for name in STATE:
+            top = BUILD if name.endswith("pb-c") else TOP
+            compile(f"{top}/{name}.c", f"{folder}/{os.path.basename(name)}.o")
         same = {}
         for path in sorted(glob.glob(f"{TOP}/daemon/core/core*.c")):
             path = os.path.relpath(path, TOP)

@@ -6,6 +6,7 @@
  * Randomness comes from one seed in separate streams, so that a change in one concern does not
  * shift the others. After each event the invariants of sim_check.c are looked at; a violation
  * prints the trace and aborts, so that the seed is all one needs to see it again. */
+#include <malloc.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -179,9 +180,18 @@ void sim_input(struct sim *sim, unsigned node, struct core_event event)
     if (!sim->nodes[node].alive)
         sim_fail(sim, "an event for node %s, which is down", sim_node_name(sim, node));
     event.now_ms = sim->now;
+    if (state_cut(sim, node)) {
+        state_kill(sim, node, event.type != CORE_CLIENT_CLOSED); /* which is written down already */
+        return;
+    }
     core_input(core, &event);
-    while (core_next(core, &action))
+    while (!sim->nodes[node].dying && core_next(core, &action))
         edge_action(sim, node, &action);
+    if (sim->nodes[node].dying) {
+        state_kill(sim, node, false);
+        return;
+    }
+    state_count(sim, node);
     check_step(sim, node);
     if (sim->crash_now) {
         sim->crash_now = false;
@@ -219,7 +229,9 @@ bool sim_step(struct sim *sim, uint64_t until)
             return false;
         ev = pop(sim);
         sim->now = ev.at;
-        if (ev.type >= EV_ENGINE_STARTED)
+        if (ev.type >= EV_TAKE_OVER)
+            state_event(sim, &ev);
+        else if (ev.type >= EV_ENGINE_STARTED)
             engine_event(sim, &ev);
         else
             net_event(sim, &ev);
@@ -264,7 +276,7 @@ void sim_settle(struct sim *sim)
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
-void sim_start(struct sim *sim, unsigned node)
+void sim_open(struct sim *sim, unsigned node)
 {
     struct node *n = &sim->nodes[node];
     struct core_config config = {
@@ -287,8 +299,6 @@ void sim_start(struct sim *sim, unsigned node)
         .max_members = 1024,
     };
 
-    if (n->alive)
-        return;
     core_free(n->core);
     n->core = core_new(&config);
     if (!n->core)
@@ -297,11 +307,22 @@ void sim_start(struct sim *sim, unsigned node)
         n->core->part_batch = sim->options.part;
     if (sim->options.ration)
         n->core->ration.limit = sim->options.ration;
+}
+
+void sim_start(struct sim *sim, unsigned node)
+{
+    struct node *n = &sim->nodes[node];
+
+    if (n->alive || n->gap)
+        return;
+    sim_open(sim, node);
+    state_start(sim, node);
     n->alive = true;
     n->life++;
     sim_note(sim, "%s starts", sim_node_name(sim, node));
     sim_input(sim, node, (struct core_event){.type = CORE_TICK});
-    net_node_started(sim, node);
+    if (n->alive)
+        net_node_started(sim, node);
 }
 
 static void crash(struct sim *sim, unsigned node, bool flush)
@@ -316,6 +337,7 @@ static void crash(struct sim *sim, unsigned node, bool flush)
     engine_kill_process(sim, node, false);
     n->engine_gen++;
     edge_forget(sim, node);
+    state_stop(sim, node);
     net_node_gone(sim, node, flush);
 }
 
@@ -350,6 +372,7 @@ struct sim *sim_new(const struct sim_options *options)
 {
     struct sim *sim = calloc(1, sizeof(*sim));
 
+    mallopt(M_MMAP_THRESHOLD, 64 << 10); /* tables of cores come from the kernel, as zeros */
     if (!sim)
         abort();
     sim->names = calloc(SIM_NODES, sizeof(*sim->names));
@@ -375,8 +398,10 @@ struct sim *sim_free(struct sim *sim)
     if (!sim)
         return NULL;
     net_free(sim);
-    for (unsigned i = 0; i < sim->options.nodes; i++)
+    for (unsigned i = 0; i < sim->options.nodes; i++) {
+        state_stop(sim, i);
         core_free(sim->nodes[i].core);
+    }
     free(sim->heap);
     free(sim->facts);
     free(sim->trace);
@@ -406,7 +431,6 @@ unsigned sim_client(struct sim *sim, unsigned node)
 {
     struct node *n = &sim->nodes[node];
     struct handle *handle = &sim->handles[sim->nhandles];
-    struct msg hello = {.type = MSG_CLIENT_HELLO};
     unsigned slot = 0;
 
     while (slot < SIM_CLIENTS && n->slots[slot] >= 0)
@@ -420,11 +444,7 @@ unsigned sim_client(struct sim *sim, unsigned node)
                               .pid = 100 * (node + 1) + sim->nhandles % 100 +
                                      10000 * (sim->nhandles / 100)};
     n->slots[slot] = (int)sim->nhandles;
-    sim_input(sim, node,
-              (struct core_event){
-                  .type = CORE_CLIENT_OPEN, .client = slot, .uid = 1000, .pid = handle->pid});
-    hello.client_hello.version = MSG_VERSION;
-    sim_say(sim, sim->nhandles, &hello);
+    state_hello(sim, handle);
     return sim->nhandles++;
 }
 
@@ -432,7 +452,7 @@ void sim_say(struct sim *sim, unsigned client, const struct msg *msg)
 {
     const struct handle *handle = &sim->handles[client];
 
-    if (handle->alive)
+    if (handle->alive && !handle->away)
         sim_input(sim, handle->node,
                   (struct core_event){.type = CORE_CLIENT_MSG, .client = handle->slot, .msg = msg});
 }
@@ -442,8 +462,12 @@ void sim_admin(struct sim *sim, unsigned node, const char *verb, const char *gro
     struct core_event event = {.type = CORE_CLIENT_OPEN, .client = SIM_CLIENTS};
     struct msg hello = {.type = MSG_CLIENT_HELLO}, ask = {.type = MSG_ADMIN};
 
+    if (!sim->nodes[node].alive)
+        return; /* commctl finds none */
     sim_note(sim, "%s: commctl %s %s", sim_node_name(sim, node), verb, group);
     sim_input(sim, node, event);
+    if (!sim->nodes[node].alive)
+        return;
     hello.client_hello = (struct msg_client_hello){.version = MSG_VERSION, .admin = 1};
     text_copy(ask.admin.verb, sizeof(ask.admin.verb), verb);
     text_copy(ask.admin.group, sizeof(ask.admin.group), group);
@@ -451,6 +475,8 @@ void sim_admin(struct sim *sim, unsigned node, const char *verb, const char *gro
     event.type = CORE_CLIENT_MSG;
     event.msg = &hello;
     sim_input(sim, node, event);
+    if (!sim->nodes[node].alive)
+        return;
     event.msg = &ask;
     sim_input(sim, node, event);
     event.type = CORE_CLIENT_CLOSED;
@@ -468,11 +494,22 @@ unsigned sim_client_node(const struct sim *sim, unsigned client)
     return sim->handles[client].node;
 }
 
+void sim_send_join(struct sim *sim, unsigned client, const struct join *join)
+{
+    struct msg msg = {.type = MSG_CLIENT_JOIN};
+
+    msg.client_join.req = join->req;
+    msg.client_join.rank = join->rank;
+    msg.client_join.size = join->size;
+    msg.client_join.timeout_ms = join->limit;
+    text_copy(msg.client_join.name, sizeof(msg.client_join.name), join->name);
+    sim_say(sim, client, &msg);
+}
+
 void sim_join(struct sim *sim, unsigned client, const char *name, unsigned rank, unsigned size,
               uint64_t limit_ms)
 {
     struct handle *handle = &sim->handles[client];
-    struct msg msg = {.type = MSG_CLIENT_JOIN};
     struct join *join = &handle->joins[handle->njoins];
 
     if (!handle->alive || handle->njoins == ARRAY_LEN(handle->joins))
@@ -483,12 +520,7 @@ void sim_join(struct sim *sim, unsigned client, const char *name, unsigned rank,
     text_copy(join->name, sizeof(join->name), name);
     sim_note(sim, "%s: pid %u joins %s as rank %u of %u", sim_node_name(sim, handle->node),
              handle->pid, name, rank, size);
-    msg.client_join.req = join->req;
-    msg.client_join.rank = rank;
-    msg.client_join.size = size;
-    msg.client_join.timeout_ms = limit_ms;
-    text_copy(msg.client_join.name, sizeof(msg.client_join.name), name);
-    sim_say(sim, client, &msg);
+    sim_send_join(sim, client, join);
 }
 
 static struct join *in_group(struct sim *sim, unsigned client, const char *name)
@@ -558,14 +590,20 @@ void sim_ops(struct sim *sim, unsigned client, const char *name, unsigned ops)
 void sim_die(struct sim *sim, unsigned client, const char *why)
 {
     struct handle *handle = &sim->handles[client];
+    struct node *n = &sim->nodes[handle->node];
 
     if (!handle->alive)
         return;
     sim_note(sim, "%s: pid %u dies", sim_node_name(sim, handle->node), handle->pid);
     handle->alive = false;
-    sim->nodes[handle->node].slots[handle->slot] = -1;
-    sim_input(sim, handle->node,
-              (struct core_event){.type = CORE_CLIENT_CLOSED, .client = handle->slot, .text = why});
+    for (unsigned slot = 0; slot < SIM_CLIENTS && n->alive; slot++) {
+        if (n->slots[slot] != (int)client)
+            continue;
+        n->slots[slot] = -1;
+        state_client_gone(n->state, slot);
+        sim_input(sim, handle->node,
+                  (struct core_event){.type = CORE_CLIENT_CLOSED, .client = slot, .text = why});
+    }
 }
 
 bool sim_client_alive(const struct sim *sim, unsigned client)

@@ -66,6 +66,11 @@ const char *sim_client_group(const struct sim *sim, unsigned client, unsigned i)
 /* Faults. */
 void sim_crash(struct sim *sim, unsigned node); /* commd; its engine and clients die too */
 void sim_start(struct sim *sim, unsigned node); /* with a new incarnation */
+/* Only commd, and its engine, at the @n-th place from now on where it can be: before an input,
+ * before something is written down, before it is told. Its clients live, another commd takes over
+ * after a while, and they come back to it. */
+void sim_kill_after(struct sim *sim, unsigned node, unsigned n);
+uint64_t sim_taken_over(const struct sim *sim); /* how often */
 void sim_shutdown(struct sim *sim, unsigned node);
 void sim_crash_engine(struct sim *sim, unsigned node);
 void sim_engine_lost(struct sim *sim, unsigned node, unsigned peer); /* one endpoint fails */

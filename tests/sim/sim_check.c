@@ -120,7 +120,13 @@ static bool gave_up(struct sim *sim, uint64_t id, unsigned rank)
 void check_gone(struct sim *sim, unsigned node, const struct core_rank_gone *gone)
 {
     unsigned rank = gone->rank;
+    struct handle *handle;
+    struct join *join;
 
+    handle = check_member(sim, gone->group, rank, &join);
+    if (gone->cause == CAUSE_LEFT && !(join && join->left))
+        sim_fail(sim, "node %s says that rank %u left, but pid %u did not",
+                 sim_node_name(sim, node), rank, handle->pid);
     if (!ended(sim, gone->group, rank) && !gave_up(sim, gone->group, rank))
         sim_fail(sim, "node %s says that rank %u is gone, but it is not", sim_node_name(sim, node),
                  rank);

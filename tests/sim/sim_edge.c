@@ -21,6 +21,9 @@ void edge_forget(struct sim *sim, unsigned node)
             sim->handles[n->slots[i]].alive = false;
         n->slots[i] = -1;
     }
+    for (unsigned i = 0; i < sim->nhandles; i++)
+        if (sim->handles[i].node == node)
+            sim->handles[i].alive = false; /* also one that has not come back */
 }
 
 static void hash_words(struct sim *sim, const void *p, size_t len)
@@ -99,7 +102,11 @@ static void client_send(struct sim *sim, unsigned node, unsigned client, const s
     if (client == SIM_CLIENTS)
         return; /* sim_admin() */
     handle = client_of(sim, node, client);
-    if (msg->type == MSG_JOIN_FAILED) {
+    if (msg->type == MSG_WELCOME) {
+        state_welcome(sim, node, handle);
+    } else if (msg->type == MSG_JOIN_FAILED) {
+        if (state_cut(sim, node))
+            return;
         sim_note(sim, "%s: pid %u JOIN_FAILED %u%s%s: %s", sim_node_name(sim, node), handle->pid,
                  msg->join_failed.cause, msg->join_failed.node[0] ? " node " : "",
                  msg->join_failed.node, msg->join_failed.text);
@@ -120,14 +127,49 @@ static void client_send(struct sim *sim, unsigned node, unsigned client, const s
 
 static void client_close(struct sim *sim, unsigned node, unsigned slot)
 {
-    struct handle *handle = client_of(sim, node, slot);
+    struct handle *handle;
 
+    state_client_gone(sim->nodes[node].state, slot);
+    if (slot == SIM_CLIENTS)
+        return;
+    handle = client_of(sim, node, slot);
+    sim->nodes[node].slots[slot] = -1;
+    if (handle->slot != slot)
+        return; /* it did not know that it was welcome, and has connected anew */
     sim_note(sim, "%s: pid %u closed", sim_node_name(sim, node), handle->pid);
     handle->alive = false;
-    sim->nodes[node].slots[slot] = -1;
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */
+
+/* JOINED to one client. */
+static void tell_joined(struct sim *sim, unsigned node, const struct core_group_view *view,
+                        unsigned slot, uint32_t rank, uint32_t req)
+{
+    struct handle *handle = client_of(sim, node, slot);
+    struct join *join = answered(sim, handle, req);
+
+    if (handle->away)
+        sim_fail(sim, "pid %u is told of a group while it is away", handle->pid);
+    if (join->rank != rank || join->size != view->size || strcmp(join->name, view->name) ||
+        view->members[rank].pid != handle->pid)
+        sim_fail(sim, "pid %u gets a rank that is not its own", handle->pid);
+    join->group = view->id;
+    sim->ok++;
+}
+
+static void joined_again(struct sim *sim, unsigned node, const struct core_action *action)
+{
+    uint64_t id = action->joined_again.group;
+    struct core_group_view view;
+
+    if (!core_group(sim->nodes[node].core, id, &view) || !edge_board(sim, node, id))
+        sim_fail(sim, "node %s tells of a group again that it does not have",
+                 sim_node_name(sim, node));
+    if (!state_cut(sim, node))
+        tell_joined(sim, node, &view, action->joined_again.client, action->joined_again.rank,
+                    action->joined_again.req);
+}
 
 static void group_open(struct sim *sim, unsigned node, uint64_t id)
 {
@@ -140,19 +182,28 @@ static void group_open(struct sim *sim, unsigned node, uint64_t id)
     if (!core_group(sim->nodes[node].core, id, &view) || !board || edge_board(sim, node, id))
         sim_fail(sim, "node %s opens a group that cannot be", sim_node_name(sim, node));
     *board = (struct board){.group = id, .size = view.size};
+    check_opened(sim, node, &view);
+    if (state_cut(sim, node))
+        return;
+    state_group(sim->nodes[node].state, sim->nodes[node].core, id);
+    if (state_cut(sim, node))
+        return;
     sim_note(sim, "%s: %s open, %u ranks on %u nodes", sim_node_name(sim, node),
              sim_group_name(sim, id, name), view.size, view.nnodes);
-    check_opened(sim, node, &view);
     for (unsigned i = 0; core_group_local(sim->nodes[node].core, id, i, &rank, &slot, &req); i++) {
-        struct handle *handle = client_of(sim, node, slot);
-        struct join *join = answered(sim, handle, req);
-
-        if (join->rank != rank || join->size != view.size || strcmp(join->name, view.name) ||
-            view.members[rank].pid != handle->pid)
-            sim_fail(sim, "pid %u gets a rank that is not its own", handle->pid);
-        join->group = id;
-        sim->ok++;
+        tell_joined(sim, node, &view, slot, rank, req);
+        if (state_cut(sim, node))
+            return;
     }
+}
+
+static void keep_gone(struct sim *sim, unsigned node, const struct core_rank_gone *gone,
+                      uint32_t ops)
+{
+    struct core_rank_gone kept = *gone;
+
+    kept.ops = ops;
+    state_rank_gone(sim->nodes[node].state, &kept);
 }
 
 static void rank_gone(struct sim *sim, unsigned node, const struct core_rank_gone *gone)
@@ -167,7 +218,8 @@ static void rank_gone(struct sim *sim, unsigned node, const struct core_rank_gon
         sim_fail(sim, "a rank is gone in a group that node %s does not have",
                  sim_node_name(sim, node));
     check_gone(sim, node, gone);
-    board->gone[gone->rank] = true;
+    if (board->gone[gone->rank] && !gone->again)
+        sim_fail(sim, "node %s tells twice that a rank is gone", sim_node_name(sim, node));
     msg.gone.group = gone->group;
     msg.gone.rank = gone->rank;
     msg.gone.ops = gone->ops;
@@ -176,8 +228,12 @@ static void rank_gone(struct sim *sim, unsigned node, const struct core_rank_gon
     text_copy(msg.gone.text, sizeof(msg.gone.text), gone->text);
     if (gone->ops == CORE_OPS_FROM_BOARD) {
         check_member(sim, gone->group, gone->rank, &join);
-        msg.gone.ops = join->ops;
+        msg.gone.ops = join ? join->ops : 0; /* it may never have heard of it */
     }
+    keep_gone(sim, node, gone, msg.gone.ops);
+    if (state_cut(sim, node))
+        return;
+    board->gone[gone->rank] = true;
     sim_note(sim, "%s: %s rank %u gone after %u ops, %u: %s", sim_node_name(sim, node),
              sim_group_name(sim, gone->group, name), gone->rank, msg.gone.ops, gone->cause,
              gone->text);
@@ -188,6 +244,11 @@ static void rank_gone(struct sim *sim, unsigned node, const struct core_rank_gon
             net_send(sim, node, view.nodes[i], &msg);
 }
 
+static void rank_ended(struct sim *sim, unsigned node, const struct core_rank_gone *gone)
+{
+    keep_gone(sim, node, gone, gone->ops == CORE_OPS_FROM_BOARD ? 0 : gone->ops);
+}
+
 static void group_broken(struct sim *sim, unsigned node, const struct core_group_broken *broken)
 {
     struct board *board = edge_board(sim, node, broken->group);
@@ -195,8 +256,11 @@ static void group_broken(struct sim *sim, unsigned node, const struct core_group
 
     if (!board)
         sim_fail(sim, "a group is broken that node %s does not have", sim_node_name(sim, node));
-    if (board->broken)
+    if (board->broken && !broken->again)
         sim_fail(sim, "a group is broken twice on node %s", sim_node_name(sim, node));
+    state_broken(sim->nodes[node].state, broken);
+    if (board->broken || state_cut(sim, node))
+        return;
     board->broken = true;
     sim_note(sim, "%s: %s broken, %u node %s: %s", sim_node_name(sim, node),
              sim_group_name(sim, broken->group, name), broken->cause, broken->node, broken->text);
@@ -210,6 +274,9 @@ static void group_close(struct sim *sim, unsigned node, const struct core_group_
 
     if (!board)
         sim_fail(sim, "node %s closes a group that it does not have", sim_node_name(sim, node));
+    state_group_gone(sim->nodes[node].state, close->group);
+    if (state_cut(sim, node))
+        return;
     sim_note(sim, "%s: %s close%s", sim_node_name(sim, node),
              sim_group_name(sim, close->group, name), close->abort ? ", abort" : "");
     board->group = 0;
@@ -267,7 +334,7 @@ static void note_message(struct sim *sim, unsigned from, unsigned to, const stru
 
 static void peer_send(struct sim *sim, unsigned node, unsigned to, const struct msg *msg)
 {
-    if (sim->crash_now)
+    if (sim->crash_now || state_cut(sim, node))
         return; /* its last messages never leave */
     note_message(sim, node, to, msg);
     net_send(sim, node, to, msg);
@@ -341,7 +408,10 @@ void edge_action(struct sim *sim, unsigned node, const struct core_action *actio
         rank_gone(sim, node, &action->rank_gone);
         break;
     case CORE_DO_JOINED_AGAIN:
+        joined_again(sim, node, action);
+        break;
     case CORE_DO_RANK_ENDED:
+        rank_ended(sim, node, &action->rank_gone);
         break;
     case CORE_DO_GROUP_BROKEN:
         group_broken(sim, node, &action->group_broken);

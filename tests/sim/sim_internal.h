@@ -3,6 +3,7 @@
 #ifndef COMMD_SIM_INTERNAL_H
 #define COMMD_SIM_INTERNAL_H
 
+#include "daemon/state/state.h"
 #include "tests/sim/sim.h"
 
 enum ev_type {
@@ -17,6 +18,8 @@ enum ev_type {
     EV_ENGINE_LOST,  /* a: node, b: peer; gen: engine; arg: peer's incarnation */
     EV_ENGINE_EXIT,  /* a: node; gen: engine */
     EV_ENGINE_PONG,  /* a: node; gen: engine; arg: seq */
+    EV_TAKE_OVER,    /* a: node */
+    EV_CLIENT_BACK,  /* a: client */
 };
 
 struct ev {
@@ -54,6 +57,9 @@ struct handle {
     uint64_t life; /* of the node it lives on */
     uint32_t pid;
     bool alive;
+    bool kept;    /* it is written down that it is welcome */
+    bool welcome; /* it knows so */
+    bool away;    /* commd was killed, and it has not come back yet */
     unsigned njoins;
     struct join joins[64];
 };
@@ -68,7 +74,13 @@ struct board {
 struct node {
     struct core *core;
     bool alive;
-    uint64_t life;                               /* counts starts */
+    bool gap;            /* commd was killed, and none has taken over yet */
+    bool dying;          /* killed: it does nothing any more */
+    unsigned kill_after; /* places; 0: it is not killed */
+    void *memory;        /* owned: what it wrote down */
+    struct state *state;
+    struct core_counts counted;                  /* as written down */
+    uint64_t life;                               /* counts starts, not takings-over */
     int slots[SIM_CLIENTS + CORE_ADMIN_CLIENTS]; /* handle, -1 */
     struct board boards[SIM_BOARDS];
     bool engine_alive, engine_hello;
@@ -108,7 +120,7 @@ struct sim {
     char *trace;
     size_t trace_len, trace_cap;
     uint64_t trace_from;
-    uint64_t hash, actions, ok, failed;
+    uint64_t hash, actions, ok, failed, taken_over;
     char (*names)[MSG_NAME_MAX];
 };
 
@@ -130,6 +142,21 @@ void net_node_gone(struct sim *sim, unsigned node, bool flush);
 void net_node_started(struct sim *sim, unsigned node);
 void net_free(struct sim *sim);
 uint64_t net_delay(struct sim *sim);
+
+/* sim.c */
+void sim_open(struct sim *sim, unsigned node); /* a core of a new incarnation */
+void sim_send_join(struct sim *sim, unsigned client, const struct join *join);
+
+/* sim_state.c */
+void state_start(struct sim *sim, unsigned node); /* nothing is kept */
+void state_stop(struct sim *sim, unsigned node);
+/* A place where commd can be killed. True: it is, and the caller returns. */
+bool state_cut(struct sim *sim, unsigned node);
+void state_count(struct sim *sim, unsigned node); /* its counts, if they are others now */
+void state_kill(struct sim *sim, unsigned node, bool at_rest);
+void state_event(struct sim *sim, const struct ev *ev);
+void state_hello(struct sim *sim, struct handle *handle);
+void state_welcome(struct sim *sim, unsigned node, struct handle *handle);
 
 /* sim_edge.c */
 void edge_action(struct sim *sim, unsigned node, const struct core_action *action);

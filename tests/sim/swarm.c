@@ -26,19 +26,21 @@ enum fault {
     FAULT_WRONG = 256, /* sizes and ranks that contradict each other */
     FAULT_STOP = 512,
     FAULT_ADMIN = 1024, /* nodes drain, groups and clients are kicked */
-    FAULT_ALL = 2047
+    FAULT_KILL = 2048,  /* commd alone, and another one takes over */
+    FAULT_ALL = 4095
 };
 
 struct run {
     struct sim *sim;
     uint64_t random;
     unsigned faults;
+    bool here; /* all clients are on one node: groups that another commd takes over */
     unsigned clients[256], nclients;
     unsigned sizes[GROUPS];
 };
 
 struct result {
-    uint64_t hash, actions, ok, failed;
+    uint64_t hash, actions, ok, failed, taken_over;
 };
 
 static uint64_t draw(struct run *run, uint64_t below)
@@ -59,7 +61,7 @@ static unsigned some_client(struct run *run)
     for (unsigned i = 0; i < run->nclients; i++)
         live += sim_client_alive(run->sim, run->clients[i]);
     if (live < 4 * NODES && run->nclients < ARRAY_LEN(run->clients)) {
-        unsigned node = (unsigned)draw(run, NODES);
+        unsigned node = run->here ? 0 : (unsigned)draw(run, NODES);
 
         if (sim_alive(run->sim, node)) {
             run->clients[run->nclients] = sim_client(run->sim, node);
@@ -195,10 +197,16 @@ static void administer(struct run *run, unsigned node)
                   sim_client_pid(run->sim, client));
 }
 
+/* At once, or somewhere in what it does next. */
+static void kill_commd(struct run *run, unsigned node)
+{
+    sim_kill_after(run->sim, node, 1 + (unsigned)draw(run, draw(run, 2) ? 4 : 60));
+}
+
 static void hurt(struct run *run)
 {
     unsigned a = (unsigned)draw(run, NODES), b = (a + 1 + (unsigned)draw(run, NODES - 1)) % NODES;
-    enum fault fault = (enum fault)(1u << draw(run, 11));
+    enum fault fault = (enum fault)(1u << draw(run, 12));
     unsigned client;
 
     if (!has(run, fault))
@@ -240,6 +248,9 @@ static void hurt(struct run *run)
         if (sim_alive(run->sim, a))
             administer(run, a);
         break;
+    case FAULT_KILL:
+        kill_commd(run, a);
+        break;
     default:
         break;
     }
@@ -269,6 +280,8 @@ static void come_to_rest(struct run *run)
     struct sim *sim = run->sim;
 
     sim_crash_after(sim, 0, MSG_NONE, 0);
+    for (unsigned i = 0; i < NODES; i++)
+        sim_kill_after(sim, i, 0);
     for (unsigned i = 0; i < NODES; i++) {
         struct core_status status;
 
@@ -303,6 +316,7 @@ static struct result run_seed(uint64_t seed, bool trace)
     struct result result;
 
     run.faults = (unsigned)draw(&run, FAULT_ALL + 1) & (unsigned)(draw(&run, 4) ? FAULT_ALL : 0);
+    run.here = has(&run, FAULT_KILL) && draw(&run, 2);
     options.delay_max = has(&run, FAULT_SLOW) ? 80 : 1 + draw(&run, 8);
     options.engine_delay = draw(&run, 3) ? 20 : 600;
     options.part = seed % 3 ? 0 : 1;
@@ -316,6 +330,8 @@ static struct result run_seed(uint64_t seed, bool trace)
     for (unsigned i = 0; i < STEPS; i++) {
         unsigned what = (unsigned)draw(&run, 10);
 
+        if (has(&run, FAULT_KILL) && draw(&run, 6) == 0)
+            kill_commd(&run, run.here ? 0 : (unsigned)draw(&run, NODES));
         if (what < 3)
             join_many(&run);
         else if (what < 6)
@@ -326,7 +342,7 @@ static struct result run_seed(uint64_t seed, bool trace)
     }
     come_to_rest(&run);
     result = (struct result){sim_hash(run.sim), sim_actions(run.sim), sim_answers(run.sim, true),
-                             sim_answers(run.sim, false)};
+                             sim_answers(run.sim, false), sim_taken_over(run.sim)};
     sim_free(run.sim);
     return result;
 }
@@ -350,6 +366,7 @@ static void many(uint64_t from, uint64_t n, struct result *ret_sum)
         ret_sum->actions += r.actions;
         ret_sum->ok += r.ok;
         ret_sum->failed += r.failed;
+        ret_sum->taken_over += r.taken_over;
     }
 }
 
@@ -380,8 +397,11 @@ int main(int argc, char **argv)
         fflush(stdout);
         many(seed, seeds, &sum);
     }
-    printf("%llu seeds from %llu: %llu actions, %llu joins granted, %llu failed, no violation\n",
-           (unsigned long long)seeds, (unsigned long long)seed, (unsigned long long)sum.actions,
-           (unsigned long long)sum.ok, (unsigned long long)sum.failed);
+    printf(
+        "%llu seeds from %llu: %llu actions, %llu joins granted, %llu failed, %llu times another "
+        "commd took over, no violation\n",
+        (unsigned long long)seeds, (unsigned long long)seed, (unsigned long long)sum.actions,
+        (unsigned long long)sum.ok, (unsigned long long)sum.failed,
+        (unsigned long long)sum.taken_over);
     return 0;
 }
