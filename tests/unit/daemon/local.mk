@@ -5,14 +5,16 @@ unit_daemon = tests/unit/daemon/test_arenas tests/unit/daemon/test_boards \
 	tests/unit/daemon/test_core tests/unit/daemon/test_core_any \
 	tests/unit/daemon/test_core_change tests/unit/daemon/test_core_counts \
 	tests/unit/daemon/test_core_gpu \
-	tests/unit/daemon/test_core_rendezvous tests/unit/daemon/test_core_share \
+	tests/unit/daemon/test_core_rendezvous tests/unit/daemon/test_core_restore \
+	tests/unit/daemon/test_core_share \
 	tests/unit/daemon/test_diary tests/unit/daemon/test_engine_link \
 	tests/unit/daemon/test_heard tests/unit/daemon/test_http_request \
 	tests/unit/daemon/test_keeper \
 	tests/unit/daemon/test_listener tests/unit/daemon/test_log tests/unit/daemon/test_log_limit \
 	tests/unit/daemon/test_metrics tests/unit/daemon/test_notify tests/unit/daemon/test_peer_link \
 	tests/unit/daemon/test_ended tests/unit/daemon/test_rank_view \
-	tests/unit/daemon/test_root tests/unit/daemon/test_store tests/unit/daemon/test_stream \
+	tests/unit/daemon/test_root tests/unit/daemon/test_state tests/unit/daemon/test_store \
+	tests/unit/daemon/test_stream \
 	tests/unit/daemon/test_subuid tests/unit/daemon/test_tuning
 check_PROGRAMS += $(unit_daemon)
 TESTS += $(unit_daemon)
@@ -58,6 +60,10 @@ tests_unit_daemon_test_core_gpu_LDADD = libcommd-core.la $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_core_rendezvous_SOURCES = tests/unit/daemon/test_core_rendezvous.c
 tests_unit_daemon_test_core_rendezvous_LDADD = libcommd-core.la $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_core_restore_SOURCES = tests/unit/daemon/test_core_restore.c \
+	tests/unit/daemon/core_bench.h
+tests_unit_daemon_test_core_restore_LDADD = libcommd-core.la $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_core_share_SOURCES = tests/unit/daemon/test_core_share.c \
 	tests/unit/daemon/core_bench.h
@@ -135,6 +141,11 @@ tests_unit_daemon_test_root_LDADD = $(CMOCKA_LIBS)
 tests_unit_daemon_test_ended_SOURCES = tests/unit/daemon/test_ended.c daemon/process/ended.c \
 	daemon/process/ended.h
 tests_unit_daemon_test_ended_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_state_SOURCES = tests/unit/daemon/test_state.c \
+	tests/unit/daemon/core_bench.h
+tests_unit_daemon_test_state_LDADD = libcommd-state.la libcommd-core.la libcommd-proto.la \
+	libcommd-shm.la $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_subuid_SOURCES = tests/unit/daemon/test_subuid.c daemon/process/subuid.c \
 	daemon/process/subuid.h shm/util/payers.h

@@ -1,0 +1,535 @@
+/* test_core_restore.c - the core by itself: what it takes over from a commd that is no more, and
+ * what of it cannot be. Whole histories are in tests/sim. */
+#include "tests/unit/daemon/core_bench.h"
+
+enum { GROUP = 77 };
+
+/* Two ranks on a: clients 0 and 1, pids 100 and 101. */
+static const struct msg_member members[2] = {{.node = 0, .pid = 100}, {.node = 0, .pid = 101}};
+static const struct core_kept_rank ranks[2] = {{.rank = 0, .req = 5, .slot = 0},
+                                               {.rank = 1, .req = 6, .slot = 1}};
+static const char here[1][MSG_NAME_MAX] = {"a"};
+
+static struct core_kept_group kept_group(void)
+{
+    return (struct core_kept_group){.id = GROUP,
+                                    .epoch = 1,
+                                    .name = "g",
+                                    .uid = 1000,
+                                    .payer = 1000,
+                                    .size = 2,
+                                    .nnodes = 1,
+                                    .nranks = 2,
+                                    .nodes = here,
+                                    .members = members,
+                                    .ranks = ranks};
+}
+
+static bool restore_client(struct bench *bench, unsigned slot, uint32_t uid)
+{
+    return core_restore_client(bench->core, &(struct core_kept_client){.slot = slot,
+                                                                       .uid = uid,
+                                                                       .payer = uid,
+                                                                       .pid = 100 + slot,
+                                                                       .since_ms = 10,
+                                                                       .program = "train"});
+}
+
+static struct bench *restoring(unsigned nnodes)
+{
+    struct core_config config = config_of(nnodes);
+    struct bench *bench = bench_new(&config);
+
+    core_restore_begin(bench->core, bench->now);
+    assert_true(restore_client(bench, 0, 1000));
+    assert_true(restore_client(bench, 1, 1000));
+    return bench;
+}
+
+static void taken_over(struct bench *bench)
+{
+    feed(bench, (struct core_event){.type = CORE_TAKEN_OVER});
+}
+
+/* With the group in it. */
+static struct bench *took_over(void)
+{
+    struct bench *bench = restoring(1);
+    struct core_kept_group group = kept_group();
+
+    assert_true(core_restore_group(bench->core, &group));
+    taken_over(bench);
+    expect(bench, "");
+    return bench;
+}
+
+static void come_back_as(struct bench *bench, unsigned slot, uint32_t uid, uint32_t pid,
+                         uint64_t in, uint32_t asks)
+{
+    struct msg msg = {.type = MSG_CLIENT_HELLO};
+
+    msg.client_hello.version = MSG_VERSION;
+    feed(bench, (struct core_event){.type = CORE_CLIENT_BACK,
+                                    .client = slot,
+                                    .uid = uid,
+                                    .pid = pid,
+                                    .msg = &msg,
+                                    .groups = &in,
+                                    .ngroups = in != 0,
+                                    .joins = &asks,
+                                    .njoins = asks != 0});
+}
+
+static void come_back(struct bench *bench, unsigned slot, uint64_t in, uint32_t asks)
+{
+    come_back_as(bench, slot, 1000, 100 + slot, in, asks);
+}
+
+/* ---- clients --------------------------------------------------------------------------------- */
+
+static void a_client_counts_while_it_is_away(void **state)
+{
+    struct bench *bench = restoring(1);
+    struct core_share shares[CORE_SHARES];
+    struct core_client_view view;
+    struct core_status status;
+
+    taken_over(bench);
+    assert_true(core_client_at(bench->core, 1, &view));
+    assert_true(view.away && view.client == 1 && view.pid == 101 && view.since_ms == 10);
+    assert_string_equal(view.program, "train");
+    core_status(bench->core, &status);
+    assert_int_equal(status.clients, 2);
+    core_user_shares(bench->core, 1000, shares);
+    assert_int_equal(shares[CORE_SHARE_CLIENTS].used, 2);
+    come_back(bench, 1, 0, 0);
+    expect(bench, "1 WELCOME to a of test\n");
+    assert_true(core_client_at(bench->core, 1, &view));
+    assert_true(!view.away && view.since_ms == 10);
+    feed(bench, (struct core_event){.type = CORE_CLIENT_CLOSED, .client = 0});
+    core_status(bench->core, &status);
+    assert_int_equal(status.clients, 1);
+    bench_free(bench);
+}
+
+static void clients_that_cannot_be(void **state)
+{
+    struct bench *bench = restoring(1);
+    struct core_status status;
+
+    assert_false(restore_client(bench, 0, 1000)); /* the slot is taken */
+    assert_false(restore_client(bench, bench->core->client_slots, 1000));
+    assert_false(restore_client(bench, CORE_NOBODY, 1000));
+    assert_false(restore_client(bench, 3, CORE_GPU_UID));
+    core_status(bench->core, &status);
+    assert_int_equal(status.clients, 2);
+    bench_free(bench);
+}
+
+/* Also with the token: the kernel says who it is. */
+static void only_the_same_process_comes_back(void **state)
+{
+    struct bench *bench = took_over();
+
+    assert_true(core_client_may_return(bench->core, 0, 1000, 100));
+    assert_false(core_client_may_return(bench->core, 0, 1001, 100));
+    assert_false(core_client_may_return(bench->core, 0, 1000, 101));
+    assert_false(core_client_may_return(bench->core, 2, 1000, 102));
+    assert_false(core_client_may_return(bench->core, CORE_NOBODY, 1000, 100));
+    come_back_as(bench, 0, 1001, 100, GROUP, 0);
+    come_back_as(bench, 0, 1000, 101, GROUP, 0);
+    come_back_as(bench, 2, 1000, 102, GROUP, 0);
+    expect(bench, "");
+    come_back(bench, 0, GROUP, 0);
+    expect(bench, "0 WELCOME to a of test\n");
+    assert_false(core_client_may_return(bench->core, 0, 1000, 100)); /* it is back */
+    come_back(bench, 0, GROUP, 0);
+    expect(bench, "");
+    bench_free(bench);
+}
+
+static void one_of_another_version_is_told(void **state)
+{
+    struct bench *bench = took_over();
+    struct msg msg = {.type = MSG_CLIENT_HELLO};
+
+    msg.client_hello.version = MSG_VERSION + 1;
+    feed(bench, (struct core_event){
+                    .type = CORE_CLIENT_BACK, .client = 0, .uid = 1000, .pid = 100, .msg = &msg});
+    assert_non_null(strstr(bench->got, "0 close\n"));
+    assert_non_null(strstr(bench->got, "rank 0 gone: rank 0 (pid 100 on node a) was lost"));
+    bench_free(bench);
+}
+
+static void messages_of_one_that_is_away_are_nobodys(void **state)
+{
+    struct bench *bench = took_over();
+
+    join(bench, 0, 9, "h", 0, 1);
+    expect(bench, "");
+    bench_free(bench);
+}
+
+static void who_did_not_know_that_it_was_welcome(void **state)
+{
+    struct bench *bench = restoring(1);
+    struct core_status status;
+
+    taken_over(bench);
+    feed(bench,
+         (struct core_event){.type = CORE_CLIENT_OPEN, .client = 4, .uid = 1000, .pid = 101});
+    say(bench, 4,
+        &(struct msg){.type = MSG_CLIENT_HELLO, .client_hello = {.version = MSG_VERSION}});
+    expect(bench, "1 close\n4 WELCOME to a of test\n");
+    core_status(bench->core, &status);
+    assert_int_equal(status.clients, 2);
+    bench_free(bench);
+}
+
+/* Its process has another connection, which has something to lose. */
+static void one_that_is_in_a_group_keeps_its_place(void **state)
+{
+    struct bench *bench = took_over();
+
+    feed(bench,
+         (struct core_event){.type = CORE_CLIENT_OPEN, .client = 4, .uid = 1000, .pid = 101});
+    say(bench, 4,
+        &(struct msg){.type = MSG_CLIENT_HELLO, .client_hello = {.version = MSG_VERSION}});
+    expect(bench, "4 WELCOME to a of test\n");
+    assert_true(core_client_may_return(bench->core, 1, 1000, 101));
+    bench_free(bench);
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+static void a_group_goes_on(void **state)
+{
+    struct bench *bench = took_over();
+    struct core_share shares[CORE_SHARES];
+    struct core_group_view view;
+    unsigned rank, slot;
+    uint32_t req;
+
+    assert_true(core_group(bench->core, GROUP, &view));
+    assert_true(view.state == CORE_GROUP_OPEN && view.nlocal == 2 && view.size == 2);
+    assert_string_equal(view.name, "g");
+    assert_true(core_group_local(bench->core, GROUP, 1, &rank, &slot, &req));
+    assert_true(rank == 1 && slot == 1 && req == 6);
+    core_user_shares(bench->core, 1000, shares);
+    assert_int_equal(shares[CORE_SHARE_GROUPS].used, 1);
+    assert_int_equal(shares[CORE_SHARE_RANKS].used, 2);
+    come_back(bench, 0, GROUP, 0);
+    expect(bench, "0 WELCOME to a of test\n");
+    say(bench, 0,
+        &(struct msg){.type = MSG_CLIENT_LEAVE, .client_leave = {.group = GROUP, .ops = 3}});
+    expect(bench, "rank 0 gone: rank 0 (pid 100 on node a) left\n");
+    feed(bench, (struct core_event){
+                    .type = CORE_CLIENT_CLOSED, .client = 1, .text = "killed by signal 9"});
+    expect(bench, "rank 1 gone: rank 1 (pid 101 on node a) was lost: killed by signal 9\n"
+                  "group close\n");
+    bench_free(bench);
+}
+
+static void what_is_not_on_its_list_it_has_left(void **state)
+{
+    struct bench *bench = took_over();
+
+    come_back(bench, 0, GROUP + 1, 0);
+    expect(bench, "0 WELCOME to a of test\n"
+                  "rank 0 gone: rank 0 (pid 100 on node a) left while commd was restarted\n");
+    bench_free(bench);
+}
+
+static void a_join_whose_answer_was_lost(void **state)
+{
+    struct bench *bench = took_over();
+
+    come_back(bench, 0, 0, 5);
+    expect(bench, "0 WELCOME to a of test\n");
+    join(bench, 0, 5, "g", 1, 2); /* not what it asked */
+    expect(bench, "");
+    join(bench, 0, 5, "g", 0, 2);
+    expect(bench, "0 joined again, rank 0 req 5\n");
+    join(bench, 0, 5, "g", 0, 2); /* once: this one is new */
+    expect(bench, "0 JOIN_FAILED req 5 cause 1 rank -1 node a: group \"g\": this client is joining "
+                  "it as rank 1 already, use one context per rank\n");
+    bench_free(bench);
+}
+
+static void ids_of_groups_do_not_repeat(void **state)
+{
+    struct bench *bench = restoring(1);
+    struct core_kept_group group = kept_group();
+    struct core_group_view view;
+
+    group.id = home_group_id(42, 1); /* the next one that this commd would give */
+    assert_true(core_restore_group(bench->core, &group));
+    taken_over(bench);
+    hello(bench, 3, 1000, false);
+    join(bench, 3, 1, "other", 0, 1);
+    assert_true(core_group(bench->core, home_group_id(42, 2), &view));
+    assert_string_equal(view.name, "other");
+    bench_free(bench);
+}
+
+#define REFUSED(field, value)                                                                      \
+    do {                                                                                           \
+        struct core_kept_group wrong = kept_group();                                               \
+                                                                                                   \
+        wrong.field = (value);                                                                     \
+        assert_false(core_restore_group(bench->core, &wrong));                                     \
+    } while (0)
+
+static void groups_that_cannot_be(void **state)
+{
+    static const char unknown[1][MSG_NAME_MAX] = {"z"}, others[1][MSG_NAME_MAX] = {"b"};
+    static const char turned[2][MSG_NAME_MAX] = {"b", "a"}, both[2][MSG_NAME_MAX] = {"a", "b"};
+    static const struct msg_member far[2] = {{.node = 0, .pid = 100}, {.node = 1, .pid = 101}};
+    static const struct msg_member nowhere[2] = {{.node = 0, .pid = 100}, {.node = 2, .pid = 101}};
+    static const struct msg_member foreign[2] = {{.node = 0, .pid = 1}, {.node = 0, .pid = 101}};
+    static const struct core_kept_rank twice[2] = {{.rank = 0}, {.rank = 0}};
+    static const struct core_kept_rank beyond[2] = {{.rank = 0}, {.rank = 2, .slot = 1}};
+    struct bench *bench = restoring(2);
+    struct core_kept_group group = kept_group();
+    struct core_group_view view;
+    struct core_share shares[CORE_SHARES];
+
+    REFUSED(id, 0);
+    REFUSED(name, "");
+    REFUSED(uid, 1001); /* not its clients' */
+    REFUSED(uid, CORE_GPU_UID);
+    REFUSED(size, 0);
+    REFUSED(size, bench->core->config.max_size + 1);
+    REFUSED(size, 1); /* less than its ranks here */
+    REFUSED(nnodes, 0);
+    REFUSED(nnodes, 3);
+    REFUSED(nodes, unknown);
+    REFUSED(nodes, others);
+    REFUSED(members, nowhere);
+    REFUSED(members, foreign); /* another process than its client */
+    REFUSED(ranks, twice);
+    REFUSED(ranks, beyond);
+    group.nnodes = 2;
+    group.nodes = turned;
+    assert_false(core_restore_group(bench->core, &group));
+    group.nodes = both;
+    group.members = far; /* rank 1 is on b */
+    assert_false(core_restore_group(bench->core, &group));
+    assert_false(core_group_at(bench->core, 0, &view));
+    core_user_shares(bench->core, 1000, shares);
+    assert_int_equal(shares[CORE_SHARE_GROUPS].used, 0);
+    assert_int_equal(shares[CORE_SHARE_MEMBERS].used, 0);
+    group = kept_group();
+    assert_true(core_restore_group(bench->core, &group));
+    assert_false(core_restore_group(bench->core, &group)); /* one of that id is there */
+    bench_free(bench);
+}
+
+static void more_groups_than_there_is_room_for(void **state)
+{
+    struct bench *bench = restoring(1);
+    struct core_kept_group group = kept_group();
+    unsigned n = 0;
+
+    group.nranks = 0;
+    while (group.id++, core_restore_group(bench->core, &group))
+        n++;
+    assert_int_equal(n, 16); /* max_groups: what a user may have does not matter */
+    taken_over(bench);
+    bench_free(bench);
+}
+
+/* ---- what became of them --------------------------------------------------------------------- */
+
+static void ends_that_cannot_be(void **state)
+{
+    struct bench *bench = restoring(1);
+    struct core_kept_group group = kept_group();
+    struct core_rank_gone gone = {.group = GROUP, .rank = 0, .cause = CAUSE_LEFT, .ops = 3};
+    struct core_group_broken broken = {
+        .group = GROUP, .cause = CAUSE_ABORTED, .rank = 1, .node = "a", .text = "why"};
+
+    assert_false(core_restore_rank_gone(bench->core, &gone)); /* no such group yet */
+    assert_false(core_restore_broken(bench->core, &broken));
+    assert_true(core_restore_group(bench->core, &group));
+    gone.rank = 2;
+    assert_false(core_restore_rank_gone(bench->core, &gone));
+    gone.rank = 0;
+    gone.cause = CAUSE_TIMEOUT;
+    assert_false(core_restore_rank_gone(bench->core, &gone));
+    gone.cause = CAUSE_LEFT;
+    assert_true(core_restore_rank_gone(bench->core, &gone));
+    assert_false(core_restore_rank_gone(bench->core, &gone)); /* it ended once */
+    broken.cause = CAUSE_NONE;
+    assert_false(core_restore_broken(bench->core, &broken));
+    broken.cause = CAUSE_COUNT;
+    assert_false(core_restore_broken(bench->core, &broken));
+    broken.cause = CAUSE_ABORTED;
+    broken.rank = 2;
+    assert_false(core_restore_broken(bench->core, &broken));
+    broken.rank = -2;
+    assert_false(core_restore_broken(bench->core, &broken));
+    broken.rank = 1;
+    assert_true(core_restore_broken(bench->core, &broken));
+    assert_false(core_restore_broken(bench->core, &broken)); /* the first cause wins */
+    bench_free(bench);
+}
+
+static void boards_are_told_again(void **state)
+{
+    struct bench *bench = restoring(1);
+    struct core_kept_group group = kept_group();
+    struct core_group_view view;
+
+    assert_true(core_restore_group(bench->core, &group));
+    assert_true(core_restore_rank_gone(
+        bench->core,
+        &(struct core_rank_gone){.group = GROUP, .rank = 1, .cause = CAUSE_RANK_LOST, .ops = 3}));
+    taken_over(bench);
+    expect(bench, "rank 1 gone: gone before commd was restarted\n");
+    assert_int_equal(core_rank_fate(bench->core, GROUP, 1), CAUSE_RANK_LOST);
+    assert_true(core_group(bench->core, GROUP, &view) && view.nlocal == 1);
+    come_back(bench, 1, GROUP, 0); /* it says that it is in: it is not */
+    expect(bench, "1 WELCOME to a of test\n");
+    say(bench, 1, &(struct msg){.type = MSG_CLIENT_LEAVE, .client_leave = {.group = GROUP}});
+    assert_non_null(strstr(bench->got, "leaves group 77, which it is not in"));
+    bench_free(bench);
+}
+
+static void a_broken_group_stays_broken(void **state)
+{
+    struct bench *bench = restoring(1);
+    struct core_kept_group group = kept_group();
+    struct core_group_view view;
+
+    assert_true(core_restore_group(bench->core, &group));
+    assert_true(core_restore_broken(bench->core, &(struct core_group_broken){.group = GROUP,
+                                                                             .cause = CAUSE_ABORTED,
+                                                                             .rank = 1,
+                                                                             .pid = 101,
+                                                                             .node = "a",
+                                                                             .text = "why"}));
+    taken_over(bench);
+    expect(bench, "group broken 8: why\n");
+    assert_true(core_group(bench->core, GROUP, &view));
+    assert_true(view.state == CORE_GROUP_BROKEN && view.cause_rank == 1);
+    come_back(bench, 0, 0, 0);
+    expect(bench, "0 WELCOME to a of test\n"
+                  "rank 0 ended: rank 0 (pid 100 on node a) left while commd was restarted\n");
+    bench_free(bench);
+}
+
+static void a_group_without_ranks_is_closed(void **state)
+{
+    struct bench *bench = restoring(1);
+    struct core_kept_group group = kept_group();
+    struct core_group_view view;
+
+    assert_true(core_restore_group(bench->core, &group));
+    for (unsigned rank = 0; rank < 2; rank++)
+        assert_true(core_restore_rank_gone(
+            bench->core,
+            &(struct core_rank_gone){.group = GROUP, .rank = rank, .cause = CAUSE_LEFT}));
+    taken_over(bench);
+    expect(bench, "rank 0 gone: gone before commd was restarted\n"
+                  "rank 1 gone: gone before commd was restarted\n"
+                  "group close\n");
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    assert_false(core_group_at(bench->core, 0, &view));
+    bench_free(bench);
+}
+
+static void ranks_without_their_client_are_lost(void **state)
+{
+    static const struct core_kept_rank orphans[2] = {{.rank = 0, .slot = 0},
+                                                     {.rank = 1, .slot = CORE_NOBODY}};
+    struct bench *bench = restoring(1);
+    struct core_kept_group group = kept_group();
+
+    group.ranks = orphans;
+    assert_true(core_restore_group(bench->core, &group));
+    taken_over(bench);
+    bench->now++;
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    expect(bench, "rank 1 gone: rank 1 (pid 101 on node a) was lost: its process ended while commd "
+                  "was restarted\n");
+    bench_free(bench);
+}
+
+static void groups_over_several_nodes_break(void **state)
+{
+    static const char both[2][MSG_NAME_MAX] = {"a", "b"};
+    static const struct msg_member apart[2] = {{.node = 0, .pid = 100}, {.node = 1, .pid = 7}};
+    struct bench *bench = restoring(2);
+    struct core_kept_group group = kept_group();
+
+    group.nnodes = 2;
+    group.nodes = both;
+    group.members = apart;
+    group.nranks = 1;
+    assert_true(core_restore_group(bench->core, &group));
+    taken_over(bench);
+    expect(bench, "group broken 6: commd of node a was restarted\nengine start\n");
+    assert_int_equal(core_counts(bench->core)->groups_broken[CAUSE_NODE_LOST], 1);
+    bench_free(bench);
+}
+
+static void counts_go_on(void **state)
+{
+    struct core_config config = config_of(1);
+    struct bench *bench = bench_new(&config);
+
+    core_restore_begin(bench->core, bench->now);
+    core_restore_counts(bench->core, &(struct core_counts){.clients = 5, .ranks_lost = 2});
+    taken_over(bench);
+    hello(bench, 0, 1000, false);
+    assert_int_equal(core_counts(bench->core)->clients, 6);
+    assert_int_equal(core_counts(bench->core)->ranks_lost, 2);
+    bench_free(bench);
+}
+
+/* Root's commctl, and the process is away. */
+static void one_that_is_away_is_kicked(void **state)
+{
+    struct bench *bench = took_over();
+    struct msg msg = {.type = MSG_ADMIN, .admin = {.verb = "kick_pid", .pid = 100}};
+
+    hello(bench, 7, 0, true);
+    bench->got[0] = 0;
+    say(bench, 7, &msg);
+    expect(bench, "group broken 8: pid 100 was disconnected by root with commctl kick on node a\n"
+                  "rank 0 ended: rank 0 (pid 100 on node a) was lost: it was kicked\n"
+                  "0 close\n"
+                  "7 changed 1: disconnected pid 100, groups that ended: 1\n");
+    assert_false(core_client_may_return(bench->core, 0, 1000, 100));
+    bench_free(bench);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_client_counts_while_it_is_away),
+        cmocka_unit_test(clients_that_cannot_be),
+        cmocka_unit_test(only_the_same_process_comes_back),
+        cmocka_unit_test(one_of_another_version_is_told),
+        cmocka_unit_test(messages_of_one_that_is_away_are_nobodys),
+        cmocka_unit_test(who_did_not_know_that_it_was_welcome),
+        cmocka_unit_test(one_that_is_in_a_group_keeps_its_place),
+        cmocka_unit_test(a_group_goes_on),
+        cmocka_unit_test(what_is_not_on_its_list_it_has_left),
+        cmocka_unit_test(a_join_whose_answer_was_lost),
+        cmocka_unit_test(ids_of_groups_do_not_repeat),
+        cmocka_unit_test(groups_that_cannot_be),
+        cmocka_unit_test(more_groups_than_there_is_room_for),
+        cmocka_unit_test(ends_that_cannot_be),
+        cmocka_unit_test(boards_are_told_again),
+        cmocka_unit_test(a_broken_group_stays_broken),
+        cmocka_unit_test(a_group_without_ranks_is_closed),
+        cmocka_unit_test(ranks_without_their_client_are_lost),
+        cmocka_unit_test(groups_over_several_nodes_break),
+        cmocka_unit_test(counts_go_on),
+        cmocka_unit_test(one_that_is_away_is_kicked),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
