@@ -4,7 +4,7 @@ or swarm, fails on each.
 
     tests/sim/mutants.py [WORD...]      WORD: part of what is broken; none: all
 
-mutants.txt says which. The sources of the core are changed in a temporary folder; what no mutant
+mutants.txt says which. The sources are changed in a temporary folder; what no mutant
 changes is compiled once. The build folder has what protoc makes. First the core as it is has to
 pass.
 Variables: CC, CFLAGS, SEEDS (500), COMMD_BUILD
@@ -26,9 +26,9 @@ SIM = ["sim", "sim_net", "sim_edge", "sim_engine", "sim_check", "sim_state"]
 BUILD = os.environ.get("COMMD_BUILD") or os.getcwd()
 if not os.path.exists(f"{BUILD}/config.status"):
     BUILD = f"{TOP}/build"
-# The state file, and what it needs. No mutant of the core changes it.
-STATE = ["daemon/state/state", "daemon/state/state_record", "daemon/state/state.pb-c",
-         "shm/proto/codec_check", "shm/util/memfd"]  # fmt: skip
+# The state file, and what it needs.
+STATE = ["daemon/state/state.c", "daemon/state/state_record.c", "daemon/state/state.pb-c.c",
+         "shm/proto/codec_check.c", "shm/util/memfd.c"]  # fmt: skip
 
 
 def read(path):
@@ -77,13 +77,12 @@ def link(program, objects, *libraries):
     subprocess.run([*CC, "-o", program, *objects, *libraries], check=True)
 
 
-def failure(folder, core):
+def failure(folder, objects):
     """What noticed, or None."""
-    sim = [f"{folder}/{os.path.basename(name)}.o" for name in [*SIM, *STATE]]
     for name, arguments in (("test_join", []), ("swarm", ["--seeds", SEEDS])):
         program = f"{folder}/{name}"
         libraries = ["-lprotobuf-c", *(["-lcmocka"] if name == "test_join" else [])]
-        link(program, [f"{program}.o", *sim, *core], *libraries)
+        link(program, [f"{program}.o", *objects], *libraries)
         done = subprocess.run(
             [program, *arguments],
             stdout=subprocess.PIPE,
@@ -104,25 +103,22 @@ def main():
     ]  # fmt: skip
     bad = len(mutants) == 1
     with tempfile.TemporaryDirectory(prefix="commd-mutants.") as folder:
-        for name in [*SIM, "swarm", "test_join"]:
+        for name in ["swarm", "test_join"]:
             compile(f"{HERE}/{name}.c", f"{folder}/{name}.o")
-        for name in STATE:
-            top = BUILD if name.endswith("pb-c") else TOP
-            compile(f"{top}/{name}.c", f"{folder}/{os.path.basename(name)}.o")
         same = {}
-        for path in sorted(glob.glob(f"{TOP}/daemon/core/core*.c")):
-            path = os.path.relpath(path, TOP)
+        core = [os.path.relpath(p, TOP) for p in sorted(glob.glob(f"{TOP}/daemon/core/core*.c"))]
+        for path in [*core, *(f"tests/sim/{name}.c" for name in SIM), *STATE]:
             same[path] = f"{folder}/{os.path.basename(path)[:-2]}.o"
-            compile(f"{TOP}/{path}", same[path])
+            compile(f"{BUILD if 'pb-c' in path else TOP}/{path}", same[path])
         for number, (what, edits) in enumerate(mutants):
-            core = dict(same)
+            objects = dict(same)
             for path, text in changed(edits).items():
                 source = f"{folder}/mutant_{os.path.basename(path)}"
                 with open(source, "w") as file:
                     file.write(text)
-                core[path] = source[:-2] + ".o"
-                compile(source, core[path])
-            verdict = failure(folder, core.values())
+                objects[path] = source[:-2] + ".o"
+                compile(source, objects[path])
+            verdict = failure(folder, objects.values())
             print(f"mutant {number:2}  {what:62} {verdict or 'survives'}", flush=True)
             bad |= (verdict is None) == bool(edits)
     return 1 if bad else 0
