@@ -309,7 +309,15 @@ static bool is_in(const struct handle *handle, uint64_t id)
     return false;
 }
 
-/* Boards of groups that it does not know: none that anybody is in. */
+/* The board said that the group is broken, and commd had taken this client out of it: it hears so
+ * when it comes back. */
+static void take_out(struct handle *handle, uint64_t id)
+{
+    for (unsigned i = 0; i < handle->njoins; i++)
+        handle->joins[i].left |= handle->joins[i].group == id;
+}
+
+/* Boards of groups that it does not know: none that goes on for anybody. */
 static void close_boards(struct sim *sim, unsigned node)
 {
     struct node *n = &sim->nodes[node];
@@ -318,10 +326,15 @@ static void close_boards(struct sim *sim, unsigned node)
     for (unsigned b = 0; b < SIM_BOARDS; b++) {
         if (!n->boards[b].group || core_group(n->core, n->boards[b].group, &view))
             continue;
-        for (unsigned i = 0; i < sim->nhandles; i++)
-            if (sim->handles[i].node == node && sim->handles[i].alive &&
-                is_in(&sim->handles[i], n->boards[b].group))
-                sim_fail(sim, "pid %u is in a group that was not taken over", sim->handles[i].pid);
+        for (unsigned i = 0; i < sim->nhandles; i++) {
+            struct handle *handle = &sim->handles[i];
+
+            if (handle->node != node || !handle->alive || !is_in(handle, n->boards[b].group))
+                continue;
+            if (!n->boards[b].broken)
+                sim_fail(sim, "pid %u is in a group that was not taken over", handle->pid);
+            take_out(handle, n->boards[b].group);
+        }
         n->boards[b].group = 0;
     }
 }
