@@ -62,6 +62,8 @@ void core_setup(struct core *core, const struct core_config *config)
                                   &core->all_partings};
 
     assert(config->incarnation && config->self < config->nnodes);
+    assert(core->phase == PHASE_FRESH && config->nnodes <= MSG_MAX_NODES);
+    assert(core->client_slots >= CORE_ADMIN_CLIENTS && core->max_groups && core->max_members);
     copy_config(core, config);
     core->config.nodes = NULL;
     core->config.gpu_why = NULL; /* it becomes the status text */
@@ -191,6 +193,7 @@ static void settle(struct core *core)
         }
         join_run(core);
     } while (core->peers_changed);
+    assert(list_empty(&core->todo)); /* each has been asked for, or is held */
 }
 
 void core_input(struct core *core, const struct core_event *event)
@@ -204,6 +207,7 @@ void core_input(struct core *core, const struct core_event *event)
         act_reset(core);
     }
     core->now = MAX(core->now, event->now_ms);
+    assert(core->queue.head <= core->queue.tail);
     if (core->promised_ms != CORE_NEVER &&
         core->now > core->promised_ms + core->config.heartbeat_ms)
         peer_forgive(core);
@@ -216,7 +220,7 @@ void core_input(struct core *core, const struct core_event *event)
     ration_tick(core);
     join_tick(core);
     settle(core);
-    assert(list_empty(&core->todo));
+    assert(core->naway <= core->nclients);
     core->promised_ms = core_deadline(core);
 }
 

@@ -27,6 +27,7 @@ static bool costs_too_much(struct core *core, const struct group *group)
     struct user *user = user_get(core, group->payer, false);
     uint32_t price = MAX(group->size, (uint32_t)ABSENT_RANKS_LEAST);
 
+    assert(price <= ABSENT_RANKS_PER_SECOND); /* else it is never answered */
     if (!user)
         return true;
     if (core->now >= user->asked_ms + 1000) {
@@ -41,6 +42,7 @@ static bool costs_too_much(struct core *core, const struct group *group)
 
 static bool too_often(struct core *core, struct client *client)
 {
+    assert(client->state == CLIENT_READY);
     if (core->now >= client->asked_ms + 1000) {
         client->asked_ms = core->now;
         client->asked = 0;
@@ -53,6 +55,7 @@ static void act_look(struct core *core, const struct group *group, enum core_ask
                      unsigned to, uint64_t ask, uint64_t seq)
 {
     assert(group->boarded);
+    assert(asker == CORE_ASKER_CLIENT ? to < core->client_slots : to != core->config.self);
     act_push(core, (struct core_action){
                        .type = CORE_DO_GROUP_ABSENT,
                        .group_absent = {

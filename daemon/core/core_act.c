@@ -29,6 +29,8 @@ const char *act_text(struct core *core, const char *text)
     size_t len = text ? strnlen(text, MSG_TEXT_MAX - 1) : 0;
     const char *last = queue->text + queue->text_last;
 
+    assert(queue->text_used && queue->text_used <= queue->text_cap);
+    assert(queue->text_last < queue->text_used);
     if (!len)
         return queue->text;
     if (queue->text_last && strlen(last) == len && !memcmp(last, text, len))
@@ -45,6 +47,8 @@ const char *act_text(struct core *core, const char *text)
 static void push(struct core *core, struct act act)
 {
     assert(core->queue.tail < core->queue.cap);
+    assert(act.type > CORE_DO_GPU_SEND || act.msg.type != MSG_NONE);
+    assert(act.each == ACT_ONCE || act.group);
     core->queue.acts[core->queue.tail++] = act;
 }
 
@@ -84,6 +88,7 @@ void act_to_group(struct core *core, const struct group *group, enum act_each ea
                   struct act_msg msg)
 {
     assert(each == ACT_EACH_NODE || each == ACT_EACH_UNCONFIRMED);
+    assert(each == ACT_EACH_NODE || group->state == GROUP_COMMITTED);
     push(core, (struct act){.type = CORE_DO_PEER_SEND, .each = each, .group = group, .msg = msg});
 }
 

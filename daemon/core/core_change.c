@@ -37,6 +37,7 @@ static void answer_change(struct core *core, unsigned slot, bool done, unsigned 
                           const char *text)
 {
     assert(core->clients[slot].admin);
+    assert(slot < core->client_slots && (done || !groups));
     act_push(core, (struct core_action){.type = CORE_DO_CHANGED,
                                         .changed = {.client = slot,
                                                     .groups = groups,
@@ -62,6 +63,7 @@ static bool goes_on(const struct core *core, unsigned slot)
 {
     const struct client *client = &core->clients[slot];
 
+    assert(core->draining && client->state != CLIENT_FREE);
     if (in_group(client))
         return true;
     for (unsigned i = 0; i < core->client_slots; i++) {
@@ -76,6 +78,7 @@ static bool goes_on(const struct core *core, unsigned slot)
 
 bool change_may_begin(const struct core *core, unsigned slot, char *ret_text, size_t cap)
 {
+    assert(slot < core->client_slots);
     if (!core->draining || core->clients[slot].uid == CORE_GPU_UID || goes_on(core, slot))
         return true;
     text_format(
@@ -103,6 +106,7 @@ static void tell_draining(struct core *core, unsigned slot)
 /* May this client change what is everybody's? If not, it is refused. */
 static bool master_asks(struct core *core, unsigned slot, const char *what)
 {
+    assert(core->clients[slot].admin);
     if (is_master(core, core->clients[slot].uid))
         return true;
     core_client_refuse(
@@ -225,6 +229,7 @@ static void find_meant(struct core *core, uint32_t uid, const char *name, struct
         found_one(ret, group->uid);
         ret->group = group;
     }
+    assert(!ret->group || is_alive(ret->group));
     if (!is_master(core, uid)) {
         ret->joining = joins_named(core, uid, name, NULL);
         ret->uid = uid;
@@ -305,6 +310,7 @@ static void kick_group(struct core *core, unsigned slot, const struct msg_admin 
         group_kick(core, group, NULL, text);
         kick.groups++;
     }
+    assert(!found.group || kick.groups);
     if (!found.by_id)
         joins = joins_named(core, found.uid, msg->group, text);
     text_format(text, sizeof(text), "ended of user %u: groups %u, waiting joins %u", found.uid,
@@ -325,7 +331,9 @@ static void kick_client(struct core *core, unsigned slot, struct kick *kick)
     list_each(member, &client->members, by_client)
         kick->groups += member->group && is_alive(member->group);
     part_members(core, slot, "it was kicked", text);
+    assert(list_empty(&client->members)); /* what is left of it is nobody's */
     core_client_refuse(core, slot, CAUSE_ABORTED, "%s", text);
+    assert(client->state == CLIENT_FREE);
 }
 
 static bool may_kick(const struct core *core, uint32_t uid, const struct client *client)
@@ -340,6 +348,7 @@ static void kick_pid(struct core *core, unsigned slot, const struct msg_admin *m
     unsigned clients = 0;
     struct kick kick;
 
+    assert(core->clients[slot].admin);
     kick_init(&kick, uid, msg->text);
     for (unsigned i = 0; i < core->client_slots; i++) {
         if (i == slot || core->clients[i].pid != msg->pid ||
@@ -379,6 +388,7 @@ static void kick_rank(struct core *core, unsigned slot, const struct msg_admin *
 
             if (member->rank != msg->rank || member->client == core->client_slots)
                 continue;
+            assert(member->group == found.group);
             kick_client(core, member->client, &kick);
             text_format(text, sizeof(text),
                         "disconnected rank %u of group %s, pid %u, groups that ended: %u",
@@ -424,6 +434,7 @@ static void set_log_level(struct core *core, unsigned slot, const char *wanted)
 
 void change_ask(struct core *core, unsigned slot, const struct msg_admin *msg)
 {
+    assert(core->clients[slot].state == CLIENT_READY);
     if (!core->clients[slot].admin)
         core_client_refuse(core, slot, CAUSE_PROTOCOL,
                            "only an admin session may change something");

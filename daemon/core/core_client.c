@@ -89,6 +89,7 @@ void core_client_refuse(struct core *core, unsigned slot, enum cause cause, cons
     va_list args;
 
     assert(cause > CAUSE_NONE && cause < CAUSE_COUNT);
+    assert(slot < core->client_slots && core->clients[slot].state != CLIENT_FREE);
     va_start(args, format);
     text_vadd(&text, format, args);
     va_end(args);
@@ -116,6 +117,7 @@ static bool client_may_come(struct core *core, unsigned slot)
     struct user *user;
     char text[MSG_TEXT_MAX];
 
+    assert(client->state == CLIENT_NEW);
     if (client->uid == CORE_GPU_UID)
         return true;
     if (!change_may_begin(core, slot, text, sizeof(text))) {
@@ -172,6 +174,7 @@ static void client_hello(struct core *core, unsigned slot, const struct msg_clie
         user->clients++;
         core->nclients += client->uid != CORE_GPU_UID;
         core->counts.clients++;
+        assert(client->uid == CORE_GPU_UID || core->nclients <= core->config.max_clients);
         act_note(core, CORE_NOTE_CLIENT_COME, CORE_BY_USER, client->uid, CORE_LOG_DEBUG,
                  "client pid %u, %s", client->pid, text_quote(program, msg->program));
     }
@@ -189,9 +192,11 @@ static struct member *member_in(struct core *core, unsigned slot, uint64_t id)
 
     if (!group || group->state == GROUP_COMMITTED)
         return NULL;
-    list_each(member, &group->local, by_group)
+    list_each(member, &group->local, by_group) {
+        assert(member->group == group && member->state == MEMBER_JOINED);
         if (member->client == slot)
             return member;
+    }
     return NULL;
 }
 
@@ -237,6 +242,7 @@ void client_msg(struct core *core, const struct core_event *event)
     unsigned slot = event->client;
     struct client *client;
 
+    assert(msg && msg->type != MSG_NONE);
     if (slot >= core->client_slots || core->clients[slot].state == CLIENT_FREE ||
         core->clients[slot].state == CLIENT_AWAY)
         return; /* refused while this was on its way */

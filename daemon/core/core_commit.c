@@ -40,6 +40,7 @@ static bool commit_valid(struct core *core, unsigned home, const struct msg_comm
     for (uint32_t i = 0; i < msg->size; i++)
         if (msg->members[i].node >= msg->nnodes)
             return false;
+    assert(me < 0 || core->place[me] == core->config.self);
     *ret_me = (unsigned)me;
     return me >= 0;
 }
@@ -62,6 +63,7 @@ static struct member *commit_member(struct core *core, unsigned home, const stru
 static void tell_missing(struct core *core, unsigned node, uint64_t id, enum cause cause,
                          int32_t rank, const char *text)
 {
+    assert(node != core->config.self);
     act_to_peer(core, node,
                 (struct act_msg){.type = MSG_BROKEN,
                                  .broken = {.group = id,
@@ -77,6 +79,7 @@ static void tell_missing(struct core *core, unsigned node, uint64_t id, enum cau
 static void decline(struct core *core, unsigned home, const struct msg_commit *msg, unsigned me,
                     enum cause cause, int32_t rank, const char *text)
 {
+    assert(cause != CAUSE_NONE && me < msg->nnodes);
     group_log(core, cause == CAUSE_LEFT ? CORE_NOTE_NONE : CORE_NOTE_GROUP_FAILED, msg->uid,
               CORE_LOG_INFO, msg->name, text, "declined");
     for (unsigned i = 0; i < msg->nnodes; i++)
@@ -126,6 +129,7 @@ static bool commit_fresh(struct core *core, unsigned home, uint64_t id)
 static void ask_sync(struct core *core, const struct group *group)
 {
     assert(group->state == GROUP_COMMITTED);
+    assert(group->nnodes > 1 && group->nconfirmed + 1 < group->nnodes);
     act_to_group(core, group, ACT_EACH_UNCONFIRMED,
                  (struct act_msg){.type = MSG_SYNC, .sync.group = group->id});
 }
@@ -205,6 +209,7 @@ void group_sync(struct core *core, unsigned node, uint64_t id)
     int place = group ? group_place(group, node) : -1;
     char text[MSG_TEXT_MAX];
 
+    assert(node != core->config.self);
     if (!group) {
         if (on_its_way(core, id))
             return;
@@ -234,6 +239,7 @@ void group_home_lost(struct core *core, unsigned node)
     struct group *group;
 
     assert(!peer_linked(core, node));
+    assert(node != core->config.self);
     list_each(group, &core->all_groups, all)
         if (group->state == GROUP_COMMITTED && group->home == node &&
             group->nconfirmed + 1 < group->nnodes)
@@ -248,6 +254,7 @@ void group_tick(struct core *core)
     list_each(group, &core->all_groups, all) {
         if (group->state != GROUP_COMMITTED || group->nconfirmed + 1 >= group->nnodes)
             continue;
+        assert(core->now >= group->committed_ms);
         if (core->now - group->committed_ms < 2 * core->config.node_timeout_ms) {
             ask_sync(core, group);
             continue;

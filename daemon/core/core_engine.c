@@ -23,6 +23,7 @@ static void engine_hello(struct core *core, const struct msg_engine_hello *msg)
     struct own_engine *engine = &core->engine;
     struct life *life = &engine->life;
 
+    assert(life->state == CORE_ENGINE_STARTING && !engine->incarnation);
     text_copy(life->text, sizeof(life->text), msg->text);
     if (msg->version != MSG_VERSION) {
         life_kill(core, life, "it speaks another protocol version: install one version of commd");
@@ -44,6 +45,7 @@ static void engine_hello(struct core *core, const struct msg_engine_hello *msg)
 
 static void ping(struct core *core, const struct msg_ping *msg)
 {
+    assert(core->engine.life.state == CORE_ENGINE_UP);
     if (!msg->pong)
         act_to_engine(core, (struct act_msg){.type = MSG_PING, .ping = {msg->seq, .pong = 1}});
     life_pong(&core->engine.life, msg);
@@ -53,6 +55,7 @@ void engine_msg(struct core *core, const struct msg *msg)
 {
     struct life *life = &core->engine.life;
 
+    assert(msg);
     if (life->state == CORE_ENGINE_OFF || life->killed)
         return; /* last words of one that is going */
     if ((life->state == CORE_ENGINE_STARTING) != (msg->type == MSG_ENGINE_HELLO)) {
@@ -99,6 +102,7 @@ void engine_down(struct core *core, const char *why)
         return;
     was_up = life_end(core, life, why);
     engine->incarnation = 0;
+    assert(life->state == CORE_ENGINE_OFF && !life->pid);
     engine->addr_len = 0;
     text_format(text, sizeof(text), TEXT_ENGINE_LOST ": %s", core_self_name(core), life->text);
     if (!core->stopping)
@@ -124,6 +128,7 @@ void engine_tick(struct core *core)
 
     if (life->state == CORE_ENGINE_OFF && core->now >= life->start_ms && !core->stopping) {
         life_set_state(core, life, CORE_ENGINE_STARTING);
+        assert(core->config.nnodes > 1 && !core->engine.incarnation);
         core->counts.engine_starts++;
         act_push(core, (struct core_action){.type = CORE_DO_ENGINE_START});
     } else if (life_tick(core, life, start_limit(core), core->config.engine_timeout_ms)) {

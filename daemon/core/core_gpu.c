@@ -33,6 +33,7 @@ static void wait_no_more(struct core *core, struct client *client)
 static void send_gpu_answer(struct core *core, unsigned slot, uint32_t req, enum cause cause,
                             const char *text)
 {
+    assert(core->clients[slot].state == CLIENT_READY);
     act_to_client(
         core, slot,
         (struct act_msg){.type = MSG_GPU_ANSWER,
@@ -75,6 +76,7 @@ static void begin_session(struct core *core, unsigned slot)
     struct client *client = &core->clients[slot];
 
     assert(core->gpu.life.state == CORE_ENGINE_UP && !core->gpu.life.killed);
+    assert(client->state == CLIENT_READY && client->uid != CORE_GPU_UID);
     end_session(core, slot);
     wait_no_more(core, client);
     client->gpu_session = true;
@@ -100,6 +102,7 @@ static bool asks_too_often(struct core *core, struct client *client)
 static void start(struct core *core)
 {
     assert(core->config.gpu && !core->gpu.sessions);
+    assert(core->gpu.waiting && !core->gpu.ndevices);
     life_set_state(core, &core->gpu.life, CORE_ENGINE_STARTING);
     text_copy(core->gpu.life.text, sizeof(core->gpu.life.text), "it starts");
     core->counts.gpu_starts++;
@@ -166,6 +169,7 @@ static void gpu_hello(struct core *core, const struct msg_gpu_hello *msg)
 {
     struct own_gpu *gpu = &core->gpu;
 
+    assert(gpu->life.state == CORE_ENGINE_STARTING && !gpu->sessions);
     text_copy(gpu->life.text, sizeof(gpu->life.text), msg->text);
     if (msg->version != MSG_VERSION) {
         life_kill(core, &core->gpu.life,
@@ -184,10 +188,12 @@ static void gpu_hello(struct core *core, const struct msg_gpu_hello *msg)
     for (unsigned slot = 0; slot < core->client_slots && gpu->waiting; slot++)
         if (core->clients[slot].gpu_waits)
             begin_session(core, slot);
+    assert(!gpu->waiting);
 }
 
 static void gpu_device(struct core *core, const struct msg_gpu_device *msg)
 {
+    assert(core->gpu.ndevices && core->gpu.ndevices <= MSG_MAX_GPUS);
     if (msg->device >= core->gpu.ndevices) {
         life_kill(core, &core->gpu.life,
                   "it broke the protocol: it tells of a GPU that it does not have");

@@ -31,6 +31,9 @@ static const bool group_may[5][5] = { /* rows: from; columns: FREE COMMITTED OPE
 static void group_set_state(struct core *core, struct group *group, enum group_state state)
 {
     assert(group_may[group->state][state]);
+    assert(state != GROUP_OPEN || group->nconfirmed + 1 == group->nnodes);
+    assert(state != GROUP_BROKEN || (group->cause && group->boarded));
+    assert(!group->cause || group->unclean);
     group->state = state;
     if (state == GROUP_COMMITTED) {
         assert(list_empty(&group->local) && !group->nlocal && !group->cause);
@@ -55,6 +58,7 @@ void group_reap(struct core *core)
         struct group *group = pool_at(&core->groups, i - 1);
 
         assert(group->state == GROUP_DEAD && list_is_off(&group->all));
+        assert(!group->nlocal && list_empty(&group->local));
         list_del(&group->hash);
         user_leave_run(core, group->payer, group->members);
         i = group->pooled.next;
@@ -100,6 +104,7 @@ static void close_group(struct core *core, struct group *group)
         act_note(core, CORE_NOTE_GROUP_ENDED, CORE_BY_USER, group->uid, CORE_LOG_DEBUG,
                  "group %s: no rank of this node is left%s -> closed",
                  text_quote(name, group->name), group->unclean ? ", and one was lost" : "");
+    assert(!group->nlocal);
     if (group->boarded)
         act_push(core, (struct core_action){
                            .type = CORE_DO_GROUP_CLOSE,
@@ -110,6 +115,7 @@ static void close_group(struct core *core, struct group *group)
 static void set_cause(struct group *group, enum cause cause, int32_t rank, uint32_t pid,
                       unsigned node, const char *text)
 {
+    assert(rank >= -1 && (rank < 0 || (uint32_t)rank < group->size));
     assert(!group->cause && cause); /* the first cause wins */
     group->cause = cause;
     group->cause_rank = rank;
@@ -159,11 +165,14 @@ static struct act_msg broken_message(const struct core *core, const struct group
 
 void group_tell_broken(struct core *core, const struct group *group, unsigned node)
 {
+    assert(group->state == GROUP_BROKEN && node != core->config.self);
     act_to_peer(core, node, broken_message(core, group));
 }
 
 static void break_group(struct core *core, struct group *group, bool tell)
 {
+    assert(group->state == GROUP_OPEN || group->state == GROUP_COMMITTED);
+    assert(group->nlocal); /* else it were closed */
     group_log(core, CORE_NOTE_GROUP_FAILED, group->uid, CORE_LOG_INFO, group->name,
               group->cause_text, "broken");
     count_cause(core->counts.groups_broken, group->cause);
@@ -258,6 +267,7 @@ struct group *group_restore(struct core *core, const struct core_kept_group *kep
     struct user *user = user_get(core, kept->payer, true);
     struct group *group;
 
+    assert(core->phase == PHASE_RESTORING && kept->id && kept->size);
     group = group_make(core, user, user ? user_restore_run(core, user, kept->size) : NULL,
                        kept->nnodes, me);
     if (!group)
@@ -299,6 +309,7 @@ void group_try_open(struct core *core, struct group *group)
         if (!peer_usable(core, group->nodes[i]))
             return;
     assert(group->nconfirmed + 1 == group->nnodes && !group->boarded);
+    assert(group->nlocal && !group->cause);
     group_set_state(core, group, GROUP_OPEN);
     core->counts.groups_opened++;
     group->boarded = true;
@@ -334,6 +345,7 @@ static struct core_rank_gone gone_record(struct core *core, const struct group *
     const struct fate *fate = runs_fate(&core->runs, &group->members[rank]);
 
     assert(fate->cause == CAUSE_LEFT || fate->cause == CAUSE_RANK_LOST);
+    assert(rank < group->size);
     return (struct core_rank_gone){.group = group->id,
                                    .rank = rank,
                                    .ops = fate->ops,
@@ -370,6 +382,8 @@ static void group_rank_gone(struct core *core, struct member *member, enum cause
     struct fate *fate = runs_fate(&core->runs, &group->members[member->rank]);
 
     assert(member->state == MEMBER_COMMITTED || member->state == MEMBER_JOINED);
+    assert(cause == CAUSE_LEFT || cause == CAUSE_RANK_LOST);
+    assert(group->nlocal && member->rank < group->size);
     assert(!fate->cause && group->members[member->rank].node == group->me);
     fate->cause = (uint8_t)cause;
     fate->ops = ops;
@@ -426,6 +440,7 @@ void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg
     struct fate *fate;
 
     /* A node speaks for its own ranks only. */
+    assert(node != core->config.self);
     if (place < 0 || place == (int)group->me || msg->rank >= group->size ||
         group->members[msg->rank].node != (uint32_t)place)
         return;
@@ -513,6 +528,7 @@ void group_board_error(struct core *core, const struct msg_board *msg)
 
     if (!group || group->state != GROUP_OPEN)
         return;
+    assert(group->boarded && group->nlocal);
     set_cause(group,
               msg->cause > CAUSE_NONE && msg->cause < CAUSE_COUNT ? msg->cause : CAUSE_INTERNAL, -1,
               0, node, msg->text);
@@ -548,6 +564,7 @@ void group_node_lost(struct core *core, unsigned node, enum cause cause, const c
     struct group *group;
 
     assert(cause == CAUSE_NODE_LOST || cause == CAUSE_ENGINE_LOST);
+    assert(node < core->config.nnodes);
     list_each(group, &core->all_groups, all) {
         if (group->nnodes == 1 || group->state == GROUP_BROKEN || group_place(group, node) < 0)
             continue;
@@ -575,6 +592,7 @@ void group_taken_over(struct core *core, const char *text)
 {
     struct group *group;
 
+    assert(core->phase == PHASE_RUNNING);
     list_each(group, &core->all_groups, all) {
         assert(group->state == GROUP_OPEN || group->state == GROUP_BROKEN);
         tell_again(core, group);

@@ -35,6 +35,7 @@ static uint32_t tag(uint64_t incarnation, uint64_t turn)
 
 uint64_t home_group_id(uint64_t incarnation, uint64_t n)
 {
+    assert(n >> 32 < HOME_TURNS);
     return (uint64_t)tag(incarnation, n >> 32) << 32 | (uint32_t)n;
 }
 
@@ -124,6 +125,7 @@ static struct forming *create(struct core *core, unsigned node, const struct msg
         user_put(core, user);
         return NULL;
     }
+    assert(node < core->config.nnodes && forming->size == 0);
     assert(!forming->id && !forming->count);
     user->forming++;
     core->peers[node].formings++;
@@ -146,6 +148,7 @@ static void drop(struct core *core, struct forming *forming)
     struct user *user = user_get(core, forming->payer, false);
 
     assert(user && user->forming);
+    assert(forming->id ? forming->count == forming->size : !forming->count);
     assert(core->peers[forming->node].formings);
     user->forming--;
     core->peers[forming->node].formings--;
@@ -171,6 +174,7 @@ static void forming_free_place(struct core *core, struct forming *forming,
                                struct msg_member *member)
 {
     assert(forming->count && member->join);
+    assert(!forming->id);
     fate_forget(core, member);
     member->join = 0;
     if (--forming->count == 0)
@@ -208,6 +212,7 @@ void home_missing(const struct core *core, const struct forming *forming, char *
 /* Fills forming->nodes, and turns members[].node into participant indices. */
 static void number_nodes(struct core *core, struct forming *forming)
 {
+    assert(!forming->nnodes && forming->size);
     for (uint32_t i = 0; i < forming->size; i++) {
         assert(forming->members[i].node < core->config.nnodes);
         core->place[forming->members[i].node] = 1;
@@ -315,6 +320,7 @@ static bool join_fits(struct core *core, unsigned node, const struct forming *fo
     const struct msg_member *member;
     char text[MSG_TEXT_MAX];
 
+    assert(msg->rank < msg->size && !forming->id);
     if (msg->size != forming->size) {
         int32_t first = first_rank(forming);
 
@@ -375,6 +381,7 @@ void home_join(struct core *core, unsigned node, const struct msg_join *msg)
         fate_forget(core, member); /* only mutant 2 comes here */
         forming->count--;
     }
+    assert(forming->count < forming->size);
     member->node = node;
     member->pid = msg->pid;
     member->join = msg->join;
@@ -400,6 +407,7 @@ void home_cancel(struct core *core, unsigned node, uint64_t join)
         return; /* its COMMIT or refusal is on the way */
     forming = pool_at(&core->formings, runs_fate(&core->runs, member)->owner);
     assert(!forming->id && !list_is_off(&forming->all));
+    assert(forming->count && forming->count < forming->size);
     if (!quiet) {
         runs_fate(&core->runs, member)->cause = CAUSE_TIMEOUT; /* it is neither there nor missing */
         home_missing(core, forming, missing, sizeof(missing), &count);
@@ -418,6 +426,7 @@ void home_node_lost(struct core *core, unsigned node)
     list_each(forming, &core->all_formings, all) {
         uint32_t left = forming->count;
 
+        assert(left && left < forming->size && !forming->id);
         /* The last one frees the forming: stop before looking at it again. */
         for (uint32_t i = 0; left && i < forming->size; i++) {
             if (!forming->members[i].join)

@@ -85,6 +85,7 @@ void member_end(struct core *core, struct member *member)
 static void send_failed(struct core *core, unsigned slot, uint32_t req, enum cause cause,
                         int32_t rank, int node, const char *text)
 {
+    assert(slot < core->client_slots && node < (int)core->config.nnodes);
     assert(cause > CAUSE_NONE && cause < CAUSE_COUNT);
     count_cause(core->counts.joins_failed, cause);
     act_to_client(core, slot,
@@ -300,6 +301,7 @@ static void join_ask(struct core *core, struct member *member)
     assert(member->state == MEMBER_ASKING && !member->group);
     member->home = home_of(core, member);
     assert(member->home >= 0); /* this node is always up */
+    assert(member->home == (int)core->config.self || peer_linked(core, (unsigned)member->home));
     member->join = ++core->join_count << 17 | (pool_index(&core->members, member) + 1);
     if (member->home != (int)core->config.self) {
         act_to_peer(
@@ -437,6 +439,7 @@ static void expire_held(struct core *core, struct member *member)
     struct text text = {buf, sizeof(buf), 0};
 
     assert(!list_is_off(&member->todo)); /* held */
+    assert(member->state == MEMBER_ASKING && member->home < 0);
     text_add(&text,
              "group \"%s\": user %u asks to join so often that rank %u was not asked for within ",
              member->name, member->uid, member->rank);

@@ -41,6 +41,7 @@ bool life_end(struct core *core, struct life *life, const char *why)
 {
     bool was_up = life->state == CORE_ENGINE_UP;
 
+    assert(life->state != CORE_ENGINE_OFF);
     if (!life->killed)
         text_copy(life->text, sizeof(life->text), why ? why : "it went away");
     if (was_up && core->now - life->since_ms >= CORE_ENGINE_STABLE_MS)
@@ -68,6 +69,7 @@ bool life_tick(struct core *core, struct life *life, uint64_t start_limit, uint6
     }
     if (core->now < life->ping_ms)
         return false;
+    assert(life->state == CORE_ENGINE_UP);
     life->ping_ms = core->now + CORE_ENGINE_PING_MS;
     if (life->unanswered_ms)
         return false;
@@ -88,6 +90,7 @@ uint64_t life_deadline(const struct life *life, uint64_t start_limit, uint64_t a
 
 void life_pong(struct life *life, const struct msg_ping *msg)
 {
+    assert(life->state == CORE_ENGINE_UP);
     if (msg->pong && msg->seq == life->seq)
         life->unanswered_ms = 0;
 }

@@ -59,6 +59,7 @@ void part_members(struct core *core, unsigned slot, const char *why, const char 
     struct member *member;
 
     part_waiting(core, client, why, kick);
+    assert(!client->waiting);
     if (part_some(core, &client->members, why, kick))
         return;
     parting = pool_take(&core->partings);

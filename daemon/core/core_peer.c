@@ -97,6 +97,7 @@ static void peer_add_engine(struct core *core, unsigned node)
     if (core->engine.life.state != CORE_ENGINE_UP || !peer->engine || peer->theirs ||
         !peer_linked(core, node))
         return;
+    assert(peer->addr_len <= MSG_ADDR_MAX);
     set_theirs(core, node, PEER_ENGINE_ADDED);
     act_to_engine(core, (struct act_msg){.type = MSG_ENGINE_PEER_ADD,
                                          .engine_peer = {.peer = node, .engine = peer->engine}});
@@ -122,6 +123,7 @@ static void forget_theirs(struct core *core, unsigned node)
                       (struct act_msg){.type = MSG_ENGINE_PEER_DEL,
                                        .engine_peer = {.peer = node, .engine = peer->engine}});
     set_theirs(core, node, PEER_ENGINE_UNKNOWN);
+    assert(!peer->theirs);
     peer->apart_ms = 0;
     peer->doubt_ms = CORE_NEVER;
 }
@@ -164,6 +166,7 @@ void peer_up(struct core *core, const struct core_event *event)
         return;
     peer = &core->peers[event->node];
     peer_down(core, event->node, CORE_LOSS_RECONNECT, "it connected again");
+    assert(peer->state == CORE_PEER_UNLINKED);
     if (peer->incarnation != hello->incarnation) {
         peer->incarnation = hello->incarnation;
         peer->committed = 0;
@@ -298,6 +301,7 @@ void peer_engine_accepts(struct core *core, const struct msg_engine_peer *msg)
         return;
     if (peer->engine != msg->engine)
         return; /* about an engine that is gone */
+    assert(core->engine.incarnation && peer_linked(core, msg->peer));
     set_theirs(core, msg->peer, PEER_ENGINE_ACCEPTED);
     act_to_peer(core, msg->peer,
                 (struct act_msg){
@@ -333,6 +337,7 @@ void peer_engine_traffic(struct core *core, const struct msg_engine_traffic *msg
     peer = &core->peers[msg->peer];
     if (!peer->theirs || peer->engine != msg->engine)
         return; /* about an engine that is gone */
+    assert(peer_linked(core, msg->peer));
     if (msg->apart) {
         peer->apart_ms = peer->apart_ms ? peer->apart_ms : core->now;
         return;
@@ -369,6 +374,7 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
     peer = &core->peers[msg->peer];
     if (!peer->theirs || peer->engine != msg->engine)
         return;
+    assert(peer_linked(core, msg->peer) && peer->backoff_ms);
     if (core->stopping)
         return; /* ours has gone ahead of us */
     text_format(text, sizeof(text), TEXT_ENGINES_APART ": %s", core_self_name(core),
@@ -438,6 +444,7 @@ void peer_tick(struct core *core)
 {
     if (core->now >= core->heartbeat_ms) {
         core->heartbeat_ms = core->now + core->config.heartbeat_ms;
+        assert(core->heartbeat_ms > core->now);
         core->heartbeat_seq++;
         for (unsigned i = 0; i < core->config.nnodes; i++)
             if (peer_linked(core, i))

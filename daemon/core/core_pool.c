@@ -36,6 +36,7 @@ void *pool_take(struct pool *pool)
 void pool_leave(struct pool *pool, void *item)
 {
     assert(pool->live);
+    assert(pool->ended != pool_index(pool, item) + 1); /* not twice */
     ((struct pooled *)item)->next = pool->ended;
     pool->ended = pool_index(pool, item) + 1;
     pool->live--;
@@ -83,6 +84,7 @@ static unsigned order_of(uint32_t n)
 {
     unsigned order = 0;
 
+    assert(n && n <= UINT32_C(1) << (RUN_ORDERS - 1));
     while ((UINT32_C(1) << order) < n)
         order++;
     return order;
@@ -132,6 +134,7 @@ struct msg_member *runs_take(struct runs *runs, struct run_owner *owner, uint32_
     }
     i = owner->free[order] - 1;
     run_unlink(runs, owner, i, order);
+    assert(!runs->order[i] && order >= want);
     while (order > want) {
         order--;
         run_link(runs, owner, i + (UINT32_C(1) << order), order);
@@ -148,6 +151,7 @@ void runs_leave(struct runs *runs, struct run_owner *owner, struct msg_member *r
     unsigned order = (runs->order[i] & ~RUN_USED) - 1u;
 
     assert(runs->order[i] & RUN_USED); /* not freed twice */
+    assert(run >= runs->members && i < runs->nblocks << runs->block);
     assert(order <= runs->block);
     runs->order[i] = 0;
     while (order < runs->block) {

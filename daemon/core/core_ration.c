@@ -21,6 +21,7 @@ bool ration_take(struct core *core, struct member *member)
     unsigned others = ration->joins - user->joins, least = MAX(ration->limit / RATION_LEAST, 1u);
     uint64_t may = share_of(ration->limit, ration->limit / 2, others);
 
+    assert(member->state == MEMBER_ASKING && list_is_off(&member->todo));
     if (core->config.nnodes == 1 || member->uid == CORE_GPU_UID)
         return true;
     if (!ration->joins)

@@ -74,6 +74,7 @@ bool core_restore_client(struct core *core, const struct core_kept_client *kept)
     text_copy(client->program, sizeof(client->program), kept->program);
     client_set_state(core, kept->slot, CLIENT_AWAY);
     client->since_ms = MIN(kept->since_ms, core->now);
+    assert(core->naway == core->nclients);
     return true;
 }
 
@@ -180,6 +181,7 @@ static void rejoin(struct core *core, struct group *group, const struct core_kep
     member_set_state(core, member, MEMBER_JOINED);
     list_add(&group->local, &member->by_group);
     group->nlocal++;
+    assert(group->nlocal <= group->size);
 }
 
 bool core_restore_group(struct core *core, const struct core_kept_group *kept)
@@ -256,6 +258,7 @@ void restore_end(struct core *core)
     text_format(text, sizeof(text), "commd of node %s was restarted", core_self_name(core));
     act_log(core, CORE_LOG_INFO, "took over %u clients and %u groups", core->nclients,
             core->groups.live);
+    assert(core->naway == core->nclients); /* no event has come yet */
     group_taken_over(core, text);
     part_orphans(core, "its process ended while commd was restarted");
 }
@@ -307,6 +310,7 @@ void restore_back(struct core *core, const struct core_event *event)
     if (!core_client_may_return(core, slot, event->uid, event->pid))
         return;
     client = &core->clients[slot];
+    assert(event->msg->type == MSG_CLIENT_HELLO);
     if (hello->version != MSG_VERSION) {
         core_client_refuse(core, slot, CAUSE_PROTOCOL,
                            "the client speaks protocol version %u, commd %s on node %s speaks %u "
@@ -316,6 +320,7 @@ void restore_back(struct core *core, const struct core_event *event)
         return;
     }
     since_ms = client->since_ms;
+    assert(since_ms <= core->now && !client->waiting);
     client_set_state(core, slot, CLIENT_READY);
     client->since_ms = since_ms;
     act_note(core, CORE_NOTE_CLIENT_BACK, CORE_BY_USER, client->uid, CORE_LOG_DEBUG,
@@ -323,6 +328,7 @@ void restore_back(struct core *core, const struct core_event *event)
     act_to_client(core, slot, (struct act_msg){.type = MSG_WELCOME});
     for (unsigned i = 0; i < event->ngroups; i++)
         claim_group(core, slot, event->groups[i]);
+    assert(client->state == CLIENT_READY);
     end_unclaimed(core, slot, event);
 }
 
@@ -332,6 +338,7 @@ void restore_forget_twin(struct core *core, unsigned slot)
 {
     const struct client *client = &core->clients[slot];
 
+    assert(client->state == CLIENT_NEW);
     for (unsigned i = 0; i < core->client_slots && core->naway; i++) {
         const struct client *twin = &core->clients[i];
 

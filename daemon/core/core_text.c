@@ -83,6 +83,7 @@ void text_format(char *buf, size_t cap, const char *format, ...)
     struct text text = {buf, cap, 0};
     va_list args;
 
+    assert(cap);
     buf[0] = 0;
     va_start(args, format);
     text_vadd(&text, format, args);

@@ -50,6 +50,7 @@ static void fill_for_client(const struct core *core, const struct act_msg *msg, 
 /* What a rank's end and a group's end are told by. */
 static void fill_end(const struct act_msg *msg, struct msg *ret)
 {
+    assert(msg->type == MSG_GONE || msg->type == MSG_BROKEN);
     if (msg->type == MSG_GONE) {
         ret->gone.group = msg->gone.group;
         ret->gone.rank = msg->gone.rank;
@@ -79,6 +80,7 @@ static void fill_for_peer(struct core *core, const struct act *act, struct msg *
         ret->engine_state.engine = msg->engine_state;
         if (!msg->engine_state)
             break;
+        assert(core->engine.addr_len <= MSG_ADDR_MAX);
         ret->engine_state.addr_len = core->engine.addr_len;
         memcpy(ret->engine_state.addr, core->engine.addr, core->engine.addr_len);
         break;
@@ -188,6 +190,7 @@ static bool next_gone(const struct core *core, struct act *act)
                                                     : "gone before the group opened",
                                       .again = again};
 
+        assert(member->node < group->nnodes);
         if (!fate->cause || (act->type == CORE_DO_PEER_SEND && member->node != group->me))
             continue;
         if (act->type == CORE_DO_PEER_SEND)

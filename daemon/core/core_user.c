@@ -118,6 +118,7 @@ struct msg_member *user_take_run(struct core *core, struct user *user, uint32_t 
     struct msg_member *run;
 
     most = (uint32_t)user_may(core, user, CORE_SHARE_MEMBERS);
+    assert(n && node < core->config.nnodes);
     if (!had)
         user->node = node;
     of_node = &core->peers[user->node].blocks;
@@ -155,6 +156,7 @@ void user_leave_run(struct core *core, uint32_t uid, struct msg_member *run)
     struct user *user = user_get(core, uid, false);
 
     assert(user); /* it holds @run */
+    assert(user->runs.blocks);
     user_drop_run(core, user, run);
     user_put(core, user);
 }

@@ -85,6 +85,7 @@ static void view_forming(const struct core *core, const struct forming *forming,
     };
     for (uint32_t i = 0; i < forming->size; i++)
         ret->nlocal += forming->members[i].join && forming->members[i].node == core->config.self;
+    assert(ret->nlocal <= forming->count);
     home_missing(core, forming, core->missing, MSG_TEXT_MAX, &ret->nmissing);
 }
 
@@ -147,6 +148,7 @@ static bool scan_member(const struct core *core, const struct member *member,
     if ((member->state != MEMBER_ASKING && member->state != MEMBER_EXPIRING) ||
         member->home == (int)core->config.self || !shown(core, member, &count))
         return false;
+    assert(count); /* at least itself */
     *ret_view = (struct core_group_view){
         .name = member->name,
         .uid = member->uid,
@@ -253,6 +255,7 @@ bool core_group_local(const struct core *core, uint64_t id, unsigned i, unsigned
     if (!group)
         return false;
     list_each(member, &group->local, by_group) {
+        assert(member->group == group && member->rank < group->size);
         if (i-- == 0) {
             *ret_rank = member->rank;
             *ret_client = member->client;
