@@ -84,11 +84,12 @@ class Place:
         return until(self.lock_pid, "a commd")
 
     def kill(self):
-        """commd, and first its keeper, which would start another one."""
+        """commd, without a farewell, and its keeper, which would start another one."""
         with contextlib.suppress(OSError, ValueError):
             pid = self.lock_pid()
             keeper = int(status(pid, "PPid"))
-            for one in (keeper, pid):
+            os.kill(keeper, signal.SIGSTOP)
+            for one in (pid, keeper):
                 os.kill(one, signal.SIGKILL)
             until(lambda: not running(pid), f"the end of commd {pid}")
 
