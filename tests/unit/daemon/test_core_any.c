@@ -4,6 +4,8 @@
  * life first. */
 #include "tests/unit/daemon/core_bench.h"
 
+enum { RANKS = 4, KEPT_IDS = 20 }; /* of groups that are restored */
+
 struct fuzz {
     struct bench *bench;
     uint64_t random;
@@ -389,6 +391,8 @@ static void anything(struct fuzz *fuzz)
     event.node = draw(fuzz, 50) ? (unsigned)draw(fuzz, 3) : small(fuzz);
     event.uid = event.client == 5 ? 0 : 1000;
     event.group = draw(fuzz, 5) ? 0 : group_id(fuzz);
+    if (event.group < KEPT_IDS)
+        event.group = 0; /* boards of groups that were restored are there */
     event.msg = &msg;
     if (draw(fuzz, fuzz->tame ? 40 : 3)) /* the fatal kinds are not so frequent */
         event.type = (enum core_event_type[]){CORE_CLIENT_MSG, CORE_PEER_MSG, CORE_ENGINE_MSG,
@@ -438,6 +442,101 @@ static void assert_all_forgotten(struct bench *bench)
     assert_int_equal(core->runs.used, 0); /* no user has a block of members */
 }
 
+/* ---- what a commd before this one may have left -------------------------------------------- */
+
+static void restore_group(struct fuzz *fuzz)
+{
+    char names[3][MSG_NAME_MAX] = {"a", "b", "c"};
+    struct msg_member members[RANKS];
+    struct core_kept_rank ranks[RANKS];
+    struct core_kept_group group = {.id = draw(fuzz, KEPT_IDS),
+                                    .epoch = 1,
+                                    .name = draw(fuzz, 20) ? "kept" : "",
+                                    .uid = draw(fuzz, 20) ? 1000 : small(fuzz),
+                                    .payer = draw(fuzz, 4) ? 1000 : small(fuzz),
+                                    .size = draw(fuzz, 20) ? 1 + (uint32_t)draw(fuzz, RANKS) : 0,
+                                    .nnodes = draw(fuzz, 20) ? 1 + (uint32_t)draw(fuzz, 3) : 0,
+                                    .nodes = (const char(*)[MSG_NAME_MAX])names,
+                                    .members = members,
+                                    .ranks = ranks};
+
+    if (draw(fuzz, 10) == 0)
+        names[draw(fuzz, 3)][0] = (char)('a' + draw(fuzz, 4));
+    for (unsigned i = 0; i < RANKS; i++) {
+        unsigned slot = (unsigned)draw(fuzz, 7);
+
+        members[i] = (struct msg_member){.node = draw(fuzz, 3) ? 0 : (uint32_t)draw(fuzz, 4),
+                                         .pid = 100 + slot};
+        ranks[group.nranks] = (struct core_kept_rank){.rank = draw(fuzz, 30) ? i : small(fuzz),
+                                                      .req = (uint32_t)draw(fuzz, 4),
+                                                      .slot = draw(fuzz, 30) ? slot : small(fuzz)};
+        group.nranks += i < group.size && (members[i].node == 0 || draw(fuzz, 20) == 0);
+    }
+    core_restore_group(fuzz->bench->core, &group);
+}
+
+static void restore_anything(struct fuzz *fuzz)
+{
+    struct core *core = fuzz->bench->core;
+
+    core_restore_begin(core, fuzz->bench->now);
+    for (unsigned i = 0; i < 200; i++) {
+        unsigned slot = draw(fuzz, 30) ? (unsigned)draw(fuzz, 7) : small(fuzz);
+        uint64_t what = draw(fuzz, i < 10 ? 1 : 4);
+
+        if (what == 0)
+            core_restore_client(
+                core, &(struct core_kept_client){.slot = slot,
+                                                 .uid = draw(fuzz, 20) ? 1000 : small(fuzz),
+                                                 .payer = 1000,
+                                                 .pid = 100 + slot,
+                                                 .since_ms = draw(fuzz, 2 * fuzz->bench->now),
+                                                 .program = "train"});
+        else if (what == 1)
+            restore_group(fuzz);
+        else if (what == 2)
+            core_restore_rank_gone(
+                core, &(struct core_rank_gone){
+                          .group = draw(fuzz, KEPT_IDS),
+                          .rank = (uint32_t)draw(fuzz, RANKS + 1),
+                          .ops = small(fuzz),
+                          .cause = draw(fuzz, 2) ? CAUSE_LEFT : (enum cause)draw(fuzz, 20)});
+        else
+            core_restore_broken(
+                core, &(struct core_group_broken){.group = draw(fuzz, 60),
+                                                  .cause = (enum cause)draw(fuzz, 20),
+                                                  .rank = (int32_t)draw(fuzz, RANKS + 3) - 2,
+                                                  .node = draw(fuzz, 2) ? "b" : "z",
+                                                  .text = "why"});
+    }
+    feed(fuzz->bench, (struct core_event){.type = CORE_TAKEN_OVER});
+    look(core);
+}
+
+/* One that is away says what it likes. */
+static void come_back(struct fuzz *fuzz)
+{
+    uint64_t groups[4];
+    uint32_t joins[4];
+    struct msg msg = {.type = MSG_CLIENT_HELLO};
+    unsigned slot = (unsigned)draw(fuzz, 7);
+
+    msg.client_hello.version = draw(fuzz, 10) ? MSG_VERSION : 0;
+    for (unsigned i = 0; i < 4; i++) {
+        groups[i] = draw(fuzz, KEPT_IDS);
+        joins[i] = (uint32_t)draw(fuzz, 4);
+    }
+    feed(fuzz->bench, (struct core_event){.type = CORE_CLIENT_BACK,
+                                          .client = slot,
+                                          .uid = 1000,
+                                          .pid = 100 + slot,
+                                          .msg = &msg,
+                                          .groups = groups,
+                                          .ngroups = (unsigned)draw(fuzz, 5),
+                                          .joins = joins,
+                                          .njoins = (unsigned)draw(fuzz, 5)});
+}
+
 static uint64_t fuzz_run(uint64_t seed, unsigned steps)
 {
     struct core_config config = config_of(3);
@@ -447,7 +546,11 @@ static uint64_t fuzz_run(uint64_t seed, unsigned steps)
     config.gpu = true;
     config.gpu_timeout_ms = 1000;
     fuzz.bench = bench_new(&config);
+    if (seed % 4 > 1)
+        restore_anything(&fuzz);
     for (unsigned i = 0; i < steps; i++) {
+        if (seed % 4 > 1 && draw(&fuzz, 20) == 0)
+            come_back(&fuzz);
         if (fuzz.tame && i % 200 == 0)
             revive(&fuzz);
         anything(&fuzz);
@@ -464,6 +567,12 @@ static void anything_at_any_time(void **state)
         fuzz_run(seed, 4000);
 }
 
+static void anything_that_is_left_of_another_commd(void **state)
+{
+    for (uint64_t seed = 0; seed < 500; seed++)
+        fuzz_run(4 * seed + 2 + seed % 2, 40);
+}
+
 static void same_events_same_actions(void **state)
 {
     for (uint64_t seed = 100; seed < 105; seed++)
@@ -475,6 +584,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(anything_at_any_time),
+        cmocka_unit_test(anything_that_is_left_of_another_commd),
         cmocka_unit_test(same_events_same_actions),
     };
 
