@@ -114,6 +114,7 @@ LINKS = {
 }
 # Files of libcommd that may call each other to and fro, each set one machine. No other circle.
 CIRCLES = [
+    {"client/lib/context/control.c", "client/lib/context/back.c"},
     {"client/lib/p2p/p2p.c", "client/lib/p2p/p2p_out.c", "client/lib/p2p/p2p_wait.c"},
     {"client/lib/coll/coll_steps.c", "client/lib/coll/coll_blocks.c"},
 ]

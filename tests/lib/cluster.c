@@ -179,6 +179,9 @@ static void member_new(struct cluster_group *grp, unsigned rank, struct commd_co
         snprintf(j->nodes[k], sizeof j->nodes[k], "node%u", grp->node[k]);
     if (group_from_joined(ctx, "test", rank, grp->world, -1, &w, &grp->member[rank]))
         abort();
+    pthread_mutex_lock(&ctx->lock);
+    back_joined(ctx, grp->id);
+    pthread_mutex_unlock(&ctx->lock);
 }
 
 /* What members find out of the machine decides how they cut operations, and how they write to
@@ -285,7 +288,7 @@ struct cluster *cluster_new_faulty(unsigned world, unsigned nnodes, const uint16
     c->world = world;
     c->nnodes = nnodes;
     c->rng = seed * 0x9e3779b97f4a7c15ull + 1;
-    c->ctx.sock = c->ctx.doorbell = -1;
+    c->ctx.sock = c->ctx.doorbell = c->ctx.back.sock = -1;
     memcpy(c->rank_node, rank_node, world * sizeof *rank_node);
     if (nnodes > 1)
         engines_new(c, faults);
@@ -309,6 +312,7 @@ struct cluster *cluster_free(struct cluster *c)
     }
     if (c->hub)
         fabric_hub_free(c->hub);
+    back_fini(&c->ctx);
     free(c);
     return NULL;
 }

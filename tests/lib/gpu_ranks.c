@@ -54,7 +54,7 @@ static struct commd_context *context_new(void)
 
     ctx->pid = getpid();
     ctx->generation = fork_generation();
-    ctx->sock = ctx->doorbell = -1;
+    ctx->sock = ctx->doorbell = ctx->back.sock = -1;
     ctx->timeout_ms = -1;
     ctx->finished_tail = &ctx->finished;
     atomic_store(&ctx->lost, true);

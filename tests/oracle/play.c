@@ -21,7 +21,7 @@ static struct commd_context *context_new(void)
     struct commd_context *ctx = calloc(1, sizeof *ctx);
 
     ctx->pid = getpid();
-    ctx->doorbell = -1;
+    ctx->doorbell = ctx->back.sock = -1;
     ctx->finished_tail = &ctx->finished;
     pthread_mutex_init(&ctx->lock, NULL);
     pthread_mutex_init(&ctx->plock, NULL);
@@ -54,6 +54,7 @@ void stage_free(struct stage *s)
         device_free(s->ctx[k]);
     arena_commd_free(s->commd);
     for (unsigned k = 0; k < s->program->world; k++) {
+        back_fini(s->ctx[k]);
         pthread_mutex_destroy(&s->ctx[k]->lock);
         pthread_mutex_destroy(&s->ctx[k]->plock);
         pthread_cond_destroy(&s->ctx[k]->cond);

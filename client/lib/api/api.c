@@ -92,7 +92,7 @@ static struct commd_context *context_alloc(void)
     ctx->pid = getpid();
     ctx->generation = fork_generation();
     ctx->hooks = &hooks;
-    ctx->sock = ctx->doorbell = -1;
+    ctx->sock = ctx->doorbell = ctx->back.sock = -1;
     ctx->finished_tail = &ctx->finished;
     pthread_mutex_init(&ctx->lock, NULL);
     pthread_cond_init(&ctx->cond, NULL);
@@ -176,6 +176,7 @@ PUBLIC void commd_disconnect(struct commd_context *ctx)
     async_stop(ctx);
     device_free(ctx);
     arena_forget(ctx);
+    control_end(ctx);
     context_free(ctx);
 }
 
@@ -239,7 +240,6 @@ void group_free(struct commd_group *g)
 
 PUBLIC void commd_group_leave(struct commd_group *g)
 {
-    struct msg m = {.type = MSG_CLIENT_LEAVE};
     struct commd_context *ctx;
 
     if (!g)
@@ -252,9 +252,7 @@ PUBLIC void commd_group_leave(struct commd_group *g)
     pthread_mutex_lock(&ctx->lock);
     list_remove(ctx->groups, g, next);
     pthread_mutex_unlock(&ctx->lock);
-    m.client_leave.group = g->board.group;
-    m.client_leave.ops = atomic_load(&g->board.members[g->local].ops);
-    control_send_of(g, &m);
+    control_leave(ctx, g->board.group, atomic_load(&g->board.members[g->local].ops));
     group_free(g);
 }
 
@@ -267,7 +265,7 @@ PUBLIC int commd_group_abort(struct commd_group *g, const char *reason)
         return r;
     snprintf(m.client_abort.text, sizeof m.client_abort.text, "rank %u aborted the group: %.400s",
              g->rank, reason && *reason ? reason : "no reason given");
-    if (control_send_of(g, &m))
+    if (control_abort(g->ctx, &m))
         return error_set(error_mine(), COMMD_E_NODE_LOST, "abort", "commd on node %s is gone",
                          g->ctx->node);
     return 0;

@@ -89,7 +89,7 @@ static struct question *absent_ask_nodes(const struct commd_group *g, uint64_t s
     q->next = ctx->questions;
     ctx->questions = q;
     pthread_mutex_unlock(&ctx->lock);
-    if (control_send_of(g, &m))
+    if (control_send_of(ctx, g->board.group, &m))
         q->until_ms = 0; /* nobody is there to answer */
     return q;
 }

@@ -1,5 +1,5 @@
-/* context.h - a connection to commd (control.c), how one is found (autostart.c), and what every
- * call asks first (context.c). */
+/* context.h - a connection to commd (control.c), how it is made again (back.c), how one is found
+ * (autostart.c), and what every call asks first (context.c). */
 #ifndef COMMD_CLIENT_CONTEXT_H
 #define COMMD_CLIENT_CONTEXT_H
 
@@ -22,16 +22,32 @@
 
 struct commd_group;
 struct awaited;
+struct in_group;
 struct question;
 
 /* Calls into upper layers, which this one does not know. */
 struct context_hooks {
-    /* The context has connected to another commd, which knows nothing of this process. */
+    /* The context has connected to another commd, which knows none of its arenas. */
     void (*reconnected)(struct commd_context *ctx);
     /* With the context's lock held: an answer about ranks that have not come. */
     void (*absent)(struct commd_context *ctx, const struct msg_absent *m);
     /* With plock held, some times a second: looks for reasons to end operations on GPUs. */
     void (*watch)(struct commd_context *ctx);
+};
+
+/* What it takes to come back when the connection has ended: back.c. */
+struct back {
+    uint8_t key[MSG_KEY];  /* by which commd knows this process */
+    struct in_group *kept; /* owned: the groups of this process that commd knows */
+    unsigned nkept;
+    int sock;           /* owned: the hello is out, and not answered; -1: there is none */
+    int64_t since_ms;   /* when it was missed; 0: it is there */
+    int64_t next_ms;    /* no try before */
+    int64_t refused_ms; /* since when nobody listens; 0: somebody does */
+    int error;          /* errno of the last try */
+    int denied;         /* COMMD_E_*: commd does not let us in; 0: it has not said so */
+    char why[MSG_TEXT_MAX];
+    bool warned;
 };
 
 struct commd_context {
@@ -57,7 +73,8 @@ struct commd_context {
     int sock;                    /* -1: commd is gone */
     _Atomic unsigned connection; /* number of this connection: commd may be restarted */
     _Atomic bool lost;           /* the connection ended */
-    bool reading;                /* a thread reads for all threads that wait */
+    bool reading;                /* a thread reads for all threads that wait, or comes back */
+    struct back back;
     uint32_t next_req;
     struct awaited *awaited;    /* borrowed, from wait_begin() to wait_end() */
     struct question *questions; /* borrowed: of operations that wait for long */
@@ -149,14 +166,26 @@ int64_t deadline_in(int64_t timeout_ms);
 
 int control_open(struct commd_context *ctx, int64_t deadline_ms);
 void control_close(struct commd_context *ctx);
+/* Before control_close(), in the process that connected: commd shall see that the context ends. */
+void control_end(struct commd_context *ctx);
 /* Sends the JOIN, whose number becomes @w->req, and waits for its answer. */
 int control_join(struct commd_context *ctx, const struct msg *msg, struct awaited *w,
                  int64_t deadline_ms);
-/* Sends a message about a group. -ENOTCONN if the commd that knows it is gone, also when we have
- * connected to its successor, which would take another group for a breach of protocol. */
-int control_send_of(const struct commd_group *g, const struct msg *msg);
-/* Has the commd that knows the group ended? Takes the lock. */
+/* Sends a message about a group. -ENOTCONN if no commd is there that knows it: another one would
+ * take it for a breach of protocol. */
+int control_send_of(struct commd_context *ctx, uint64_t group, const struct msg *msg);
+/* Leaves the group: if no commd is there now, the next one learns of it. */
+void control_leave(struct commd_context *ctx, uint64_t group, uint32_t ops);
+/* Sends CLIENT_ABORT, likewise. -ENOTCONN: no commd that knows the group will come. */
+int control_abort(struct commd_context *ctx, const struct msg *msg);
+/* Is no commd there that knows the group? Then this tries to come back, without waiting. Takes the
+ * lock. */
 bool control_lost(const struct commd_group *g);
+/* The rest with the lock held: parts of it that back.c needs. */
+void control_say_hello(const struct commd_context *ctx, struct msg_client_hello *hello);
+int control_send_locked(struct commd_context *ctx, const struct msg *msg);
+void control_ask_again(struct commd_context *ctx, struct awaited *w);
+bool control_is_lost(struct commd_context *ctx);
 
 /* Registered memory at commd, see client/lib/arena/. */
 
@@ -175,6 +204,27 @@ void control_arena_cancel(const struct commd_group *g, struct awaited *w);
 
 /* Asks for a session at commd-gpu: its socket. 0 or COMMD_E_*. */
 int control_gpu_ask(struct commd_context *ctx, int *ret_sock);
+
+/* ---- back.c: all with the lock held ---------------------------------------------------------- */
+
+/* commd has made this process a member of the group; it has left, or aborted it. */
+void back_joined(struct commd_context *ctx, uint64_t group);
+void back_left(struct commd_context *ctx, uint64_t group);
+void back_aborted(struct commd_context *ctx, uint64_t group, const char *text);
+bool back_knows(struct commd_context *ctx, uint64_t group);
+/* Fills what the hello says of the time before. 0 or -ENOMEM; the lists are the caller's. */
+int back_claim(struct commd_context *ctx, struct msg_client_hello *hello);
+/* commd has welcomed us on *@sock, which becomes the context's. */
+void back_welcome(struct commd_context *ctx, int *sock, const struct msg_welcome *welcome);
+/* One step, in which it waits for @wait_ms at most. Is the connection there? */
+bool back_try(struct commd_context *ctx, int wait_ms);
+/* Some steps. 0: go on, also if it is not there yet; else COMMD_E_*. */
+int back_wait(struct commd_context *ctx, const char *op, int64_t deadline_ms);
+/* Waits for a moment until commd is there, if it is being restarted. */
+void back_soon(struct commd_context *ctx);
+/* Waits until commd is there: 0 or COMMD_E_*. */
+int back_need(struct commd_context *ctx, const char *op);
+void back_fini(struct commd_context *ctx);
 
 /* ---- job.c ----------------------------------------------------------------------------------- */
 

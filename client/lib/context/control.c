@@ -1,4 +1,5 @@
-/* control.c - the connection to commd. It carries joins and leaves; no collective needs it.
+/* control.c - the connection to commd. It carries joins and leaves; no collective needs it. What
+ * happens when it has ended is in back.c.
  *
  * Several threads may wait for answers at once. There is no thread for the socket: one of the
  * threads that wait reads for all (`reading`), and hands each answer to the thread that asked
@@ -49,31 +50,49 @@ static void own_run(char buf[MSG_NAME_MAX])
     snprintf(buf, MSG_NAME_MAX, "%s", id && strcmp(id, "none") ? id : "");
 }
 
-/* *ret_leaving: closed without a word. */
-static int control_hello(struct commd_context *ctx, int sock, int64_t deadline_ms,
+void control_say_hello(const struct commd_context *ctx, struct msg_client_hello *hello)
+{
+    *hello = (struct msg_client_hello){
+        .version = MSG_VERSION, .waits_rank = ctx->waits_rank, .waits_size = ctx->waits_size};
+    snprintf(hello->program, sizeof hello->program, "%.63s", program_invocation_short_name);
+    own_command(hello->command);
+    own_run(hello->job);
+    memcpy(hello->waits_for, ctx->waits_for, sizeof ctx->waits_for);
+}
+
+/* Waits for the answer. Is there none, and will there be none? */
+static bool ends_unsaid(int sock, int64_t deadline_ms)
+{
+    struct pollfd p = {.fd = sock, .events = POLLIN};
+    int64_t left = deadline_ms < 0 ? -1 : MAX(deadline_ms - (int64_t)now_ms(), (int64_t)0);
+    char byte;
+
+    if (poll(&p, 1, (int)MIN(left, (int64_t)INT32_MAX)) <= 0)
+        return false;
+    return recv(sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0;
+}
+
+/* Takes *@sock when commd welcomes us. *ret_leaving: closed without a word. */
+static int control_hello(struct commd_context *ctx, int *sock, int64_t deadline_ms,
                          bool *ret_leaving)
 {
-    struct msg m = {.type = MSG_CLIENT_HELLO,
-                    .client_hello = {.version = MSG_VERSION,
-                                     .waits_rank = ctx->waits_rank,
-                                     .waits_size = ctx->waits_size}};
-    struct msg reply = {0};
+    struct msg m = {.type = MSG_CLIENT_HELLO}, reply = {0};
     const char *why = NULL;
     unsigned nfds;
     int r;
 
-    snprintf(m.client_hello.program, sizeof m.client_hello.program, "%.63s",
-             program_invocation_short_name);
-    own_command(m.client_hello.command);
-    own_run(m.client_hello.job);
-    memcpy(m.client_hello.waits_for, ctx->waits_for, sizeof ctx->waits_for);
-    r = msg_send_fd(sock, &m, NULL, 0, deadline_ms);
+    control_say_hello(ctx, &m.client_hello);
+    r = back_claim(ctx, &m.client_hello);
+    if (r == 0)
+        r = msg_send_fd(*sock, &m, NULL, 0, deadline_ms);
+    msg_fini(&m);
     if (r == 0 || r == -ECONNRESET) /* who refuses us may be gone before our hello is out */
-        r = msg_recv_fd(sock, &reply, NULL, 0, &nfds, deadline_ms, &why);
+        *ret_leaving = ends_unsaid(*sock, deadline_ms);
+    if (r == 0 || r == -ECONNRESET)
+        r = msg_recv_fd(*sock, &reply, NULL, 0, &nfds, deadline_ms, &why);
     if (r == -ETIMEDOUT)
         return error_set(error_mine(), COMMD_E_TIMEOUT, "connect",
                          "%s: no answer from commd within the limit", ctx->socket_path);
-    *ret_leaving = r == -ECONNRESET;
     if (r)
         return not_commd(ctx, why ? why : strerror(-r));
     if (reply.type == MSG_REFUSED) {
@@ -82,8 +101,7 @@ static int control_hello(struct commd_context *ctx, int sock, int64_t deadline_m
     } else if (reply.type != MSG_WELCOME || reply.welcome.version != MSG_VERSION) {
         r = not_commd(ctx, "unexpected answer");
     } else {
-        snprintf(ctx->node, sizeof ctx->node, "%s", reply.welcome.node);
-        ctx->incarnation = reply.welcome.incarnation;
+        back_welcome(ctx, sock, &reply.welcome);
     }
     msg_fini(&reply);
     return r;
@@ -97,17 +115,7 @@ static int connect_named(const char *path, int64_t deadline_ms, int *ret_sock)
     return r ? error_no_daemon(path, -r) : 0;
 }
 
-/* The kernel shows a pid of a namespace that is not ours or below ours as 0. */
-static bool sees_peer(int sock)
-{
-    struct ucred cred;
-    socklen_t len = sizeof cred;
-
-    return getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 && cred.pid > 0;
-}
-
-/* A daemon that was found, not named, may be one that leaves because it is idle, with us in
- * its queue: then the search begins again. */
+/* A commd may leave because it is idle, or be killed, with us in its queue: then we try again. */
 int control_open(struct commd_context *ctx, int64_t deadline_ms)
 {
     bool leaving = false;
@@ -120,26 +128,30 @@ int control_open(struct commd_context *ctx, int64_t deadline_ms)
                                            &sock, &leaving)
                         : connect_named(ctx->socket_path, deadline_ms, &sock);
         if (r == 0)
-            r = control_hello(ctx, sock, deadline_ms, &leaving);
+            r = control_hello(ctx, &sock, deadline_ms, &leaving);
         if (r == 0) {
-            ctx->commd_seen = sees_peer(sock);
-            ctx->sock = steal_fd(&sock);
             /* a system's daemon that goes away comes back: it is waited for, not replaced */
             ctx->search = ctx->search && strcmp(ctx->socket_path, PLACE_SYSTEM_SOCKET);
-            atomic_fetch_add(&ctx->connection, 1);
-            atomic_store(&ctx->lost, false);
             return 0;
         }
-        if (!ctx->search || !leaving || i == LEAVING_TRIES)
+        if (!leaving || i == LEAVING_TRIES)
             return r;
         leaving = false;
         poll(NULL, 0, LEAVING_MS);
     }
 }
 
+void control_end(struct commd_context *ctx)
+{
+    pthread_mutex_lock(&ctx->lock);
+    back_soon(ctx);
+    pthread_mutex_unlock(&ctx->lock);
+}
+
 void control_close(struct commd_context *ctx)
 {
     close_fdp(&ctx->sock);
+    back_fini(ctx);
     close_fdp(&ctx->doorbell);
     for (unsigned i = 0; i < ctx->nold; i++)
         close_fdp(&ctx->old_doorbells[i]);
@@ -148,32 +160,65 @@ void control_close(struct commd_context *ctx)
     ctx->nold = 0;
 }
 
-static int send_locked(struct commd_context *ctx, const struct msg *msg)
+static int send_with(struct commd_context *ctx, const struct msg *msg, int fd)
 {
-    int r;
+    int r = -ENOTCONN;
 
     assert_held(&ctx->lock);
-    r = ctx->sock < 0 ? -ENOTCONN : msg_send_fd(ctx->sock, msg, NULL, 0, deadline_in(FRAME_MS));
+    if (!atomic_load(&ctx->lost))
+        r = msg_send_fd(ctx->sock, msg, &fd, fd >= 0, deadline_in(FRAME_MS));
     if (r)
         atomic_store(&ctx->lost, true);
     return r;
+}
+
+int control_send_locked(struct commd_context *ctx, const struct msg *msg)
+{
+    return send_with(ctx, msg, -1);
 }
 
 static void leave_unwanted(struct commd_context *ctx, uint64_t group)
 {
     struct msg leave = {.type = MSG_CLIENT_LEAVE, .client_leave.group = group};
 
-    send_locked(ctx, &leave);
+    back_left(ctx, group);
+    control_send_locked(ctx, &leave);
 }
 
-int control_send_of(const struct commd_group *g, const struct msg *msg)
+int control_send_of(struct commd_context *ctx, uint64_t group, const struct msg *msg)
 {
-    struct commd_context *ctx = g->ctx;
     int r = -ENOTCONN;
 
     pthread_mutex_lock(&ctx->lock);
-    if (g->connection == atomic_load(&ctx->connection))
-        r = send_locked(ctx, msg);
+    if (back_knows(ctx, group))
+        r = control_send_locked(ctx, msg);
+    pthread_mutex_unlock(&ctx->lock);
+    return r;
+}
+
+void control_leave(struct commd_context *ctx, uint64_t group, uint32_t ops)
+{
+    struct msg m = {.type = MSG_CLIENT_LEAVE, .client_leave = {.group = group, .ops = ops}};
+
+    pthread_mutex_lock(&ctx->lock);
+    back_soon(ctx);
+    if (back_knows(ctx, group))
+        control_send_locked(ctx, &m);
+    back_left(ctx, group);
+    pthread_mutex_unlock(&ctx->lock);
+}
+
+int control_abort(struct commd_context *ctx, const struct msg *msg)
+{
+    int r = -ENOTCONN;
+
+    assert(msg->type == MSG_CLIENT_ABORT);
+    pthread_mutex_lock(&ctx->lock);
+    if (back_knows(ctx, msg->client_abort.group)) {
+        back_aborted(ctx, msg->client_abort.group, msg->client_abort.text);
+        control_send_locked(ctx, msg); /* else it is said by the way: say_again() in back.c */
+        r = 0;
+    }
     pthread_mutex_unlock(&ctx->lock);
     return r;
 }
@@ -214,11 +259,12 @@ static void control_dispatch(struct commd_context *ctx, struct msg *m, int *fds,
         w = find_wait(ctx, MSG_JOINED, m->joined.req);
         if (nfds == 2 && m->joined.new_doorbell)
             take_doorbell(ctx, steal_fd(&fds[1]));
-        if (!w) {
+        if (!w)
             leave_unwanted(ctx, m->joined.group);
-        } else if (nfds >= 1) {
+        else
+            back_joined(ctx, m->joined.group);
+        if (w && nfds >= 1)
             w->fd = steal_fd(&fds[0]);
-        }
     } else if (m->type == MSG_JOIN_FAILED) {
         w = find_wait(ctx, MSG_JOINED, m->join_failed.req);
     } else if (m->type == MSG_ARENA_ANSWER || m->type == MSG_GPU_ANSWER) {
@@ -288,15 +334,21 @@ static bool lost_locked(struct commd_context *ctx)
     return atomic_load(&ctx->lost);
 }
 
+bool control_is_lost(struct commd_context *ctx)
+{
+    return lost_locked(ctx);
+}
+
 bool control_lost(const struct commd_group *g)
 {
     struct commd_context *ctx = g->ctx;
     bool lost;
 
-    if (atomic_load(&ctx->lost) || g->connection != atomic_load(&ctx->connection))
-        return true;
     pthread_mutex_lock(&ctx->lock);
-    lost = lost_locked(ctx);
+    lost = lost_locked(ctx) && !back_try(ctx, 0);
+    lost |= !back_knows(ctx, g->board.group);
+    /* a group over several nodes ends with the commd that it began with */
+    lost |= g->board.nnodes > 1 && g->connection != atomic_load(&ctx->connection);
     pthread_mutex_unlock(&ctx->lock);
     return lost;
 }
@@ -325,9 +377,12 @@ static int await_join(struct commd_context *ctx, struct awaited *w,
     const char *name = join->name;
     unsigned warnings = ctx->warn_ms ? WARN_TRIES : 0;
     _cleanup_(close_fdp) int speaker = -1;
+    int r;
 
     while (!w->done) {
-        if (atomic_load(&ctx->lost)) {
+        if (atomic_load(&ctx->lost) && (r = back_wait(ctx, "join", deadline_ms))) {
+            if (r != COMMD_E_NO_DAEMON && r != COMMD_E_NODE_LOST)
+                return r;
             error_set(e, COMMD_E_NODE_LOST, "join",
                       "group \"%s\": commd on node %s went away while this rank was joining", name,
                       ctx->node);
@@ -340,8 +395,10 @@ static int await_join(struct commd_context *ctx, struct awaited *w,
                 "group \"%s\": commd on node %s does not answer (the limit passed %d s "
                 "ago)",
                 name, ctx->node, JOIN_GRACE_MS / 1000);
-        wait_slice(ctx);
-        if (!w->done && warnings && (int64_t)now_ms() - since_ms >= ctx->warn_ms) {
+        if (!w->done && !atomic_load(&ctx->lost))
+            wait_slice(ctx);
+        if (!w->done && !atomic_load(&ctx->lost) && warnings &&
+            (int64_t)now_ms() - since_ms >= ctx->warn_ms) {
             warnings--;
             pthread_mutex_unlock(&ctx->lock);
             if (join_warn(ctx, join, (int64_t)now_ms() - since_ms, !warnings, &speaker))
@@ -361,28 +418,6 @@ static int await_join(struct commd_context *ctx, struct awaited *w,
     return 0;
 }
 
-/* commd may have been restarted since this process connected; it knows nothing of its groups then.
- * The lock is held, and dropped for a moment at the end. */
-static int reconnect(struct commd_context *ctx)
-{
-    int r;
-
-    if (!lost_locked(ctx))
-        return 0;
-    if (ctx->reading || ctx->awaited)
-        return error_set(error_mine(), COMMD_E_NODE_LOST, "join", "commd on node %s went away",
-                         ctx->node);
-    close_fdp(&ctx->sock);
-    r = control_open(ctx, deadline_in(FRAME_MS));
-    if (r)
-        return r;
-    pthread_mutex_unlock(&ctx->lock);
-    if (ctx->hooks)
-        ctx->hooks->reconnected(ctx);
-    pthread_mutex_lock(&ctx->lock);
-    return 0;
-}
-
 static void wait_begin(struct commd_context *ctx, enum msg_type answer, struct awaited *w)
 {
     assert_held(&ctx->lock);
@@ -399,27 +434,36 @@ static void wait_end(struct commd_context *ctx, struct awaited *w)
     list_remove(ctx->awaited, w, next);
 }
 
-/* Sends @m, in which *req becomes its number, and @fd (-1: none), and waits for the @answer. The
- * lock is held, and dropped while waiting. */
-static int ask_and_wait(struct commd_context *ctx, struct msg *m, uint32_t *req, int fd,
-                        enum msg_type answer, const char *op, int64_t limit_ms, struct awaited *w)
+void control_ask_again(struct commd_context *ctx, struct awaited *w)
 {
-    int64_t deadline = deadline_in(limit_ms);
+    if (w->ask.type == MSG_CLIENT_JOIN && w->deadline_ms >= 0)
+        w->ask.client_join.timeout_ms =
+            (uint64_t)MAX(w->deadline_ms - (int64_t)now_ms(), (int64_t)1);
+    send_with(ctx, &w->ask, w->ask_fd);
+}
+
+/* Sends the question @w->ask, in which *req becomes its number, with @w->ask_fd (-1: none), and
+ * waits for the @answer. The limit is for a commd that is there. The lock is held, and dropped
+ * while waiting. */
+static int ask_and_wait(struct commd_context *ctx, struct awaited *w, uint32_t *req,
+                        enum msg_type answer, const char *op, int64_t limit_ms)
+{
+    int64_t patience = deadline_in(ctx->timeout_ms), deadline = deadline_in(limit_ms);
     int r = 0;
 
     wait_begin(ctx, answer, w);
     *req = w->req;
-    if (msg_send_fd(ctx->sock, m, &fd, fd >= 0, deadline_in(FRAME_MS)))
-        atomic_store(&ctx->lost, true);
+    send_with(ctx, &w->ask, w->ask_fd);
     while (!w->done && !r) {
-        if (atomic_load(&ctx->lost))
-            r = error_set(error_mine(), COMMD_E_NODE_LOST, op, "commd on node %s went away",
-                          ctx->node);
-        else if ((int64_t)now_ms() > deadline)
+        if (atomic_load(&ctx->lost)) {
+            r = back_wait(ctx, op, patience);
+            deadline = deadline_in(limit_ms);
+        } else if ((int64_t)now_ms() > deadline) {
             r = error_set(error_mine(), COMMD_E_TIMEOUT, op, "commd on node %s does not answer",
                           ctx->node);
-        else
+        } else {
             wait_slice(ctx);
+        }
     }
     wait_end(ctx, w);
     return r;
@@ -428,17 +472,19 @@ static int ask_and_wait(struct commd_context *ctx, struct msg *m, uint32_t *req,
 int control_join(struct commd_context *ctx, const struct msg *msg, struct awaited *w,
                  int64_t deadline_ms)
 {
-    struct msg m = *msg;
     int r;
 
+    w->ask = *msg;
+    w->ask_fd = -1;
+    w->deadline_ms = deadline_ms;
     pthread_mutex_lock(&ctx->lock);
-    r = reconnect(ctx);
+    r = back_need(ctx, "join");
     if (r == 0) {
         ctx->waits_size = 0; /* a later commd shall not hear of it */
         wait_begin(ctx, MSG_JOINED, w);
-        m.client_join.req = w->req;
-        send_locked(ctx, &m);
-        r = await_join(ctx, w, &m.client_join, deadline_ms);
+        w->ask.client_join.req = w->req;
+        control_ask_again(ctx, w);
+        r = await_join(ctx, w, &w->ask.client_join, deadline_ms);
         wait_end(ctx, w);
         /* the answer may have come after the decision to give up */
         if (r && w->done && w->reply.type == MSG_JOINED)
@@ -456,14 +502,18 @@ int control_join(struct commd_context *ctx, const struct msg *msg, struct awaite
 
 int control_arena_add(struct commd_context *ctx, uint64_t arena, size_t size, int fd)
 {
-    struct awaited w = {.fd = -1, .doorbell = -1};
-    struct msg m = {.type = MSG_ARENA_ADD, .arena_add = {.arena = arena, .size = size}};
+    struct awaited w = {
+        .fd = -1,
+        .doorbell = -1,
+        .ask = {.type = MSG_ARENA_ADD, .arena_add = {.arena = arena, .size = size}},
+        .ask_fd = fd,
+    };
     int r;
 
     pthread_mutex_lock(&ctx->lock);
-    r = reconnect(ctx);
+    r = back_need(ctx, "alloc");
     if (!r)
-        r = ask_and_wait(ctx, &m, &m.arena_add.req, fd, MSG_ARENA_ANSWER, "alloc", FRAME_MS, &w);
+        r = ask_and_wait(ctx, &w, &w.ask.arena_add.req, MSG_ARENA_ANSWER, "alloc", FRAME_MS);
     pthread_mutex_unlock(&ctx->lock);
     if (!r && w.reply.arena_answer.cause)
         r = error_set(error_mine(), -(int)w.reply.arena_answer.cause, "alloc", "%s",
@@ -479,8 +529,7 @@ void control_arena_again(struct commd_context *ctx, uint64_t arena, size_t size,
     struct msg m = {.type = MSG_ARENA_ADD, .arena_add = {.arena = arena, .size = size}};
 
     pthread_mutex_lock(&ctx->lock);
-    if (ctx->sock >= 0 && msg_send_fd(ctx->sock, &m, &fd, 1, deadline_in(FRAME_MS)))
-        atomic_store(&ctx->lost, true);
+    send_with(ctx, &m, fd);
     pthread_mutex_unlock(&ctx->lock);
 }
 
@@ -489,8 +538,7 @@ void control_arena_del(struct commd_context *ctx, uint64_t arena)
     struct msg m = {.type = MSG_ARENA_DEL, .arena_del.arena = arena};
 
     pthread_mutex_lock(&ctx->lock);
-    if (!atomic_load(&ctx->lost))
-        send_locked(ctx, &m);
+    control_send_locked(ctx, &m);
     pthread_mutex_unlock(&ctx->lock);
 }
 
@@ -498,16 +546,20 @@ bool control_arena_ask(const struct commd_group *g, unsigned rank, uint64_t aren
                        struct awaited *w)
 {
     struct commd_context *ctx = g->ctx;
-    struct msg m = {.type = MSG_ARENA_ASK,
-                    .arena_ask = {.rank = rank, .group = g->board.group, .arena = arena}};
     bool sent = false;
 
-    *w = (struct awaited){.fd = -1, .doorbell = -1};
+    *w = (struct awaited){
+        .fd = -1,
+        .doorbell = -1,
+        .ask = {.type = MSG_ARENA_ASK,
+                .arena_ask = {.rank = rank, .group = g->board.group, .arena = arena}},
+        .ask_fd = -1,
+    };
     pthread_mutex_lock(&ctx->lock);
-    if (!atomic_load(&ctx->lost) && g->connection == atomic_load(&ctx->connection)) {
+    if (!atomic_load(&ctx->lost) && back_knows(ctx, g->board.group)) {
         wait_begin(ctx, MSG_ARENA_ANSWER, w);
-        m.arena_ask.req = w->req;
-        sent = send_locked(ctx, &m) == 0;
+        w->ask.arena_ask.req = w->req;
+        sent = control_send_locked(ctx, &w->ask) == 0;
         if (!sent)
             wait_end(ctx, w);
     }
@@ -545,16 +597,13 @@ void control_arena_cancel(const struct commd_group *g, struct awaited *w)
 
 int control_gpu_ask(struct commd_context *ctx, int *ret_sock)
 {
-    struct awaited w = {.fd = -1, .doorbell = -1};
-    struct msg m = {.type = MSG_GPU_ASK};
+    struct awaited w = {.fd = -1, .doorbell = -1, .ask.type = MSG_GPU_ASK, .ask_fd = -1};
     int r;
 
     pthread_mutex_lock(&ctx->lock);
-    if (atomic_load(&ctx->lost))
-        r = error_set(error_mine(), COMMD_E_NODE_LOST, "run", "commd on node %s is gone",
-                      ctx->node);
-    else
-        r = ask_and_wait(ctx, &m, &m.gpu_ask.req, -1, MSG_GPU_ANSWER, "run", GPU_ASK_MS, &w);
+    r = back_need(ctx, "run");
+    if (!r)
+        r = ask_and_wait(ctx, &w, &w.ask.gpu_ask.req, MSG_GPU_ANSWER, "run", GPU_ASK_MS);
     pthread_mutex_unlock(&ctx->lock);
     if (!r && (w.reply.gpu_answer.cause || w.fd < 0))
         r = error_set(error_mine(), -(int)w.reply.gpu_answer.cause, "run", "%s",

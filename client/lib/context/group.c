@@ -53,7 +53,7 @@ void group_give_up(struct commd_group *g, const struct commd_error *why)
         return;
     snprintf(m.client_abort.text, sizeof m.client_abort.text, "rank %u gave up: %.440s", g->rank,
              why->message);
-    control_send_of(g, &m);
+    control_abort(g->ctx, &m);
 }
 
 void group_fail(struct commd_group *g, const struct commd_error *why)
@@ -157,15 +157,6 @@ static int join_error(const struct awaited *w, struct commd_error *e)
     return e->code;
 }
 
-/* commd counts this rank in, but it cannot take part: the others shall not wait for it. */
-static void group_decline(struct commd_context *ctx, const struct awaited *w, uint64_t id)
-{
-    struct commd_group none = {.ctx = ctx, .connection = w->connection};
-    struct msg m = {.type = MSG_CLIENT_LEAVE, .client_leave.group = id};
-
-    control_send_of(&none, &m);
-}
-
 int group_join(struct commd_context *ctx, const char *name, unsigned rank, unsigned size,
                int64_t timeout_ms, struct commd_group **ret_group)
 {
@@ -187,8 +178,8 @@ int group_join(struct commd_context *ctx, const char *name, unsigned rank, unsig
         uint64_t id = w.reply.joined.group;
 
         r = group_from_joined(ctx, name, rank, size, ctx->timeout_ms, &w, ret_group);
-        if (r)
-            group_decline(ctx, &w, id);
+        if (r) /* commd counts this rank in, and the others shall not wait for it */
+            control_leave(ctx, id, 0);
         if (r == -ENOMEM)
             r = error_set(e, COMMD_E_NOMEM, "join", "group \"%s\": no memory for %u ranks", name,
                           size);

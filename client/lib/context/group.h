@@ -17,8 +17,9 @@ struct alive {
 
 struct commd_group {
     struct commd_context *ctx; /* borrowed: outlives its groups */
-    unsigned connection;       /* ctx->connection when it was joined */
-    struct commd_group *next;  /* in ctx->groups */
+    unsigned
+        connection; /* ctx->connection when it was joined: on several nodes it ends with that */
+    struct commd_group *next; /* in ctx->groups */
     struct board board;
     char name[MSG_GROUP_MAX];
     unsigned rank, local;        /* my rank; my member index on this node */
@@ -71,6 +72,9 @@ struct awaited {
     struct awaited *next; /* in ctx->awaited */
     enum msg_type answer; /* MSG_JOINED (or JOIN_FAILED), MSG_ARENA_ANSWER or MSG_GPU_ANSWER */
     uint32_t req;         /* the number of the question, which the answer repeats */
+    struct msg ask;       /* the question, sent again to the next commd; it owns nothing */
+    int ask_fd;           /* borrowed: goes along; -1: none */
+    int64_t deadline_ms;  /* of a join; -1: none */
     bool done;
     struct msg reply;    /* owned, once done */
     int fd;              /* owned: the board, the arena, or the session's socket; -1: none came */

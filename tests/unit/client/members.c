@@ -6,7 +6,7 @@ struct commd_context *member_context_new(void)
     struct commd_context *ctx = calloc(1, sizeof *ctx);
 
     ctx->pid = getpid();
-    ctx->sock = ctx->doorbell = -1;
+    ctx->sock = ctx->doorbell = ctx->back.sock = -1;
     ctx->finished_tail = &ctx->finished;
     atomic_store(&ctx->lost, true); /* there is no commd in this test */
     pthread_mutex_init(&ctx->lock, NULL);

@@ -98,6 +98,13 @@ static void stop(struct cluster *c)
     cluster_free(c);
 }
 
+static void connect_again(struct commd_context *ctx)
+{
+    pthread_mutex_lock(&ctx->lock);
+    assert_int_equal(control_open(ctx, deadline_in(5000)), 0);
+    pthread_mutex_unlock(&ctx->lock);
+}
+
 /* ---- commd is restarted ------------------------------------------------------------------- */
 
 /* The groups of the old commd live on without one; a rank that dies is still noticed, although
@@ -116,7 +123,7 @@ static void dead_rank_is_noticed_after_reconnecting(void **state)
     c->group[0]->alive.pids = true;
     fake_start(&f);
     snprintf(c->ctx.socket_path, sizeof c->ctx.socket_path, "%s", f.path);
-    assert_int_equal(control_open(&c->ctx, deadline_in(5000)), 0);
+    connect_again(&c->ctx);
     assert_int_equal(commd_run(c->group[0], &op), COMMD_E_RANK_LOST);
     assert_int_equal(commd_last_error()->rank, 1);
     stop(c);
@@ -206,7 +213,7 @@ static void new_commd_hears_nothing_of_old_groups(void **state)
 
     fake_start(&f);
     snprintf(c->ctx.socket_path, sizeof c->ctx.socket_path, "%s", f.path);
-    assert_int_equal(control_open(&c->ctx, deadline_in(5000)), 0);
+    connect_again(&c->ctx);
     assert_int_equal(commd_run(c->group[0], &op), COMMD_E_TIMEOUT);
     assert_int_equal(commd_group_abort(c->group[0], "enough"), COMMD_E_NODE_LOST);
     commd_group_leave(c->group[0]);
@@ -271,7 +278,7 @@ static void group_without_a_board_is_left(void **state)
 
     fake_start(&f);
     snprintf(c->ctx.socket_path, sizeof c->ctx.socket_path, "%s", f.path);
-    assert_int_equal(control_open(&c->ctx, deadline_in(5000)), 0);
+    connect_again(&c->ctx);
     fake_end(&f);
     assert_int_equal(pthread_create(&t, NULL, answer_join, &f), 0);
     assert_int_equal(commd_group_join(&c->ctx, "x", 0, 1, 5000, &g), COMMD_E_PROTOCOL);

@@ -26,7 +26,7 @@ static struct commd_context *context_new(void)
     struct commd_context *ctx = calloc(1, sizeof *ctx);
 
     ctx->pid = getpid();
-    ctx->sock = ctx->doorbell = -1;
+    ctx->sock = ctx->doorbell = ctx->back.sock = -1;
     ctx->finished_tail = &ctx->finished;
     pthread_mutex_init(&ctx->lock, NULL);
     pthread_mutex_init(&ctx->plock, NULL);
