@@ -190,23 +190,15 @@ static unsigned local_index(const struct core_group_view *view, unsigned rank)
     return index;
 }
 
-/* Sends JOINED to every local member, with the board, and with the doorbell if that is new. Takes
- * the board on success. */
-static int tell_members(struct daemon *d, const struct core_group_view *view,
-                        struct board_entry *entry, int *board_fd)
+/* Fills all of JOINED but the number of the request. The names are the caller's to free. */
+static int fill_joined(struct daemon *d, const struct core_group_view *view, struct msg *ret_msg)
 {
-    _cleanup_(freep) void *names = calloc(view->nnodes, MSG_NAME_MAX);
-    struct stream_fd *shared[2] = {NULL, NULL};
-    struct msg msg = {.type = MSG_JOINED};
-    unsigned rank, slot;
-    uint32_t req;
+    char(*names)[MSG_NAME_MAX] = calloc(view->nnodes, sizeof(*names));
 
-    for (unsigned i = 0; core_group_local(d->core, view->id, i, &rank, &slot, &req); i++)
-        if (boards_hand_out(&d->boards, entry, local_index(view, rank), slot))
-            return -ENOMEM;
-    if (!names || !(shared[0] = stream_fd_new(board_fd)))
+    if (!names)
         return -ENOMEM;
-    msg.joined = (struct msg_joined){
+    *ret_msg = (struct msg){.type = MSG_JOINED};
+    ret_msg->joined = (struct msg_joined){
         .size = view->size,
         .nnodes = view->nnodes,
         .group = view->id,
@@ -215,26 +207,74 @@ static int tell_members(struct daemon *d, const struct core_group_view *view,
         .nodes = names,
     };
     for (unsigned i = 0; i < view->nnodes; i++)
-        snprintf(msg.joined.nodes[i], MSG_NAME_MAX, "%s", d->conf->nodes[view->nodes[i]].name);
-    for (unsigned i = 0; core_group_local(d->core, view->id, i, &rank, &slot, &req); i++) {
-        int bell = -1, r = 0;
-
-        if (view->nnodes > 1)
-            r = doorbell(d, slot, &bell);
-        if (r) /* the client can work without a doorbell, but slowly; it will fail for the same
-                  reason soon */
-            log_no_doorbell(d, slot, view->uid, r);
-        msg.joined.req = req;
-        waits_joined(d, slot, req);
-        if (bell >= 0)
-            shared[1] = stream_fd_new(&bell);
-        msg.joined.new_doorbell = shared[1] != NULL;
-        listener_send_shared(d->listener, slot, &msg, shared, shared[1] ? 2 : 1);
-        shared[1] = stream_fd_unref(shared[1]);
-        close_fdp(&bell);
-    }
-    stream_fd_unref(shared[0]);
+        snprintf(names[i], MSG_NAME_MAX, "%s", d->conf->nodes[view->nodes[i]].name);
     return 0;
+}
+
+static void send_joined(struct daemon *d, const struct core_group_view *view, struct msg *msg,
+                        struct stream_fd *board, unsigned slot, uint32_t req)
+{
+    struct stream_fd *shared[2] = {board, NULL};
+    int bell = -1, r = 0;
+
+    if (view->nnodes > 1)
+        r = doorbell(d, slot, &bell);
+    if (r) /* the client can work without a doorbell, but slowly; it will fail for the same reason
+              soon */
+        log_no_doorbell(d, slot, view->uid, r);
+    msg->joined.req = req;
+    waits_joined(d, slot, req);
+    if (bell >= 0)
+        shared[1] = stream_fd_new(&bell);
+    msg->joined.new_doorbell = shared[1] != NULL;
+    listener_send_shared(d->listener, slot, msg, shared, shared[1] ? 2 : 1);
+    stream_fd_unref(shared[1]);
+    close_fdp(&bell);
+}
+
+/* Sends JOINED to every local member, with the board, and with the doorbell if that is new. Takes
+ * the board on success. */
+static int tell_members(struct daemon *d, const struct core_group_view *view,
+                        struct board_entry *entry, int *board_fd)
+{
+    struct stream_fd *board = NULL;
+    unsigned rank, slot;
+    struct msg msg;
+    uint32_t req;
+    int r;
+
+    for (unsigned i = 0; core_group_local(d->core, view->id, i, &rank, &slot, &req); i++)
+        if (boards_hand_out(&d->boards, entry, local_index(view, rank), slot))
+            return -ENOMEM;
+    r = fill_joined(d, view, &msg);
+    if (r)
+        return r;
+    board = stream_fd_new(board_fd);
+    for (unsigned i = 0; board && core_group_local(d->core, view->id, i, &rank, &slot, &req); i++)
+        send_joined(d, view, &msg, board, slot, req);
+    free(msg.joined.nodes);
+    r = board ? 0 : -ENOMEM;
+    stream_fd_unref(board);
+    return r;
+}
+
+/* The answer of a commd before this one did not reach the client. */
+static void joined_again(struct daemon *d, uint64_t group, unsigned slot, uint32_t req)
+{
+    const struct board_entry *entry = boards_find(&d->boards, group);
+    _cleanup_(close_fdp) int fd = -1;
+    struct core_group_view view;
+    struct stream_fd *board;
+    struct msg msg;
+
+    if (!entry || !core_group(d->core, group, &view) || boards_reopen(entry, &fd) ||
+        fill_joined(d, &view, &msg))
+        return; /* the client waits until its limit has passed */
+    board = stream_fd_new(&fd);
+    if (board)
+        send_joined(d, &view, &msg, board, slot, req);
+    stream_fd_unref(board);
+    free(msg.joined.nodes);
 }
 
 /* @abort: the engine drops the group's operations at once. Else it finishes what other nodes still
@@ -247,6 +287,7 @@ static void apply_group_close(struct daemon *d, uint64_t id, bool abort)
     if (!entry)
         return;
     past_closing(&d->gather->past, d, entry);
+    takeover_group_gone(d, entry);
     if (entry->engine_life && entry->engine_life == engine_link_life(d->engine)) {
         msg.board = (struct msg_board){.group = id, .abort = abort, .peer = -1};
         engine_link_send(d->engine, &msg, NULL, 0);
@@ -272,6 +313,7 @@ static void group_open(struct daemon *d, uint64_t id)
         r = board_to_engine(d, &view, fd);
         entry->engine_life = engine_link_life(d->engine);
     }
+    takeover_group(d, &view, entry);
     if (r == 0)
         r = tell_members(d, &view, entry, &fd);
     if (r) { /* before any member was told */
@@ -288,10 +330,13 @@ static void apply_rank_gone(struct daemon *d, const struct core_rank_gone *gone)
     struct msg msg = {.type = MSG_GONE};
     struct core_group_view view;
     uint32_t ops = gone->ops == CORE_OPS_FROM_BOARD ? 0 : gone->ops;
+    struct core_rank_gone kept = *gone;
     bool known = core_group(d->core, gone->group, &view) && view.members && gone->rank < view.size;
 
     if (gone->ops == CORE_OPS_FROM_BOARD && entry && known)
         ops = board_rank_ops(entry->ctl, local_index(&view, gone->rank));
+    kept.ops = ops;
+    takeover_rank_gone(d, &kept);
     if (entry)
         board_mark_gone(entry->ctl, gone->rank, ops, gone->cause, gone->pid);
     if (gone->ops != CORE_OPS_FROM_BOARD || !known)
@@ -353,12 +398,22 @@ static void apply_group_broken(struct daemon *d, const struct core_group_broken 
 {
     struct board_entry *entry = boards_find(&d->boards, broken->group);
 
+    takeover_broken(d, broken);
     if (entry)
         board_mark_broken(entry->ctl, broken->cause, broken->rank, broken->pid, broken->node,
                           broken->text);
 }
 
 /* ---- messages that we complete --------------------------------------------------------------- */
+
+static void welcome(struct daemon *d, unsigned slot, const struct msg *half)
+{
+    struct msg msg = *half;
+
+    takeover_welcome(d, slot, &msg.welcome);
+    listener_send(d->listener, slot, &msg, NULL, 0);
+    takeover_welcomed(d, slot);
+}
 
 /* The token that @node's engine has to show to our engine. Each link has another token: a late
  * message of an earlier link, such as a good-bye, must not be taken for one of the present link. */
@@ -428,6 +483,7 @@ void apply_client_gone(struct daemon *d, unsigned slot)
     unsigned life = d->doorbells[slot];
 
     d->doorbells[slot] = 0;
+    takeover_client_gone(d, slot);
     boards_client_gone(&d->boards, slot);
     arenas_drop(&d->arenas, slot);
     admin_drop(d, slot);
@@ -481,7 +537,10 @@ void apply_action(struct daemon *d, const struct core_action *a)
     case CORE_DO_CLIENT_SEND:
         if (a->send.msg->type == MSG_JOIN_FAILED)
             waits_failed(d, a->send.to, &a->send.msg->join_failed);
-        listener_send(d->listener, a->send.to, a->send.msg, NULL, 0);
+        if (a->send.msg->type == MSG_WELCOME)
+            welcome(d, a->send.to, a->send.msg);
+        else
+            listener_send(d->listener, a->send.to, a->send.msg, NULL, 0);
         break;
     case CORE_DO_PEER_SEND:
         peer_send(d, &a->send);
@@ -522,8 +581,11 @@ void apply_action(struct daemon *d, const struct core_action *a)
         apply_rank_gone(d, &a->rank_gone);
         break;
     case CORE_DO_JOINED_AGAIN:
+        joined_again(d, a->joined_again.group, a->joined_again.client, a->joined_again.req);
+        break;
     case CORE_DO_RANK_ENDED:
-        break; /* what is kept, and restored */
+        takeover_rank_gone(d, &a->rank_gone);
+        break;
     case CORE_DO_GROUP_BROKEN:
         apply_group_broken(d, &a->group_broken);
         break;

@@ -219,7 +219,9 @@ static int start_core(struct daemon *d)
     d->arenas.closer = d->boards.closer = d->closer;
     if (!d->config_file[0]) /* there is one user */
         d->arenas.max_per_user = d->arenas.max;
-    return boards_init(&d->boards, d->conf->max_groups);
+    if (boards_init(&d->boards, d->conf->max_groups))
+        return -ENOMEM;
+    return takeover_begin(d);
 }
 
 static int exit_code_of(int r)
@@ -349,6 +351,7 @@ int daemon_start(struct daemon *d)
     r = start_listener(d);
     if (r)
         return r;
+    takeover_restore(d);
     r = start_cluster(d);
     if (r)
         return r;
@@ -362,6 +365,7 @@ int daemon_start(struct daemon *d)
         log_warn("--insecure: the links between the nodes use a key that everybody knows -> "
                  "anybody on this machine can join cluster \"%s\"",
                  d->conf->cluster);
+    takeover_end(d);
     daemon_dispatch(d, &tick);
     file_write_pid(d->conf->pid_file, getpid());
     admin_status_line(d, d->status, sizeof(d->status));
@@ -385,6 +389,7 @@ void daemon_fini(struct daemon *d)
     d->gpu = engine_link_free(d->gpu);
     while (apply_next_failed(d, &group, &cause, text, sizeof(text)))
         ;
+    takeover_fini(d);
     boards_fini(&d->boards);
     arenas_fini(&d->arenas);
     d->closer = closer_free(d->closer);

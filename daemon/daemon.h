@@ -26,6 +26,8 @@
 enum { EXIT_INTERNAL = 1, EXIT_USAGE_ = 64, EXIT_PERMISSION = 77, EXIT_CONFIG = 78 };
 
 struct failed_board;
+struct kept_client;
+struct state;
 struct subuid;
 struct admin;
 struct http;
@@ -77,6 +79,8 @@ struct daemon {
     struct admin *admin;             /* questions of commctl, and the answer under way */
     struct gather *gather;           /* questions about ranks, which all nodes answer */
     struct client_command *commands; /* by client slot: how its program was called */
+    struct state *state;             /* for the next commd; NULL: nobody keeps it */
+    struct kept_client *kept;        /* by client slot: what of it is in there */
     struct ended *ended;             /* how processes of clients ended */
     struct diary *diary;             /* what happened, for commctl events */
     struct http *http;               /* NULL where listen.http says nothing */
@@ -84,13 +88,16 @@ struct daemon {
     uint64_t turns, turns_us;        /* how many turns there were; the CPU time of all of them */
 
     struct event *signals[3], *deadline, *watchdog, *status_timer, *stop_timer, *idle_timer;
-    struct event *boards_timer, *payers_timer;
+    struct event *boards_timer, *payers_timer, *away_timer;
     unsigned boards_ms; /* the period of boards_timer */
     char status[256];
     uint64_t status_ms;
     uint64_t deadline_ms; /* when the deadline timer fires; UINT64_MAX: it is not set */
     bool crowded;         /* there were many groups since memory was given back last: see loop.c */
     bool unseen;          /* it was logged that a client has no pid here */
+    bool restoring;       /* what a commd before this one knew is being taken over */
+    bool left_out;        /* not all clients of that commd could be */
+    bool state_full;      /* it was logged that there is no room in it */
     bool dispatching, idle_due, stop, stopping, quit;
     int exit_code;
 };
@@ -148,6 +155,31 @@ void loop_watch_boards(struct daemon *d);
 /* Fills in the time of @event, gives it to the core, and carries out what the core decides. Never
  * called from within apply_action(). */
 void daemon_dispatch(struct daemon *d, struct core_event *event);
+
+/* ---- takeover.c ------------------------------------------------------------------------------ */
+
+/* Opens what the commd before this one has left, or begins anew. 0 or -ENOMEM. */
+int takeover_begin(struct daemon *d);
+/* Gives it to the core, the listener and the boards; then, as the first event, to the core to
+ * decide on. */
+void takeover_restore(struct daemon *d);
+void takeover_end(struct daemon *d);
+void takeover_fini(struct daemon *d);
+/* The client in @slot comes back with @hello, and is about to be welcomed. */
+void takeover_back(struct daemon *d, unsigned slot, const struct msg_client_hello *hello);
+/* Fills what WELCOME says of coming back; its list is valid until takeover_welcomed(). */
+void takeover_welcome(struct daemon *d, unsigned slot, struct msg_welcome *welcome);
+void takeover_welcomed(struct daemon *d, unsigned slot);
+void takeover_client_gone(struct daemon *d, unsigned slot);
+/* The client has ended while it was away: tells the core which groups it had left by then. */
+void takeover_farewell(struct daemon *d, unsigned slot);
+/* Before anybody is told: the group is open, with the board @entry; a rank has gone, with its
+ * number of operations; the group is broken; it is closed here. */
+void takeover_group(struct daemon *d, const struct core_group_view *view,
+                    struct board_entry *entry);
+void takeover_rank_gone(struct daemon *d, const struct core_rank_gone *gone);
+void takeover_broken(struct daemon *d, const struct core_group_broken *broken);
+void takeover_group_gone(struct daemon *d, const struct board_entry *entry);
 
 /* ---- arena_link.c ---------------------------------------------------------------------------- */
 

@@ -76,6 +76,34 @@ static void edge_client_ended(void *arg, uint32_t uid, uint32_t pid, int pidfd)
     ended_note(d->ended, payer_of(d->payers, uid), pid, pidfd);
 }
 
+static void edge_client_back(void *arg, unsigned slot, uint32_t uid, uint32_t pid,
+                             const struct msg *hello)
+{
+    struct core_event e = {.type = CORE_CLIENT_BACK,
+                           .client = slot,
+                           .uid = uid,
+                           .pid = pid,
+                           .msg = hello,
+                           .groups = hello->client_hello.kept,
+                           .joins = hello->client_hello.asks,
+                           .ngroups = hello->client_hello.nkept,
+                           .njoins = hello->client_hello.nasks};
+    struct daemon *d = arg;
+
+    if (!core_client_may_return(d->core, slot, uid, pid) || hello->client_hello.admin) {
+        listener_close(d->listener, slot); /* it does not know what it is */
+        return;
+    }
+    takeover_back(d, slot, &hello->client_hello);
+    daemon_dispatch(d, &e);
+}
+
+static void edge_client_gone(void *arg, unsigned slot, const char *text)
+{
+    takeover_farewell(arg, slot);
+    edge_client_closed(arg, slot, text);
+}
+
 /* Our own commd-gpu counts as a user of its own. So does uid 0 that is not root of this machine. */
 static uint32_t edge_client_user(void *arg, uint32_t uid, uint32_t pid, int pidfd)
 {
@@ -91,6 +119,8 @@ const struct listener_ops listener_ops = {
     .open = edge_client_open,
     .msg = edge_client_msg,
     .closed = edge_client_closed,
+    .back = edge_client_back,
+    .gone = edge_client_gone,
     .ended = edge_client_ended,
 };
 

@@ -48,7 +48,7 @@ daemon/state/state.pb-c.h: daemon/state/state.pb-c.c
 # (tests/check_rooms.py).
 sbin_PROGRAMS += daemon/commd
 daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/events.c \
-	daemon/loop.c daemon/apply.c daemon/payers.c daemon/reload.c \
+	daemon/loop.c daemon/apply.c daemon/payers.c daemon/reload.c daemon/takeover.c \
 	daemon/memory/arena_link.c daemon/memory/arenas.c daemon/memory/arenas.h \
 	daemon/memory/boards.c \
 	daemon/memory/boards.h daemon/core/share.h daemon/admin/admin.c daemon/admin/answers.c \
@@ -76,7 +76,8 @@ daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/even
 	daemon/http/metrics.h daemon/http/page.h daemon/http/status_json.c
 nodist_daemon_commd_SOURCES = daemon/http/page.c
 daemon_commd_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
-daemon_commd_LDADD = libcommd-link.la libcommd-core.la libcommd-conf.la libcommd-proto.la \
+daemon_commd_LDADD = libcommd-link.la libcommd-state.la libcommd-core.la libcommd-conf.la \
+	libcommd-proto.la \
 	libcommd-shm.la libcommd-launch.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) $(PROTOBUF_C_LIBS)
 
 # The page of HTTP as an array of bytes; it is ASCII.
@@ -93,7 +94,8 @@ daemon/http/page.c: daemon/http/page.html
 noinst_LTLIBRARIES += libcommd-link.la
 libcommd_link_la_SOURCES = daemon/link/client_link.c daemon/link/client_link.h \
 	daemon/process/clock.h daemon/link/listener.c daemon/link/listener.h \
-	daemon/link/listener_admit.c daemon/link/listener_fds.c daemon/link/listener_priv.h \
+	daemon/link/listener_admit.c daemon/link/listener_away.c \
+	daemon/link/listener_fds.c daemon/link/listener_priv.h \
 	daemon/link/listener_socket.c daemon/link/listener_turns.c \
 	daemon/link/peer_hello.c \
 	daemon/link/peer_hello.h daemon/link/peer_link.c daemon/link/peer_link.h \

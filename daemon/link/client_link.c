@@ -36,6 +36,7 @@
 #include "daemon/link/client_link.h"
 
 #include <assert.h>
+#include <fcntl.h>
 #include <stdio.h>
 
 #include "daemon/process/clock.h"
@@ -309,6 +310,13 @@ void listener_send_shared(struct listener *listener, unsigned slot, const struct
         client_sent(client, msg, stream_send_shared(&client->stream, msg, fds, nfds));
 }
 
+int listener_pidfd(const struct listener *listener, unsigned slot)
+{
+    const struct client_link *client = listener->slots[slot];
+
+    return client && client->pidfd >= 0 ? fcntl(client->pidfd, F_DUPFD_CLOEXEC, 0) : -1;
+}
+
 void listener_pause(struct listener *listener, unsigned slot)
 {
     struct client_link *client = listener->slots[slot];
@@ -333,6 +341,7 @@ void listener_close(struct listener *listener, unsigned slot)
 {
     struct client_link *client = listener->slots[slot];
 
+    listener_away_end(listener, slot);
     if (!client || client->session == SESSION_OVER)
         return; /* the owner is not told of listener_drain() */
     session_set(client, SESSION_OVER);
@@ -392,6 +401,12 @@ static void client_deliver(struct client_link *client, const struct msg *msg)
         return;
     if (msg->type == MSG_ADMIN && client->state == CONN_LAST)
         return; /* the client will not read the answer */
+    if (client->session == SESSION_NONE && msg->type == MSG_CLIENT_HELLO &&
+        listener_return(client, msg->client_hello.resume)) {
+        session_set(client, SESSION_KNOWN);
+        listener->ops->back(listener->arg, client->slot, client->uid, client->pid, msg);
+        return;
+    }
     if (client->session == SESSION_NONE) {
         session_set(client, SESSION_KNOWN);
         listener->ops->open(listener->arg, client->slot, client->uid, client->pid);

@@ -2,6 +2,7 @@
  *
  *   listener_socket.c  the socket itself
  *   listener_admit.c   which clients are let in
+ *   listener_away.c    clients of the commd before this one
  *   listener_turns.c   the order in which messages are taken
  *   listener_fds.c     the descriptors that are sent
  *   client_link.c      one client */
@@ -103,7 +104,8 @@ int listener_new(const struct listener_config *config, struct listener **ret_lis
                  4 * listener->max_conns, listener->max_conns, 4 * config->max_clients,
                  config->max_clients);
     listener->slots = calloc(listener->nslots, sizeof(*listener->slots));
-    if (!listener->slots || log_limit_init(&listener->limit, config->base))
+    listener->away = calloc(listener->nslots, sizeof(*listener->away));
+    if (!listener->slots || !listener->away || log_limit_init(&listener->limit, config->base))
         return -ENOMEM;
     r = listener_bind(&listener->socket, config->path, config->mode, ret_error);
     if (r)
@@ -147,6 +149,7 @@ struct listener *listener_free(struct listener *listener)
     clients_free(&listener->clients);
     clients_free(&listener->dead);
     tenants_free(listener);
+    listener_away_free(listener);
     if (listener->accept)
         event_free(listener->accept);
     if (listener->more)
@@ -241,5 +244,5 @@ bool listener_unused(const struct listener *listener)
     TAILQ_FOREACH(client, &listener->clients, entry)
         if (client->uid != CORE_GPU_UID)
             return false;
-    return true;
+    return !listener->naway;
 }

@@ -22,7 +22,14 @@ struct listener_ops {
     void (*open)(void *arg, unsigned slot, uint32_t uid, uint32_t pid);
     void (*msg)(void *arg, unsigned slot, const struct msg *msg);
     void (*closed)(void *arg, unsigned slot, const char *text);
-    /* Comes before closed(). @pidfd: of the client's process, borrowed. NULL: not wanted. */
+    /* Instead of open() and msg(): a client that was away is there again, @hello is its first
+     * message. NULL: none is ever away. */
+    void (*back)(void *arg, unsigned slot, uint32_t uid, uint32_t pid, const struct msg *hello);
+    /* Instead of closed(): a client ended while it was away. Called by the loop. */
+    void (*gone)(void *arg, unsigned slot, const char *text);
+    /* Comes before closed() and gone(). @pidfd: of the client's process, borrowed. NULL: not
+     * wanted.
+     */
     void (*ended)(void *arg, uint32_t uid, uint32_t pid, int pidfd);
 };
 
@@ -62,6 +69,15 @@ int listener_take_fd(struct listener *listener, unsigned slot);
 /* Closes the connection when all messages to the client are out. closed() is not called. */
 void listener_close(struct listener *listener, unsigned slot);
 
+/* The client of @slot was there before this commd, and will come back with @key: until then it is
+ * away. Takes *@pidfd on success. 0 or negative errno. Before the first turn. */
+int listener_away(struct listener *listener, unsigned slot, uint32_t uid, uint32_t pid, int *pidfd,
+                  const uint8_t key[MSG_KEY]);
+bool listener_is_away(const struct listener *listener, unsigned slot);
+bool listener_any_away(const struct listener *listener);
+/* A duplicate of the pidfd of the client in @slot, -1: there is none. */
+int listener_pidfd(const struct listener *listener, unsigned slot);
+
 struct listener_client {
     uint32_t uid, pid;
     uint32_t payer; /* the uid that is charged for the client */
@@ -87,7 +103,7 @@ void listener_set_payers(struct listener *listener, const struct payers *payers)
 /* Shutdown: lets no client in any more, and closes each connection when its messages are out. */
 void listener_drain(struct listener *listener);
 bool listener_idle(const struct listener *listener);
-/* True: no client is here but commd-gpu. */
+/* True: no client is here but commd-gpu, and none is away. */
 bool listener_unused(const struct listener *listener);
 
 #endif

@@ -140,8 +140,8 @@ static unsigned client_free_slot(struct listener *listener)
 {
     unsigned slot = listener->next_slot;
 
-    assert(listener->nclients < listener->nslots); /* room_check() */
-    while (listener->slots[slot])
+    assert(listener->nclients + listener->naway < listener->nslots);
+    while (listener->slots[slot] || listener->away[slot])
         slot = (slot + 1) % listener->nslots;
     listener->next_slot = (slot + 1) % listener->nslots;
     return slot;
@@ -199,6 +199,8 @@ static void accept_one(struct listener *listener, int fd)
         closer_sock(listener->closer, payer_of(listener->payers, cred.uid), fd);
     else if (room_check(listener, tenant, fd, why, sizeof(why)))
         refuse_fd(listener, fd, &cred, CAUSE_QUOTA, why);
+    else if (listener->nclients + listener->naway >= listener->nslots)
+        closer_sock(listener->closer, tenant->uid, fd); /* kept for those who are away: the same */
     else
         client_new(listener, tenant, client_free_slot(listener), fd, steal_fd(&pidfd), uid,
                    (uint32_t)cred.pid); /* no memory: the same */

@@ -11,6 +11,7 @@
 #include "daemon/link/stream.h"
 #include "daemon/process/log_limit.h"
 
+struct away;
 struct client_link;
 TAILQ_HEAD(client_list, client_link);
 
@@ -56,7 +57,8 @@ struct listener {
     const struct payers *payers; /* borrowed */
     struct closer *closer;       /* borrowed; NULL: what clients send is closed at once */
     struct client_link **slots;  /* borrowed: they are in clients; NULL: free */
-    unsigned nslots, next_slot, nclients;
+    struct away **away;          /* owned: by slot; NULL: nobody who is away has it */
+    unsigned nslots, next_slot, nclients, naway;
     unsigned max_clients, max_clients_per_user;
     struct client_list clients, dead;     /* owned */
     struct tenant_list tenants;           /* owned */
@@ -90,6 +92,14 @@ void listener_accept(evutil_socket_t fd, short what, void *listener);
 /* Lets no client in any more. */
 void listener_end(struct listener *listener);
 bool listener_trusts(uint32_t uid);
+
+/* ---- listener_away.c ------------------------------------------------------------------------- */
+
+/* The hello of @client shows @key: does it come back? Then it has its slot again. */
+bool listener_return(struct client_link *client, const uint8_t key[MSG_KEY]);
+/* Forgets who is away, if somebody is. */
+void listener_away_end(struct listener *listener, unsigned slot);
+void listener_away_free(struct listener *listener);
 
 /* ---- listener_turns.c ------------------------------------------------------------------------ */
 

@@ -23,12 +23,14 @@ struct board_entry {
     struct board_ctl *ctl; /* owned; NULL when the group is closed here */
     size_t bytes;
     unsigned watchers[3];         /* questions that want a timing, by enum recorder_timing */
+    bool kept;                    /* the next commd will know the group */
     unsigned engine_life;         /* the life of the engine that has the board; 0: no engine */
     uint32_t counted;             /* its operations that boards->ops contains */
     struct recorder_totals *seen; /* owned: its part of boards->totals; NULL: nothing yet */
 
     /* The rest is for boards.c. */
     enum board_state state;
+    bool stored;
     struct board_user *user;      /* shared by all boards of the user */
     int fd;                       /* owned: no other process has this open description */
     struct board_job *job;        /* shared with the thread; BOARD_FREEING */
@@ -59,7 +61,10 @@ struct boards {
     struct board_user *users[BOARD_USER_BUCKETS]; /* owned: users with boards */
     uint32_t *lives; /* owned: by slot, how many clients of this slot are gone */
     unsigned nlives;
-    bool no_lease;         /* this kernel does not say who holds a file */
+    bool no_lease; /* this kernel does not say who holds a file */
+    /* Called when a board that boards_stored() has marked is not charged any more. NULL: not
+     * wanted. */
+    void (*forgotten)(uint64_t group, uint32_t uid);
     struct closer *closer; /* borrowed; set after boards_init(). NULL: all is done at once */
 };
 
@@ -73,6 +78,21 @@ int boards_room(struct boards *boards, uint32_t uid, size_t bytes,
  * description for members and the engine. */
 int boards_add(struct boards *boards, const struct board_geom *geom, uint32_t uid,
                struct board_entry **ret_entry, int *ret_fd);
+/* The board of @geom->group as another commd has left it; takes *@fd on success, which is commd's
+ * own open description of it. It is charged whatever its user may have now. 0, BOARD_E_BAD, or a
+ * negative errno. */
+int boards_adopt(struct boards *boards, const struct board_geom *geom, uint32_t uid, int *fd,
+                 struct board_entry **ret_entry);
+/* The same for a board whose group is not open any more: it is freed as soon as only commd holds
+ * it.
+ */
+int boards_adopt_left(struct boards *boards, uint64_t group, uint32_t uid, int *fd);
+/* A duplicate of the description for members. */
+int boards_reopen(const struct board_entry *entry, int *ret_fd);
+/* Somebody keeps commd's description for the next commd: until `forgotten`. */
+void boards_stored(struct board_entry *entry);
+/* commd's description, borrowed. */
+int boards_own_fd(const struct board_entry *entry);
 /* NULL: there is none. */
 struct board_entry *boards_find(const struct boards *boards, uint64_t group);
 /* Notes that the client in @slot is given the board of an open group, as member @local. 0 or

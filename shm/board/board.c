@@ -174,6 +174,34 @@ static void fill_header(struct board_hdr *h, const struct board_geom *g, const s
     h->magic = BOARD_MAGIC;
 }
 
+/* Maps the control pages. */
+static int ctl_new(const struct board_geom *g, const struct layout *l, int fd,
+                   struct board_ctl **ret_ctl)
+{
+    struct board_ctl *ctl = calloc(1, sizeof *ctl + g->world * sizeof ctl->gone[0]);
+    void *map;
+    int r;
+
+    if (!ctl)
+        return -ENOMEM;
+    r = memfd_map(fd, l->off.window, &map); /* no data */
+    if (r) {
+        free(ctl);
+        return r;
+    }
+    ctl->hdr = map;
+    ctl->ranks = (void *)((uint8_t *)map + l->off.ranks);
+    ctl->members = (void *)((uint8_t *)map + l->off.members);
+    ctl->slots = (const void *)((uint8_t *)map + l->off.slots);
+    ctl->recorders = (const void *)((uint8_t *)map + l->off.recorders);
+    ctl->mapped = l->off.window;
+    ctl->size = l->size;
+    ctl->world = g->world;
+    ctl->nlocal = g->nlocal;
+    *ret_ctl = ctl;
+    return 0;
+}
+
 int board_create(const struct board_geom *g, int *ret_fd, struct board_ctl **ret_ctl)
 {
     _cleanup_(close_fdp) int fd = -1;
@@ -181,7 +209,6 @@ int board_create(const struct board_geom *g, int *ret_fd, struct board_ctl **ret
     unsigned local = 0;
     struct layout l;
     struct tune t;
-    void *map;
     int r;
 
     tune_board(g, &t);
@@ -189,25 +216,10 @@ int board_create(const struct board_geom *g, int *ret_fd, struct board_ctl **ret
     if (!geom_valid(g->world, g->nnodes, g->me, g->nlocal))
         return -EINVAL;
     r = memfd_new("commd-board", l.size, &fd);
+    if (r == 0)
+        r = ctl_new(g, &l, fd, &ctl);
     if (r)
         return r;
-    r = memfd_map(fd, l.off.window, &map); /* no data */
-    if (r)
-        return r;
-    ctl = calloc(1, sizeof *ctl + g->world * sizeof ctl->gone[0]);
-    if (!ctl) {
-        munmap(map, l.off.window);
-        return -ENOMEM;
-    }
-    ctl->hdr = map;
-    ctl->ranks = (void *)((uint8_t *)map + l.off.ranks);
-    ctl->members = (void *)((uint8_t *)map + l.off.members);
-    ctl->slots = (const void *)((uint8_t *)map + l.off.slots);
-    ctl->recorders = (const void *)((uint8_t *)map + l.off.recorders);
-    ctl->mapped = l.off.window;
-    ctl->size = l.size;
-    ctl->world = g->world;
-    ctl->nlocal = g->nlocal;
     for (uint32_t i = 0; i < g->world; i++) {
         ctl->ranks[i].node = g->rank_node[i];
         ctl->ranks[i].local = g->rank_node[i] == g->me ? (uint16_t)local++ : BOARD_NO_MEMBER;
@@ -222,6 +234,47 @@ int board_create(const struct board_geom *g, int *ret_fd, struct board_ctl **ret
     }
     fill_header(ctl->hdr, g, &l, t.around);
     *ret_fd = steal_fd(&fd);
+    *ret_ctl = ctl;
+    return 0;
+}
+
+/* Members can write the header: what steers us is computed from @g, and the header has to agree. */
+static bool header_fits(const struct board_hdr *h, const struct board_geom *g)
+{
+    return h->magic == BOARD_MAGIC && h->version == BOARD_VERSION && h->group == g->group &&
+           h->epoch == g->epoch && h->world == g->world && h->nnodes == g->nnodes &&
+           h->me == g->me && h->nlocal == g->nlocal;
+}
+
+int board_adopt(const struct board_geom *g, int fd, struct board_ctl **ret_ctl)
+{
+    uint32_t chunk = 0, depth = 0;
+    struct board_ctl *ctl;
+    struct layout l;
+    size_t size;
+    int r;
+
+    if (!geom_valid(g->world, g->nnodes, g->me, g->nlocal))
+        return BOARD_E_BAD;
+    r = memfd_check(fd, SIZE_MAX / 2, &size);
+    if (r)
+        return r < 0 ? r : BOARD_E_BAD;
+    l = board_layout(g->world, g->nnodes, g->nlocal, 0, 0); /* up to the window */
+    if (size < l.off.window)
+        return BOARD_E_BAD;
+    r = ctl_new(g, &l, fd, &ctl);
+    if (r)
+        return r;
+    if (header_fits(ctl->hdr, g)) {
+        chunk = ctl->hdr->chunk;
+        depth = ctl->hdr->depth;
+    }
+    if (!chunk || !cut_valid(g->nnodes, chunk, depth) ||
+        board_layout(g->world, g->nnodes, g->nlocal, chunk, depth).size != size) {
+        board_ctl_free(ctl);
+        return BOARD_E_BAD;
+    }
+    ctl->size = size;
     *ret_ctl = ctl;
     return 0;
 }
@@ -252,6 +305,12 @@ RANK_WORD(uint32_t, messages, memory_order_relaxed)
 RANK_WORD(uint32_t, gpu_begun, memory_order_acquire)
 RANK_WORD(uint32_t, gpu_ended, memory_order_acquire)
 RANK_WORD(uint64_t, gpu_bytes, memory_order_relaxed)
+
+bool board_rank_left(const struct board_ctl *ctl, unsigned local)
+{
+    return local < ctl->nlocal &&
+           atomic_load_explicit(&ctl->members[local].alive, memory_order_acquire) == MEMBER_LEFT;
+}
 
 unsigned board_rank_gone(const struct board_ctl *ctl, uint32_t rank)
 {

@@ -229,10 +229,16 @@ void board_unmap(struct board *b);
 /* ---- commd's side: only the control pages are mapped ----------------------------------------- */
 struct board_ctl;
 int board_create(const struct board_geom *geom, int *ret_fd, struct board_ctl **ret_ctl);
+/* The board of another commd of this node, which has ended: @fd is checked like a stranger's
+ * against
+ * @geom. 0, BOARD_E_BAD or a negative errno. What became of ranks has to be told again. */
+int board_adopt(const struct board_geom *geom, int fd, struct board_ctl **ret_ctl);
 struct board_ctl *board_ctl_free(struct board_ctl *ctl);
 size_t board_ctl_bytes(const struct board_ctl *ctl); /* size of the sealed file, for quotas */
 /* Operations that the i-th local member (ranks of this node in ascending order) completed. */
 uint32_t board_rank_ops(const struct board_ctl *ctl, unsigned local);
+/* Has this member said on the board that it leaves? A member may write anything there. */
+bool board_rank_left(const struct board_ctl *ctl, unsigned local);
 /* Operations that this member has begun. */
 uint32_t board_rank_started(const struct board_ctl *ctl, unsigned local);
 /* Messages that this member has sent or received. */

@@ -11,6 +11,7 @@ TESTS += tests/integration/check_man.py tests/integration/check_commctl.py \
 # Real daemons, engines and ranks (cluster.py), each also a program of its own: needs python3 only.
 integration_tests = tests/integration/test_collectives.py tests/integration/test_perf.py \
 	tests/integration/test_faults.py tests/integration/test_many_groups.py \
+	tests/integration/test_restart.py \
 	tests/integration/test_mend.py \
 	tests/integration/test_bad_input.py tests/integration/test_service.py \
 	tests/integration/test_autostart.py tests/integration/test_netns.py \
@@ -61,6 +62,11 @@ tests_integration_lib_gpu_fake_SOURCES = tests/integration/lib/gpu_fake.c \
 	transport/process/launcher.c
 tests_integration_lib_gpu_fake_LDADD = libcommd-launch.la libcommd-proto.la libcommd-shm.la \
 	$(PROTOBUF_C_LIBS)
+
+# What test_restart.py loads into commd.
+check_LTLIBRARIES += tests/integration/lib/die_at.la
+tests_integration_lib_die_at_la_SOURCES = tests/integration/lib/die_at.c
+tests_integration_lib_die_at_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
 
 # The ranks of test_gpu_nodes.py.
 check_PROGRAMS += tests/integration/lib/gpu_rank

@@ -1,0 +1,130 @@
+/* listener_away.c - clients of the commd before this one, which have not connected again yet.
+ *
+ * A client that is away has its slot, and a pidfd that this commd was given. Its process is alive
+ * as long as the pidfd says so. It comes back with a hello that shows its key: if the kernel says
+ * that it has the same user and is the same process, it takes its slot over (listener_return()).
+ * While the process of a pidfd lives, no other process can have its pid.
+ *
+ * Clients that are away are not counted as connections: what they hold is counted by the core. */
+#include <assert.h>
+#include <poll.h>
+
+#include "daemon/link/client_link.h"
+
+struct away {
+    struct listener *listener; /* borrowed */
+    unsigned slot;
+    uint32_t uid, pid;
+    int pidfd; /* owned */
+    uint8_t key[MSG_KEY];
+    struct event *died; /* owned */
+};
+
+static void away_forget(struct away *away)
+{
+    struct listener *listener = away->listener;
+
+    assert(listener->away[away->slot] == away && listener->naway);
+    listener->away[away->slot] = NULL;
+    listener->naway--;
+    if (away->died)
+        event_free(away->died);
+    close_fdp(&away->pidfd);
+    free(away);
+}
+
+static void away_died(evutil_socket_t fd, short what, void *arg)
+{
+    struct away *away = arg;
+    struct listener *listener = away->listener;
+    unsigned slot = away->slot;
+
+    if (listener->ops->ended)
+        listener->ops->ended(listener->arg, away->uid, away->pid, away->pidfd);
+    away_forget(away);
+    listener->ops->gone(listener->arg, slot, "its process ended");
+}
+
+int listener_away(struct listener *listener, unsigned slot, uint32_t uid, uint32_t pid, int *pidfd,
+                  const uint8_t key[MSG_KEY])
+{
+    struct away *away;
+
+    if (slot >= listener->nslots || listener->slots[slot] || listener->away[slot])
+        return -EINVAL;
+    away = calloc(1, sizeof(*away));
+    if (!away)
+        return -ENOMEM;
+    *away = (struct away){.listener = listener, .slot = slot, .uid = uid, .pid = pid, .pidfd = -1};
+    memcpy(away->key, key, sizeof(away->key));
+    listener->away[slot] = away;
+    listener->naway++;
+    away->died = event_new(listener->base, *pidfd, EV_READ, away_died, away);
+    if (!away->died || event_add(away->died, NULL)) {
+        away_forget(away);
+        return -ENOMEM;
+    }
+    away->pidfd = steal_fd(pidfd);
+    return 0;
+}
+
+bool listener_is_away(const struct listener *listener, unsigned slot)
+{
+    return slot < listener->nslots && listener->away[slot];
+}
+
+bool listener_any_away(const struct listener *listener)
+{
+    return listener->naway;
+}
+
+void listener_away_end(struct listener *listener, unsigned slot)
+{
+    if (slot < listener->nslots && listener->away[slot])
+        away_forget(listener->away[slot]);
+}
+
+void listener_away_free(struct listener *listener)
+{
+    for (unsigned i = 0; listener->away && i < listener->nslots; i++)
+        listener_away_end(listener, i);
+    free(listener->away);
+}
+
+/* In the same time for each wrong key. */
+static bool same_key(const uint8_t a[MSG_KEY], const uint8_t b[MSG_KEY])
+{
+    uint8_t differs = 0;
+
+    for (unsigned i = 0; i < MSG_KEY; i++)
+        differs |= a[i] ^ b[i];
+    return !differs;
+}
+
+static bool lives(const struct away *away)
+{
+    struct pollfd p = {.fd = away->pidfd, .events = POLLIN};
+
+    return poll(&p, 1, 0) == 0;
+}
+
+bool listener_return(struct client_link *client, const uint8_t key[MSG_KEY])
+{
+    static const uint8_t none[MSG_KEY];
+    struct listener *listener = client->listener;
+    struct away *away = NULL;
+
+    assert(client->session == SESSION_NONE);
+    if (!listener->naway || same_key(key, none))
+        return false;
+    for (unsigned i = 0; i < listener->nslots && !away; i++)
+        if (listener->away[i] && same_key(listener->away[i]->key, key))
+            away = listener->away[i];
+    if (!away || away->uid != client->uid || away->pid != client->pid || !lives(away))
+        return false;
+    listener->slots[client->slot] = NULL;
+    client->slot = away->slot;
+    listener->slots[client->slot] = client;
+    away_forget(away);
+    return true;
+}

@@ -1,0 +1,565 @@
+/* takeover.c - what this commd writes down for the commd that follows it, and what it takes over
+ * from the commd before it.
+ *
+ * Three kinds of things are kept, by the service manager or the keeper (daemon/process/store.h):
+ *   state               records of clients, groups and what became of ranks: daemon/state/
+ *   pid.SLOT            the pidfd of a client
+ *   board.GROUP.PAYER   the board of a group; who pays for it stands in its name, because a board
+ *                       that processes hold is charged longer than its group is known
+ *
+ * Each is written before anybody is told of what it says. A client without a pidfd (of a pid
+ * namespace that we do not see), or one for which there is no room, is not kept: then nor are the
+ * groups that it is in. A successor does not know these; they go on without a commd.
+ *
+ * Taking over. Clients come first, each with its pidfd: it is away (listener_away.c). Then groups,
+ * each with its board. Then the core decides what cannot go on (CORE_TAKEN_OVER). What does not fit
+ * is left out. Two commds that ended while they took over make the third one start clean.
+ *
+ * A client that ends while it is away may have left its groups before, and could tell nobody but
+ * the board: takeover_farewell() lets the core know. So does a look at the boards, now and then, of
+ * who has left all its groups and lives on.
+ *
+ * At an orderly end nothing is written any more: what is kept is what a restart takes over. */
+#include <stdio.h>
+#include <sys/random.h>
+
+#include "daemon/daemon.h"
+#include "daemon/process/clock.h"
+#include "daemon/process/log.h"
+#include "daemon/process/store.h"
+#include "daemon/state/state.h"
+#include "shm/util/memfd.h"
+
+enum { AWAY_LOOK_MS = 1000 };
+
+/* What is kept of the client in a slot. */
+struct kept_client {
+    bool kept;
+    uint8_t key[MSG_KEY];
+    uint64_t *known; /* owned: the groups that it said it is in, and is; until its WELCOME */
+    unsigned nknown;
+};
+
+static void look_at_away(evutil_socket_t fd, short what, void *daemon);
+
+static void pid_name(unsigned slot, char ret_name[STORE_NAME_MAX])
+{
+    snprintf(ret_name, STORE_NAME_MAX, "pid.%u", slot);
+}
+
+static void board_name(uint64_t group, uint32_t payer, char ret_name[STORE_NAME_MAX])
+{
+    snprintf(ret_name, STORE_NAME_MAX, "board.%016llx.%u", (unsigned long long)group, payer);
+}
+
+static void drop_board(uint64_t group, uint32_t payer)
+{
+    char name[STORE_NAME_MAX];
+
+    board_name(group, payer, name);
+    store_drop(name);
+}
+
+/* ---- the beginning --------------------------------------------------------------------------- */
+
+static void drop_all(const char *prefix)
+{
+    const char *found;
+    unsigned at = 0;
+
+    while ((found = store_next(&at))) {
+        char name[STORE_NAME_MAX];
+
+        snprintf(name, sizeof(name), "%s", found);
+        if (!strncmp(name, prefix, strlen(prefix)))
+            store_drop(name);
+    }
+}
+
+static void state_begin(struct daemon *d)
+{
+    size_t size = state_size(d->conf->max_clients, d->conf->max_groups, BOARD_MAX_LOCAL * 64, 0);
+    _cleanup_(close_fdp) int fd = store_take("state");
+    int r;
+
+    if (fd >= 0 && state_open(fd, &d->state) == 0) {
+        d->restoring = true;
+        if (state_try(d->state) < STATE_TRIES)
+            return;
+        log_error("%d commds ended while they took over what was kept -> starting clean",
+                  STATE_TRIES);
+        daemon_note(d, "start", "nothing was taken over: %d commds ended over it", STATE_TRIES);
+        d->restoring = false;
+        state_clear(d->state);
+        state_taken_over(d->state);
+        drop_all("pid.");
+        drop_all("board.");
+        return;
+    }
+    close_fdp(&fd);
+    r = state_new(size, &d->state, &fd);
+    if (r == 0)
+        r = store_put("state", fd);
+    if (r == 0)
+        return;
+    log_info("nothing can be kept for the next commd: %s", memfd_strerror(r));
+    d->state = state_free(d->state);
+}
+
+int takeover_begin(struct daemon *d)
+{
+    d->kept = calloc(d->nslots, sizeof(*d->kept));
+    if (!d->kept)
+        return -ENOMEM;
+    d->boards.forgotten = drop_board;
+    if (store_is_kept())
+        state_begin(d);
+    return 0;
+}
+
+void takeover_fini(struct daemon *d)
+{
+    for (unsigned i = 0; d->kept && i < d->nslots; i++)
+        free(d->kept[i].known);
+    free(d->kept);
+    if (d->state && d->restoring)
+        state_taken_over(d->state); /* it failed for another reason, and did not die over it */
+    if (d->away_timer)
+        event_free(d->away_timer);
+    d->away_timer = NULL;
+    d->kept = NULL;
+    d->state = state_free(d->state);
+}
+
+/* ---- taking over ----------------------------------------------------------------------------- */
+
+static bool take_client(void *arg, const struct state_client *client)
+{
+    const struct core_kept_client *is = &client->is;
+    _cleanup_(close_fdp) int pidfd = -1;
+    char name[STORE_NAME_MAX];
+    struct daemon *d = arg;
+    struct client_command *command;
+
+    pid_name(is->slot, name);
+    pidfd = store_take(name);
+    if (pidfd < 0 || is->slot >= d->nslots || !core_restore_client(d->core, is)) {
+        store_drop(name);
+        d->left_out = true;
+        return false;
+    }
+    command = &d->commands[is->slot];
+    *command =
+        (struct client_command){.uid = is->uid, .payer = is->payer, .pid = is->pid, .here = true};
+    snprintf(command->text, sizeof(command->text), "%s", client->command);
+    snprintf(command->job, sizeof(command->job), "%s", client->job);
+    d->kept[is->slot].kept = true;
+    memcpy(d->kept[is->slot].key, client->token, MSG_KEY);
+    /* without memory for that the client stays away for good, as far as we can tell */
+    listener_away(d->listener, is->slot, is->uid, is->pid, &pidfd, client->token);
+    return true;
+}
+
+/* The index of a rank of this node among them. */
+static unsigned local_of(const struct core_kept_group *group, uint32_t me, uint32_t rank)
+{
+    unsigned index = 0;
+
+    for (uint32_t i = 0; i < rank; i++)
+        index += group->members[i].node == me;
+    return index;
+}
+
+static bool take_board(struct daemon *d, const struct core_kept_group *group,
+                       struct board_entry **ret_entry)
+{
+    _cleanup_(freep) uint16_t *rank_node = calloc(group->size, sizeof(*rank_node));
+    struct board_geom geom = {.group = group->id,
+                              .epoch = group->epoch,
+                              .net = group->net,
+                              .gpu = group->gpu,
+                              .world = group->size,
+                              .nnodes = group->nnodes,
+                              .rank_node = rank_node};
+    _cleanup_(close_fdp) int fd = -1;
+    char name[STORE_NAME_MAX];
+    int r;
+
+    if (!rank_node)
+        return false;
+    while (geom.me < geom.nnodes && strcmp(group->nodes[geom.me], d->conf->node))
+        geom.me++;
+    for (uint32_t i = 0; i < group->size; i++) {
+        rank_node[i] = (uint16_t)group->members[i].node;
+        geom.nlocal += rank_node[i] == geom.me;
+    }
+    board_name(group->id, group->payer, name);
+    fd = store_take(name);
+    r = fd < 0 ? -ENOENT : boards_adopt(&d->boards, &geom, group->payer, &fd, ret_entry);
+    if (r) {
+        log_warn("the board of group %llu was not taken over: %s -> the group is not known",
+                 (unsigned long long)group->id, r > 0 ? "it does not fit" : strerror(-r));
+        store_drop(name);
+        return false;
+    }
+    boards_stored(*ret_entry);
+    return true;
+}
+
+static bool take_group(void *arg, const struct core_kept_group *group)
+{
+    struct board_entry *entry;
+    struct daemon *d = arg;
+    uint32_t me = 0;
+
+    /* a rank without a client is lost, unless its client was merely left out */
+    for (uint32_t i = 0; d->left_out && i < group->nranks; i++)
+        if (group->ranks[i].slot == CORE_NOBODY)
+            return false;
+    if (!take_board(d, group, &entry))
+        return false;
+    if (!core_restore_group(d->core, group)) {
+        boards_del(&d->boards, group->id);
+        return false;
+    }
+    entry->kept = true;
+    while (strcmp(group->nodes[me], d->conf->node))
+        me++;
+    for (uint32_t i = 0; i < group->nranks; i++)
+        if (group->ranks[i].slot != CORE_NOBODY) /* no memory: it is not shown among the ranks */
+            boards_hand_out(&d->boards, entry, local_of(group, me, group->ranks[i].rank),
+                            group->ranks[i].slot);
+    return true;
+}
+
+static bool take_rank_gone(void *arg, const struct core_rank_gone *gone)
+{
+    return core_restore_rank_gone(((struct daemon *)arg)->core, gone);
+}
+
+static bool take_broken(void *arg, const struct core_group_broken *broken)
+{
+    return core_restore_broken(((struct daemon *)arg)->core, broken);
+}
+
+static void take_counts(void *arg, const struct core_counts *counts)
+{
+    core_restore_counts(((struct daemon *)arg)->core, counts);
+}
+
+/* Boards whose groups have ended, or are not known: they are charged until nobody holds them. */
+static void take_left_boards(struct daemon *d)
+{
+    const char *found;
+    unsigned at = 0;
+
+    while ((found = store_next(&at))) {
+        unsigned long long group;
+        char name[STORE_NAME_MAX];
+        unsigned payer;
+        int rest = 0, fd;
+
+        snprintf(name, sizeof(name), "%s", found);
+        if (strncmp(name, "board.", 6))
+            continue;
+        fd = store_take(name);
+        if (sscanf(name, "board.%16llx.%u%n", &group, &payer, &rest) != 2 || name[rest] ||
+            boards_adopt_left(&d->boards, group, payer, &fd))
+            store_drop(name);
+        close_fdp(&fd);
+    }
+    loop_watch_boards(d);
+}
+
+void takeover_restore(struct daemon *d)
+{
+    static const struct state_ops ops = {
+        .counts = take_counts,
+        .client = take_client,
+        .group = take_group,
+        .rank_gone = take_rank_gone,
+        .broken = take_broken,
+    };
+    const char *why = "";
+    unsigned dropped;
+
+    if (!d->restoring)
+        return;
+    core_restore_begin(d->core, clock_ms());
+    state_read(d->state, &ops, d);
+    dropped = state_dropped(d->state, &why);
+    if (dropped)
+        log_warn("%u records of the commd before this one do not fit (%s) -> left out", dropped,
+                 why);
+    drop_all("pid.");
+    take_left_boards(d);
+}
+
+void takeover_end(struct daemon *d)
+{
+    const struct timeval period = clock_timeval(AWAY_LOOK_MS);
+    struct core_event event = {.type = CORE_TAKEN_OVER};
+
+    if (!d->restoring)
+        return;
+    daemon_dispatch(d, &event);
+    state_taken_over(d->state);
+    d->restoring = false;
+    d->away_timer = event_new(d->base, -1, EV_PERSIST, look_at_away, d);
+    if (d->away_timer)
+        event_add(d->away_timer, &period);
+}
+
+/* ---- clients --------------------------------------------------------------------------------- */
+
+static bool keeps(const struct daemon *d)
+{
+    return d->state && !d->stopping;
+}
+
+static bool member_of(const struct daemon *d, uint64_t group, unsigned slot)
+{
+    unsigned rank, client;
+    uint32_t req;
+
+    for (unsigned i = 0; core_group_local(d->core, group, i, &rank, &client, &req); i++)
+        if (client == slot)
+            return true;
+    return false;
+}
+
+void takeover_back(struct daemon *d, unsigned slot, const struct msg_client_hello *hello)
+{
+    struct kept_client *kept = &d->kept[slot];
+
+    assert(kept->kept);
+    free(kept->known);
+    kept->nknown = 0;
+    kept->known = malloc(MAX(hello->nkept, 1u) * sizeof(*kept->known));
+    for (uint32_t i = 0; kept->known && i < hello->nkept; i++)
+        if (member_of(d, hello->kept[i], slot))
+            kept->known[kept->nknown++] = hello->kept[i];
+}
+
+/* Keeps the client that is welcome now. False: it cannot be kept. */
+static bool keep_client(struct daemon *d, unsigned slot)
+{
+    const struct client_command *command = &d->commands[slot];
+    struct state_client client = {.command = command->text, .job = command->job};
+    _cleanup_(close_fdp) int pidfd = -1;
+    struct core_client_view view;
+    char name[STORE_NAME_MAX];
+    unsigned at = slot;
+
+    if (!keeps(d) || !core_client_scan(d->core, &at, &view) || view.client != slot || view.admin ||
+        view.uid == CORE_GPU_UID || !view.pid)
+        return false;
+    pidfd = listener_pidfd(d->listener, slot);
+    if (pidfd < 0 || getrandom(client.token, MSG_KEY, 0) != MSG_KEY)
+        return false;
+    pid_name(slot, name);
+    if (store_put(name, pidfd))
+        return false;
+    client.is = (struct core_kept_client){.slot = slot,
+                                          .uid = view.uid,
+                                          .payer = command->payer,
+                                          .pid = view.pid,
+                                          .since_ms = view.since_ms,
+                                          .program = view.program};
+    memcpy(d->kept[slot].key, client.token, MSG_KEY);
+    state_client(d->state, &client);
+    return true;
+}
+
+void takeover_welcome(struct daemon *d, unsigned slot, struct msg_welcome *welcome)
+{
+    struct kept_client *kept = &d->kept[slot];
+
+    welcome->resumed = kept->kept;
+    if (!kept->kept)
+        kept->kept = keep_client(d, slot);
+    if (!kept->kept)
+        return;
+    memcpy(welcome->key, kept->key, MSG_KEY);
+    welcome->kept = kept->known; /* borrowed */
+    welcome->nkept = kept->nknown;
+}
+
+void takeover_welcomed(struct daemon *d, unsigned slot)
+{
+    struct kept_client *kept = &d->kept[slot];
+
+    free(kept->known);
+    kept->known = NULL;
+    kept->nknown = 0;
+}
+
+void takeover_client_gone(struct daemon *d, unsigned slot)
+{
+    struct kept_client *kept = &d->kept[slot];
+    char name[STORE_NAME_MAX];
+
+    takeover_welcomed(d, slot);
+    if (!kept->kept || !keeps(d))
+        return;
+    state_client_gone(d->state, slot);
+    pid_name(slot, name);
+    store_drop(name);
+    *kept = (struct kept_client){0};
+}
+
+struct farewell {
+    struct daemon *d;
+    unsigned slot, n, left;
+    uint64_t *in; /* owned */
+};
+
+static bool part_or_not(void *arg, const struct core_group_view *view)
+{
+    struct farewell *f = arg;
+    const struct board_entry *entry = view->id ? boards_find(&f->d->boards, view->id) : NULL;
+    unsigned rank, slot, local;
+    uint64_t *more;
+    uint32_t req;
+
+    for (unsigned i = 0; entry && core_group_local(f->d->core, view->id, i, &rank, &slot, &req);
+         i++) {
+        if (slot != f->slot)
+            continue;
+        local = 0;
+        for (unsigned k = 0; k < rank; k++)
+            local += view->members[k].node == view->me;
+        f->left += board_rank_left(entry->ctl, local);
+        if (board_rank_left(entry->ctl, local))
+            continue;
+        more = realloc(f->in, (f->n + 1) * sizeof(*more));
+        if (!more)
+            return false;
+        f->in = more;
+        more[f->n++] = view->id;
+    }
+    return true;
+}
+
+void takeover_farewell(struct daemon *d, unsigned slot)
+{
+    const struct client_command *command = &d->commands[slot];
+    struct farewell f = {.d = d, .slot = slot};
+    struct msg hello = {.type = MSG_CLIENT_HELLO, .client_hello.version = MSG_VERSION};
+    struct core_event event = {.type = CORE_CLIENT_BACK,
+                               .client = slot,
+                               .uid = command->uid,
+                               .pid = command->pid,
+                               .msg = &hello};
+
+    core_group_each(d->core, part_or_not, &f);
+    event.groups = f.in;
+    event.ngroups = f.n;
+    if (f.left)
+        daemon_dispatch(d, &event);
+    free(f.in);
+}
+
+/* A process may leave its groups and close its connection when the old commd is about to die: then
+ * it never comes back. Who is away and has left all groups ends. */
+struct look {
+    struct daemon *d;
+    uint8_t *in, *left; /* owned: by slot; is the client in a group, and has it left one? */
+};
+
+static bool look_at_group(void *arg, const struct core_group_view *view)
+{
+    struct look *look = arg;
+    const struct board_entry *entry = view->id ? boards_find(&look->d->boards, view->id) : NULL;
+    unsigned rank, slot, local = 0, from = 0;
+    uint32_t req;
+
+    for (unsigned i = 0; entry && core_group_local(look->d->core, view->id, i, &rank, &slot, &req);
+         i++) {
+        if (rank < from)
+            local = from = 0; /* they need not be in order */
+        for (; from < rank; from++)
+            local += view->members[from].node == view->me;
+        if (slot >= look->d->nslots || !listener_is_away(look->d->listener, slot))
+            continue;
+        if (board_rank_left(entry->ctl, local))
+            look->left[slot] = 1;
+        else
+            look->in[slot] = 1;
+    }
+    return true;
+}
+
+static void look_at_away(evutil_socket_t fd, short what, void *arg)
+{
+    struct daemon *d = arg;
+    _cleanup_(freep) uint8_t *in = calloc(d->nslots, 1), *left = calloc(d->nslots, 1);
+    struct look look = {.d = d, .in = in, .left = left};
+
+    if (!in || !left)
+        return; /* the next look */
+    if (!listener_any_away(d->listener)) {
+        event_del(d->away_timer);
+        return;
+    }
+    core_group_each(d->core, look_at_group, &look);
+    for (unsigned slot = 0; slot < d->nslots; slot++) {
+        struct core_event gone = {.type = CORE_CLIENT_CLOSED,
+                                  .client = slot,
+                                  .text = "it left its groups while commd was restarted"};
+
+        if (!left[slot] || in[slot])
+            continue;
+        listener_close(d->listener, slot);
+        takeover_farewell(d, slot);
+        apply_client_gone(d, slot);
+        daemon_dispatch(d, &gone);
+    }
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+void takeover_group(struct daemon *d, const struct core_group_view *view, struct board_entry *entry)
+{
+    char name[STORE_NAME_MAX];
+    unsigned rank, slot;
+    uint32_t req;
+
+    if (!keeps(d))
+        return;
+    for (unsigned i = 0; core_group_local(d->core, view->id, i, &rank, &slot, &req); i++)
+        if (!d->kept[slot].kept)
+            return;
+    board_name(view->id, view->payer, name);
+    if (store_put(name, boards_own_fd(entry)))
+        return;
+    boards_stored(entry);
+    entry->kept = true;
+    state_group(d->state, d->core, view->id);
+    if (!state_is_whole(d->state) && !d->state_full) {
+        d->state_full = true;
+        log_warn("there is no room to write down all groups -> the next commd will know none");
+    }
+}
+
+void takeover_rank_gone(struct daemon *d, const struct core_rank_gone *gone)
+{
+    const struct board_entry *entry = boards_find(&d->boards, gone->group);
+
+    if (keeps(d) && entry && entry->kept && !gone->again)
+        state_rank_gone(d->state, gone);
+}
+
+void takeover_broken(struct daemon *d, const struct core_group_broken *broken)
+{
+    const struct board_entry *entry = boards_find(&d->boards, broken->group);
+
+    if (keeps(d) && entry && entry->kept && !broken->again)
+        state_broken(d->state, broken);
+}
+
+void takeover_group_gone(struct daemon *d, const struct board_entry *entry)
+{
+    if (keeps(d) && entry->kept)
+        state_group_gone(d->state, entry->group);
+}

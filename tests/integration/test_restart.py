@@ -1,0 +1,388 @@
+#!/usr/bin/env python3
+"""commd dies and is there again: what goes on, what is known, what waits, and what is told.
+
+commd is killed at random under streams that check every result, and at each system call of a join,
+a subgroup, a registration and a leave (lib/die_at.c). The keeper starts it again (commd --keep)."""
+
+import contextlib
+import os
+import random
+import re
+import signal
+import sys
+import tempfile
+import threading
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+import cluster as c  # noqa: E402
+from cluster import Cluster, Skip, check, equal, main, running, until  # noqa: E402
+from wire import HELLO, REFUSED, VERSION, WELCOME, Wire, field, framed, leave  # noqa: E402
+
+DIE_AT = os.path.join(c.find_build(), "tests/integration/lib/.libs/die_at.so")
+EARLY = 1.05  # seconds: a commd that lives as long is started again after 0.1 s
+WORLD = 4
+
+
+def commd_pid(node):
+    """0: there is none."""
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        with open(os.path.join(node.home, "commd.pid")) as file:
+            pid = int(file.read())
+        return pid if running(pid) else 0
+    return 0
+
+
+def serves(node, after=0):
+    """The pid of the commd that serves, which is not @after."""
+
+    def there():
+        pid = commd_pid(node)
+        return pid if pid and pid != after and node.ctl("status") else 0
+
+    return until(there, f"{node.name} serves again after {after}")
+
+
+@contextlib.contextmanager
+def kept(changes=None, environment=None):
+    """A cluster of one node whose commd has a keeper."""
+    with Cluster(1, changes, start=False) as cluster:
+        cluster.nodes[0].write_config()
+        cluster.nodes[0].start(environment, arguments=["--keep"])
+        cluster.expect("killed by signal 9")
+        serves(cluster.nodes[0])
+        yield cluster, cluster.nodes[0]
+
+
+def kill(node):
+    """Kills commd. The pid that it had."""
+    pid = serves(node)
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def restart(node):
+    return serves(node, kill(node))
+
+
+@contextlib.contextmanager
+def gap(node):
+    """commd is dead, and the keeper starts none until the end."""
+    pid = serves(node)
+    os.kill(node.pid, signal.SIGSTOP)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not running(pid), "commd ends")
+    try:
+        yield
+    finally:
+        os.kill(node.pid, signal.SIGCONT)
+    serves(node, pid)
+
+
+def all_do(ranks, do, **arguments):
+    for rank in ranks:
+        rank.start(do, **arguments)
+    return [rank.finish() for rank in ranks]
+
+
+def known(node):
+    """What commctl says of groups and their ranks here."""
+    groups = {g["name"]: (g["size"], g["local_ranks"], g["state"]) for g in node.groups()}
+    ranks = sorted((r["name"], r["rank"], r["pid"]) for r in node.ctl("ranks")["ranks"])
+    return groups, ranks
+
+
+def test_commd_knows_what_the_one_before_it_knew():
+    with kept() as (cluster, node):
+        ranks = cluster.ranks("g", [0] * 3)
+        cluster.join("pair", ranks[:2])
+        before = known(node)
+        equal(sorted(before[0]), ["g", "pair"])
+        clients = sorted((r["client"], r["pid"], r["groups"]) for r in node.clients())
+        for _ in range(2):  # the second one takes over from one that took over
+            restart(node)
+            equal(known(node), before)
+            equal(sorted((r["client"], r["pid"], r["groups"]) for r in node.clients()), clients)
+            status = node.ctl("status")["status"][0]
+            equal((status["clients"], status["groups"]), (3, 2))
+            equal({row["verdict"] for row in node.ctl("why")["why"]}, {"HEALTHY"})
+        all_do(ranks, "all_reduce", name="g", count=1000)
+        cluster.join("later", ranks)
+        equal(sorted(known(node)[0]), ["g", "later", "pair"])
+        for name in ("g", "later"):
+            all_do(ranks, "leave", name=name)
+        all_do(ranks[:2], "leave", name="pair")
+        until(lambda: not node.groups(), "all groups end")
+        equal(len(node.clients()), 3)
+
+
+def test_streams_go_on_while_commd_is_killed_at_random():
+    rng = random.Random(38)
+    with kept() as (cluster, node):
+        ranks = cluster.ranks("g", [0] * WORLD)
+        over = threading.Event()
+        failures = []
+
+        def killer():
+            try:
+                pid = 0
+                for number in range(40):
+                    pid = serves(node, pid)
+                    # now and then one lives long enough, so that the keeper stays quick
+                    time.sleep(EARLY if number % 3 == 2 else rng.random() * 0.1)
+                    os.kill(pid, signal.SIGKILL)
+                serves(node, pid)
+            except BaseException as error:
+                failures.append(error)
+            finally:
+                over.set()
+
+        thread = threading.Thread(target=killer)
+        thread.start()
+        rounds = 0
+        while not over.is_set() or not rounds:
+            all_do(ranks, "stream", name="g", seed=rounds, operations=60, max_bytes=200000)
+            all_do(ranks, "mail", name="g", seed=rounds, messages=30, max_bytes=100000)
+            cluster.join(f"round{rounds}", ranks)
+            all_do(ranks, "all_reduce", name=f"round{rounds}", count=100)
+            all_do(ranks, "leave", name=f"round{rounds}")
+            rounds += 1
+        thread.join()
+        check(not failures, f"{failures}")
+        groups = lambda: sorted(g["name"] for g in node.groups())  # noqa: E731
+        until(lambda: groups() == ["g"], f"the groups of all rounds are forgotten: {groups()}")
+        equal(len(node.clients()), WORLD)
+
+
+def one_round(cluster, ranks, name):
+    """A join, a subgroup, registered memory, an operation in it, leaves, over new connections."""
+    for rank in ranks:
+        rank.start("connect", context="x")
+    for rank in ranks:
+        rank.finish()
+    cluster.join(name, ranks, context="x")
+    for number, rank in enumerate(ranks):
+        rank.start("split", name=name, new=name + "s", colour=number % 2, key=0)
+    for rank in ranks:
+        rank.finish()
+    all_do(ranks, "alloc", key=name, size=1 << 20, context="x")
+    all_do(ranks, "registered", name=name, send=name, recv=name, count=60000)
+    all_do(ranks, "all_reduce", name=name + "s", count=10)
+    for group in (name + "s", name):
+        all_do(ranks, "leave", name=group)
+    all_do(ranks, "free", key=name)
+    all_do(ranks, "disconnect", context="x")
+
+
+def test_commd_is_killed_in_each_step():
+    if not os.path.exists(DIE_AT) or os.environ.get("COMMD_SANITIZED"):
+        raise Skip("die_at.so is not built")
+    folder = tempfile.mkdtemp(prefix="commd-die.")
+    at = os.path.join(folder, "at")
+    try:
+        with kept(environment={"LD_PRELOAD": DIE_AT, "DIE_AT": at}) as (cluster, node):
+            killed_in_each_step(cluster, node, at)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(at)
+        os.rmdir(folder)
+
+
+def killed_in_each_step(cluster, node, at):
+    rng = random.Random(7)
+    ranks = cluster.ranks("base", [0] * 3)
+
+    def arm(number):
+        with open(at + ".new", "w") as file:
+            file.write(str(number))
+        os.rename(at + ".new", at)
+
+    arm(10**6)
+    one_round(cluster, ranks, "count")
+    with open(at) as file:
+        steps = 10**6 - int(file.read())
+    os.unlink(at)
+    check(steps > 50, f"only {steps} steps")
+    stride = max(steps // 30, 1)
+    for number in range(1, steps, stride):
+        step = number + rng.randrange(stride)
+        before = serves(node)
+        arm(step)
+        one_round(cluster, ranks, f"step{step}")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(at)
+        all_do(ranks, "all_reduce", name="base", count=10)
+        serves(node)
+        begin = time.monotonic()
+        groups = lambda: [(g["name"], g["local_ranks"]) for g in node.groups()]  # noqa: E731
+        until(lambda: groups() == [("base", 3)],
+              f"after a death in step {step} of {steps} (of {before}): {groups()}")  # fmt: skip
+        until(lambda: len(node.clients()) == 3, f"clients of step {step} are forgotten")
+        time.sleep(max(0, begin + EARLY - time.monotonic()))
+
+
+def test_a_rank_that_dies_in_the_gap_is_named():
+    with kept() as (cluster, node):
+        ranks = cluster.ranks("g", [0] * 3)
+        with gap(node):
+            died = ranks[2].pid
+            ranks[2].kill()
+        cluster.all_ranks.remove(ranks[2])
+        for rank in ranks[:2]:
+            rank.start("all_reduce", name="g", count=10)
+        for rank in ranks[:2]:
+            error = rank.error()
+            equal((error["code"], error["rank"], error["pid"]), ("RANK_LOST", 2, died))
+        until(lambda: len(node.clients()) == 2, "the dead client is forgotten")
+        equal([g["local_ranks"] for g in node.groups()], [2])
+        events = [e["event"] for e in node.ctl("events")["events"]]
+        check("rank_lost" in events, f"{events}")
+
+
+def test_who_leaves_in_the_gap_is_forgotten():
+    with kept() as (cluster, node):
+        ranks = cluster.ranks("g", [0] * 3)
+        cluster.join("two", ranks[:2])
+        with gap(node):
+            ranks[0].call("leave", name="two")  # and stays
+            ranks[1].call("leave", name="two")  # and goes
+            ranks[1].call("leave", name="g")
+            ranks[1].call("disconnect")
+            ranks[1].close()
+        cluster.all_ranks.remove(ranks[1])
+        until(lambda: len(node.clients()) == 2, "the client is forgotten")
+        lost = [e for e in node.ctl("events")["events"] if e["event"] == "rank_lost"]
+        equal(lost, [], "who left is not lost")
+        ranks[0].call("join", name="alone", rank=0, size=1)  # it comes back for that
+        equal(sorted((g["name"], g["local_ranks"]) for g in node.groups()),
+              [("alone", 1), ("g", 2)])  # fmt: skip
+        for rank in (ranks[0], ranks[2]):
+            rank.start("all_reduce", name="g", count=10)
+        for rank in (ranks[0], ranks[2]):
+            error = rank.error()
+            equal((error["code"], error["rank"]), ("RANK_LOST", 1))
+            check("left the group" in error["message"], error["message"])
+
+
+def test_whoever_needs_commd_waits_and_says_so():
+    with kept() as (cluster, node):
+        ranks, said = cluster.ranks_heard("g", [0] * 2)
+        with gap(node):
+            for number, rank in enumerate(ranks):
+                rank.start("join", name="new", rank=number, size=2)
+            until(lambda: said().count("for commd to come back") == 2, "both say that they wait")
+            check(re.search(r"^commd: pid \d+ on node node0 has waited for 5\.\d s ", said(), re.M),
+                  said())  # fmt: skip
+        for rank in ranks:
+            rank.finish()
+        with gap(node):
+            ranks[0].start("alloc", key="a", size=1 << 20)
+            time.sleep(0.2)
+        ranks[0].finish()
+        all_do(ranks, "all_reduce", name="new", count=10)
+        equal(said().count("for commd to come back"), 2)
+
+
+def test_an_abort_in_the_gap_is_told():
+    with kept() as (cluster, node):
+        ranks = cluster.ranks("g", [0] * 2)
+        with gap(node):
+            ranks[1].start("all_reduce", name="g", count=10)
+            ranks[0].call("abort", name="g", reason="no more")
+        ranks[0].call("join", name="alone", rank=0, size=1)
+        error = ranks[1].error()
+        equal((error["code"], error["rank"]), ("ABORTED", 0))
+        check("no more" in error["message"], error["message"])
+
+
+def test_two_failed_tries_make_a_clean_start():
+    if not os.path.exists(DIE_AT) or os.environ.get("COMMD_SANITIZED"):
+        raise Skip("die_at.so is not built")
+    die = tempfile.mktemp(prefix="commd-die.")
+    with kept(environment={"LD_PRELOAD": DIE_AT, "DIE_LISTEN": die}) as (cluster, node):
+        cluster.expect("starting clean")
+        ranks, said = cluster.ranks_heard("g", [0] * 2)
+        with open(die, "w") as file:
+            file.write("2")
+        pid = kill(node)
+        node.wait_log("2 commds ended while they took over .* -> starting clean")
+        serves(node, pid)
+        equal((node.groups(), node.clients()), ([], []))
+        all_do(ranks, "all_reduce", name="g", count=10)  # nobody watches it, and it goes on
+        cluster.join("new", ranks)
+        check(said().count("does not know") == 2, said())
+        equal([g["name"] for g in node.groups()], ["new"])
+        all_do(ranks, "all_reduce", name="g", count=10)
+        restart(node)  # and now all is as ever
+        equal([g["name"] for g in node.groups()], ["new"])
+
+
+# ---- who is not what it says ---------------------------------------------------------------------
+
+
+def hello(key=b"", groups=()):
+    body = field(1, VERSION) + field(3, "wire.py") + field(9, key)
+    return framed(HELLO, body + field(10, b"".join(groups)))
+
+
+def welcome(wire, *arguments):
+    """(key, resumed, the groups that commd knows)"""
+    wire.send(hello(*arguments))
+    kind, fields = wire.read()
+    equal(kind, WELCOME)
+    return fields[6], fields.get(7, 0), fields.get(8, b"")
+
+
+def test_a_key_is_for_its_process_alone():
+    with kept() as (cluster, node):
+        ranks = cluster.ranks("g", [0] * 2)
+        group = int(node.groups()[0]["group"], 16).to_bytes(8, "little")
+        with Wire(node.socket) as own:
+            key, resumed, groups = welcome(own)
+            equal((len(key), resumed, groups), (16, 0, b""))
+        until(lambda: len(node.clients()) == 2, "the client has gone")
+        with Wire(node.socket) as own:
+            check(welcome(own, key)[:2] != (key, 1), "commd did not die, and the key was good")
+        with Wire(node.socket) as own:
+            key = welcome(own)[0]
+            restart(node)
+            child = os.fork()
+            if child == 0:  # another process, which knows the key
+                with Wire(node.socket) as thief:
+                    os._exit(welcome(thief, key, [group])[1])
+            equal(os.waitpid(child, 0)[1], 0, "another process was taken for the client")
+            with Wire(node.socket) as guess:
+                equal(welcome(guess, os.urandom(16), [group])[1:], (0, b""))
+            with Wire(node.socket) as again:
+                # it is known, and is in none of the groups that it names
+                equal(welcome(again, key, [group, b"\xff" * 8]), (key, 1, b""))
+                with Wire(node.socket) as twice:
+                    equal(welcome(twice, key)[1], 0, "the key was good twice")
+                again.send(leave(group))
+                equal(again.read()[0], REFUSED)
+        all_do(ranks, "all_reduce", name="g", count=10)
+        equal([g["local_ranks"] for g in node.groups()], [2])
+
+
+def test_limits_count_what_was_there_before():
+    limits = dict.fromkeys(("max_groups", "max_groups_per_user"), "2")
+    limits.update(dict.fromkeys(("max_clients", "max_clients_per_user"), "3"))
+    with kept({"limits": limits}) as (cluster, node):
+        ranks = cluster.ranks("g", [0] * 2)
+        cluster.join("two", ranks)
+        restart(node)
+        for number, rank in enumerate(ranks):
+            rank.start("join", name="three", rank=number, size=2)
+        for rank in ranks:
+            equal(rank.error()["code"], "QUOTA")
+        third = cluster.rank(0)
+        fourth = cluster.rank(0, connect=False)
+        equal(fourth.call_error("connect")["code"], "QUOTA")
+        third.call("disconnect")
+        all_do(ranks, "leave", name="two")
+        until(lambda: len(node.groups()) == 1, "the group ends")
+        cluster.join("three", ranks)
+
+
+main(globals())
