@@ -222,8 +222,10 @@ static int serve_until_end(struct daemon *d, const struct daemon_options *o,
         return 0;
     }
     r = daemon_start(d);
-    if (r == 0)
+    if (r == 0) {
+        store_drop_rest();
         r = user_ready(user);
+    }
     if (r)
         return r;
     loop_run(d);

@@ -234,3 +234,11 @@ void store_drop(const char *name)
     if (entry_forget_all(copy) && store.kept)
         send_remove(copy);
 }
+
+void store_drop_rest(void)
+{
+    const char *name;
+
+    for (unsigned i = 0; (name = store_next(&i));)
+        store_drop(name);
+}

@@ -13,8 +13,7 @@ enum { STORE_FIRST_FD = 3 };           /* the number of the first descriptor tha
 /* Letters, digits, '.', '-' and '_', and not too many. */
 bool store_name_is_good(const char *name);
 
-/* Takes over what the commd before has left; call it before anything is opened. Descriptors that
- * nobody takes until store_end() are closed then, but stay with the manager. */
+/* Takes over what the commd before has left; call it before anything is opened. */
 void store_begin(void);
 void store_end(void);
 /* Is there somebody who keeps descriptors? Without one nothing below does anything. */
@@ -36,5 +35,9 @@ int store_take_fitting(bool (*fits)(int fd, const void *arg), const void *arg);
 /* Goes through the names that were inherited and not taken: begin with *@io = 0. NULL: no more. The
  * name is valid until the next call of this file. */
 const char *store_next(unsigned *io);
+
+/* What was inherited and not taken until now is not wanted: of an older or a newer commd, or of
+ * another configuration. */
+void store_drop_rest(void);
 
 #endif
