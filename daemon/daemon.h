@@ -164,6 +164,9 @@ int takeover_begin(struct daemon *d);
  * decide on. */
 void takeover_restore(struct daemon *d);
 void takeover_end(struct daemon *d);
+/* commd ends by an internal error. True: it leaves all that is kept to the one that is started
+ * next. */
+bool takeover_leaves(struct daemon *d);
 void takeover_fini(struct daemon *d);
 /* The client in @slot comes back with @hello, and is about to be welcomed. */
 void takeover_back(struct daemon *d, unsigned slot, const struct msg_client_hello *hello);

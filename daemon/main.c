@@ -285,6 +285,8 @@ int main(int argc, char **argv)
     process_setup();
     if (!r)
         r = serve_until_end(&d, &options, &user);
+    if (r == EXIT_INTERNAL && takeover_leaves(&d))
+        _exit(r); /* another one is started, and finds all as after a SIGKILL */
     daemon_fini(&d);
     user_fini(&user);
     store_end();

@@ -84,16 +84,6 @@ static void state_begin(struct daemon *d)
 
     if (fd >= 0 && state_open(fd, &d->state) == 0) {
         d->restoring = true;
-        if (state_try(d->state) < STATE_TRIES)
-            return;
-        log_error("%d commds ended while they took over what was kept -> starting clean",
-                  STATE_TRIES);
-        daemon_note(d, "start", "nothing was taken over: %d commds ended over it", STATE_TRIES);
-        d->restoring = false;
-        state_clear(d->state);
-        state_taken_over(d->state);
-        drop_all("pid.");
-        drop_all("board.");
         return;
     }
     close_fdp(&fd);
@@ -271,6 +261,21 @@ static void take_left_boards(struct daemon *d)
     loop_watch_boards(d);
 }
 
+/* Not earlier: what else may fail at a start says nothing about the state. */
+static bool try_to_restore(struct daemon *d)
+{
+    if (state_try(d->state) < STATE_TRIES)
+        return true;
+    log_error("%d commds ended while they took over what was kept -> starting clean", STATE_TRIES);
+    daemon_note(d, "start", "nothing was taken over: %d commds ended over it", STATE_TRIES);
+    d->restoring = false;
+    state_clear(d->state);
+    state_taken_over(d->state);
+    drop_all("pid.");
+    drop_all("board.");
+    return false;
+}
+
 void takeover_restore(struct daemon *d)
 {
     static const struct state_ops ops = {
@@ -283,7 +288,7 @@ void takeover_restore(struct daemon *d)
     const char *why = "";
     unsigned dropped;
 
-    if (!d->restoring)
+    if (!d->restoring || !try_to_restore(d))
         return;
     core_restore_begin(d->core, clock_ms());
     state_read(d->state, &ops, d);
@@ -308,6 +313,15 @@ void takeover_end(struct daemon *d)
     d->away_timer = event_new(d->base, -1, EV_PERSIST, look_at_away, d);
     if (d->away_timer)
         event_add(d->away_timer, &period);
+}
+
+bool takeover_leaves(struct daemon *d)
+{
+    if (!d->state || !(d->restoring || d->turns))
+        return false; /* it has never served, nor did one before it */
+    if (d->restoring)
+        state_taken_over(d->state); /* it has ended in order */
+    return true;
 }
 
 /* ---- clients --------------------------------------------------------------------------------- */

@@ -9,6 +9,7 @@ import os
 import random
 import re
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -300,7 +301,9 @@ def test_two_failed_tries_make_a_clean_start():
     if not os.path.exists(DIE_AT) or os.environ.get("COMMD_SANITIZED"):
         raise Skip("die_at.so is not built")
     die = tempfile.mktemp(prefix="commd-die.")
-    with kept(environment={"LD_PRELOAD": DIE_AT, "DIE_LISTEN": die}) as (cluster, node):
+    (port,) = c.free_port_blocks(1)
+    http = {"listen": {"http": f'"127.0.0.1:{port}"'}}
+    with kept(http, {"LD_PRELOAD": DIE_AT, "DIE_TAKING": die}) as (cluster, node):
         cluster.expect("starting clean")
         ranks, said = cluster.ranks_heard("g", [0] * 2)
         with open(die, "w") as file:
@@ -316,6 +319,36 @@ def test_two_failed_tries_make_a_clean_start():
         all_do(ranks, "all_reduce", name="g", count=10)
         restart(node)  # and now all is as ever
         equal([g["name"] for g in node.groups()], ["new"])
+
+
+def bound(sock, port):
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with contextlib.suppress(OSError):
+        sock.bind(("127.0.0.1", port))
+        return True
+
+
+def test_a_start_that_fails_for_another_reason_forgets_nothing():
+    (port,) = c.free_port_blocks(1)
+    with kept({"listen": {"http": f'"127.0.0.1:{port}"'}}) as (cluster, node):
+        cluster.expect("ended with 1 -> starting it again")
+        ranks = cluster.ranks("g", [0] * 2)
+        before = known(node)
+        pid = serves(node)
+        os.kill(node.pid, signal.SIGSTOP)
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not running(pid), "commd ends")
+        with socket.socket() as squatter:
+            until(lambda: bound(squatter, port), "the port")
+            squatter.listen()
+            os.kill(node.pid, signal.SIGCONT)
+            until(lambda: node.log().count("ended with 1 -> starting") >= 3, "starts that fail")
+            ranks[0].start("join", name="alone", rank=0, size=1)  # it waits
+        serves(node, pid)
+        ranks[0].finish()
+        ranks[0].call("leave", name="alone")
+        all_do(ranks, "all_reduce", name="g", count=10)
+        equal(known(node), before)
 
 
 # ---- who is not what it says ---------------------------------------------------------------------
