@@ -81,6 +81,7 @@ struct daemon {
     struct client_command *commands; /* by client slot: how its program was called */
     struct state *state;             /* for the next commd; NULL: nobody keeps it */
     struct kept_client *kept;        /* by client slot: what of it is in there */
+    struct core_counts counted;      /* as they stand there */
     struct ended *ended;             /* how processes of clients ended */
     struct diary *diary;             /* what happened, for commctl events */
     struct http *http;               /* NULL where listen.http says nothing */
@@ -183,6 +184,8 @@ void takeover_group(struct daemon *d, const struct core_group_view *view,
 void takeover_rank_gone(struct daemon *d, const struct core_rank_gone *gone);
 void takeover_broken(struct daemon *d, const struct core_group_broken *broken);
 void takeover_group_gone(struct daemon *d, const struct board_entry *entry);
+/* At the end of a turn: what the core has counted. */
+void takeover_counts(struct daemon *d);
 
 /* ---- arena_link.c ---------------------------------------------------------------------------- */
 

@@ -343,6 +343,7 @@ void loop_run(struct daemon *d)
         admin_turn(d);
         gather_turn(d);
         http_turn(d->http);
+        takeover_counts(d);
         give_back_memory(d);
         tell_status(d);
         took = cpu_us() - begin;

@@ -577,3 +577,13 @@ void takeover_group_gone(struct daemon *d, const struct board_entry *entry)
     if (keeps(d) && entry->kept)
         state_group_gone(d->state, entry->group);
 }
+
+void takeover_counts(struct daemon *d)
+{
+    const struct core_counts *counts = core_counts(d->core);
+
+    if (!keeps(d) || !memcmp(&d->counted, counts, sizeof(d->counted)))
+        return;
+    d->counted = *counts;
+    state_counts(d->state, counts);
+}

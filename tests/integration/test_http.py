@@ -539,5 +539,31 @@ def test_reload_keeps_the_address():
         get(node, "/healthz")
 
 
+def test_counters_go_on_when_commd_is_killed():
+    """Those of the commd that follows do not begin at 0."""
+    with HttpCluster(1, start=False) as cluster:
+        node = cluster.nodes[0]
+        cluster.expect("killed by signal 9")
+        node.start(arguments=["--keep"])
+        until(lambda: node.ctl("status"), "commd serves")
+        ranks = cluster.ranks("g", [0] * 2)
+        cluster.join("h", ranks)
+        counted = ("commd_clients_total", "commd_groups_opened_total")
+        before = [fresh(node, lambda m: m[counted[1]] == 2, "two groups")[name] for name in counted]
+        equal(before, [2, 2])
+        with open(os.path.join(node.home, "commd.pid")) as file:
+            os.kill(int(file.read()), signal.SIGKILL)
+
+        def after():
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                return numbers(node)
+            return None
+
+        found = until(after, "another commd serves")
+        equal([found[name] for name in counted], before)
+        cluster.join("i", ranks)
+        fresh(node, lambda m: m[counted[1]] == 3, "a third group")
+
+
 if __name__ == "__main__":
     main(globals())
