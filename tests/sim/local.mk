@@ -4,7 +4,7 @@ sim_sources = tests/sim/sim.c tests/sim/sim.h tests/sim/sim_check.c tests/sim/si
 	tests/sim/sim_state.c
 sim_libs = libcommd-state.la libcommd-core.la libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS)
 
-# swarm alone runs one seed; make check runs 500 (a few seconds): tests/sim/check_swarm.sh
+# swarm alone runs one seed; make check runs 2,000 (some 15 s): tests/sim/check_swarm.sh
 check_PROGRAMS += tests/sim/swarm
 tests_sim_swarm_SOURCES = tests/sim/swarm.c $(sim_sources)
 tests_sim_swarm_LDADD = $(sim_libs)
