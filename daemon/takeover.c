@@ -476,14 +476,14 @@ void takeover_farewell(struct daemon *d, unsigned slot)
 
 /* A process may leave its groups and close its connection when the old commd is about to die: then
  * it never comes back. Who is away and has left all groups ends. */
-struct look {
+struct ending_look {
     struct daemon *d;
     uint8_t *in, *left; /* owned: by slot; is the client in a group, and has it left one? */
 };
 
 static bool look_at_group(void *arg, const struct core_group_view *view)
 {
-    struct look *look = arg;
+    struct ending_look *look = arg;
     const struct board_entry *entry = view->id ? boards_find(&look->d->boards, view->id) : NULL;
     unsigned rank, slot, local = 0, from = 0;
     uint32_t req;
@@ -508,7 +508,7 @@ static void look_at_away(evutil_socket_t fd, short what, void *arg)
 {
     struct daemon *d = arg;
     _cleanup_(freep) uint8_t *in = calloc(d->nslots, 1), *left = calloc(d->nslots, 1);
-    struct look look = {.d = d, .in = in, .left = left};
+    struct ending_look look = {.d = d, .in = in, .left = left};
 
     if (!in || !left)
         return; /* the next look */

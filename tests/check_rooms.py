@@ -117,6 +117,7 @@ CIRCLES = [
     {"client/lib/context/control.c", "client/lib/context/back.c"},
     {"client/lib/p2p/p2p.c", "client/lib/p2p/p2p_out.c", "client/lib/p2p/p2p_wait.c"},
     {"client/lib/coll/coll_steps.c", "client/lib/coll/coll_blocks.c"},
+    {"client/lib/device/session.c", "client/lib/device/session_ends.c"},
 ]
 failures = []
 

@@ -32,7 +32,8 @@ libcommd_client_la_SOURCES = client/include/commd/commd.h client/lib/api/check.h
 	client/lib/device/session_memory.c client/lib/device/lent.c \
 	client/lib/device/note.c client/lib/device/note.h \
 	client/lib/p2p/p2p.c client/lib/p2p/p2p.h client/lib/p2p/p2p_api.c \
-	client/lib/p2p/p2p_match.c client/lib/p2p/p2p_out.c client/lib/p2p/p2p_wait.c
+	client/lib/p2p/p2p_match.c client/lib/p2p/p2p_out.c client/lib/p2p/p2p_tell.c \
+	client/lib/p2p/p2p_wait.c
 libcommd_client_la_CFLAGS = $(AM_CFLAGS) -fvisibility=hidden
 client_lib_libcommd_la_SOURCES =
 client_lib_libcommd_la_LIBADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \

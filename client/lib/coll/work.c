@@ -27,7 +27,7 @@ size_t op_single_count(const struct commd_group *g, const struct commd_op *op)
 
 struct commd_work *work_free(struct commd_work *w)
 {
-    assert(!w->ngates == !w->gates);
+    assert(!w->ngates || w->gates);
     free(w->run.lists);
     free(w->p2p);
     if (w->gate)

@@ -190,7 +190,7 @@ enum wait_for p2p_waits_for(const struct p2p *p, const struct p2p_op *op);
 /* Ends @op because the application asked to. */
 void p2p_interrupt(struct p2p *p, struct p2p_op *op);
 
-/* ---- p2p_api.c ------------------------------------------------------------------------------- */
+/* ---- p2p_tell.c ------------------------------------------------------------------------------ */
 /* Tells the works of what has ended. The lock is dropped meanwhile. */
 void p2p_tell(struct p2p *p);
 struct p2p_op *p2p_take_finished(struct p2p *p); /* NULL: none is left */
