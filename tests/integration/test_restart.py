@@ -19,7 +19,9 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import cluster as c  # noqa: E402
 from cluster import Cluster, Skip, check, equal, main, running, until  # noqa: E402
-from wire import HELLO, REFUSED, VERSION, WELCOME, Wire, field, framed, leave  # noqa: E402
+from wire import (  # noqa: E402
+    HELLO, JOINED, REFUSED, VERSION, WELCOME, Wire, field, framed, join, leave,
+)  # fmt: skip
 
 DIE_AT = os.path.join(c.find_build(), "tests/integration/lib/.libs/die_at.so")
 EARLY = 1.05  # seconds: a commd that lives as long is started again after 0.1 s
@@ -379,6 +381,8 @@ def test_a_key_is_for_its_process_alone():
             check(welcome(own, key)[:2] != (key, 1), "commd did not die, and the key was good")
         with Wire(node.socket) as own:
             key = welcome(own)[0]
+            own.send(join(1, 0, 1, "mine"))  # who is in no group is not waited for
+            equal(own.read()[0], JOINED)
             restart(node)
             child = os.fork()
             if child == 0:  # another process, which knows the key
