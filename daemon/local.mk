@@ -31,7 +31,7 @@ libcommd_core_la_SOURCES = \
 # What commd writes down for the commd that follows it.
 noinst_LTLIBRARIES += libcommd-state.la
 libcommd_state_la_SOURCES = daemon/state/state.c daemon/state/state.h daemon/state/state_priv.h \
-	daemon/state/state_record.c
+	daemon/state/state_read.c daemon/state/state_write.c
 nodist_libcommd_state_la_SOURCES = daemon/state/state.pb-c.c daemon/state/state.pb-c.h
 libcommd_state_la_CPPFLAGS = $(AM_CPPFLAGS) $(PROTOBUF_C_CFLAGS)
 BUILT_SOURCES += daemon/state/state.pb-c.h

@@ -14,7 +14,7 @@
  * in it, so what an earlier turn left behind is no record.
  *
  * A record that is damaged ends the file: those before it are what was true once. Nothing that is
- * read is believed: lengths here, contents in state_record.c, what it means in the core.
+ * read is believed: lengths here, contents in state_read.c, what it means in the core.
  *
  * What if there is no room: the file is made empty, because a part of the truth could give a rank
  * to somebody who is not in the group any more. */

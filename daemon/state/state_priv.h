@@ -1,5 +1,5 @@
-/* state_priv.h - shared by state.c (the file, and what in it still counts) and state_record.c (what
- * records say). */
+/* state_priv.h - shared by state.c (the file, and what in it still counts), state_write.c and
+ * state_read.c (what records say). */
 #ifndef COMMD_STATE_PRIV_H
 #define COMMD_STATE_PRIV_H
 
@@ -72,7 +72,7 @@ void live_forget_group(struct state *state, uint64_t id);  /* and what became of
 uint64_t live_client(const struct state *state, unsigned slot);
 bool live_set_client(struct state *state, unsigned slot, uint64_t id);
 
-/* ---- state_record.c -------------------------------------------------------------------------- */
+/* ---- state_read.c ---------------------------------------------------------------------------- */
 
 /* A record that was found at @at: what counts changes by it. Unknown kinds are skipped. */
 void record_found(struct state *state, uint32_t kind, const uint8_t *bytes, size_t len, size_t at);

@@ -27,8 +27,8 @@ BUILD = os.environ.get("COMMD_BUILD") or os.getcwd()
 if not os.path.exists(f"{BUILD}/config.status"):
     BUILD = f"{TOP}/build"
 # The state file, and what it needs.
-STATE = ["daemon/state/state.c", "daemon/state/state_record.c", "daemon/state/state.pb-c.c",
-         "shm/proto/codec_check.c", "shm/util/memfd.c"]  # fmt: skip
+STATE = ["daemon/state/state.c", "daemon/state/state_read.c", "daemon/state/state_write.c",
+         "daemon/state/state.pb-c.c", "shm/proto/codec_check.c", "shm/util/memfd.c"]  # fmt: skip
 
 
 def read(path):
