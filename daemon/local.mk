@@ -50,7 +50,7 @@ sbin_PROGRAMS += daemon/commd
 daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/events.c \
 	daemon/loop.c daemon/apply.c daemon/payers.c daemon/reload.c daemon/takeover.c \
 	daemon/memory/arena_link.c daemon/memory/arenas.c daemon/memory/arenas.h \
-	daemon/memory/boards.c \
+	daemon/memory/boards.c daemon/memory/boards_adopt.c daemon/memory/boards_priv.h \
 	daemon/memory/boards.h daemon/core/share.h daemon/admin/admin.c daemon/admin/answers.c \
 	daemon/admin/answers.h daemon/admin/asking.h daemon/admin/diary.c daemon/admin/diary.h \
 	daemon/admin/gather.c daemon/admin/gather.h daemon/admin/heard.c daemon/admin/heard.h \

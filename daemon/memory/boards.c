@@ -27,7 +27,7 @@
  *
  * commd looks whether a board can be freed when its group is closed, by a timer, and when the
  * board's user meets a limit. The work of a turn is bounded each time. */
-#include "daemon/memory/boards.h"
+#include "daemon/memory/boards_priv.h"
 
 #include <assert.h>
 #include <fcntl.h>
@@ -44,14 +44,6 @@ enum {
     FREEING_MAX = 4,
     AT_ONCE = 16 << 20,  /* bytes freed on the loop in one call: about 2 ms */
     COUNTED_AT_ONCE = 8, /* buckets */
-};
-
-struct board_user {
-    struct board_user *next; /* in its bucket */
-    uint32_t uid;
-    unsigned count, freeing;
-    size_t bytes, freeing_bytes;
-    struct board_list left;
 };
 
 struct board_holder {
@@ -97,7 +89,7 @@ static struct board_user **board_user_find(struct boards *boards, uint32_t uid)
     return at;
 }
 
-static struct board_user *user_get(struct boards *boards, uint32_t uid)
+struct board_user *board_user_get(struct boards *boards, uint32_t uid)
 {
     struct board_user **at = board_user_find(boards, uid);
 
@@ -152,7 +144,7 @@ size_t boards_most(const struct boards *boards)
     return most;
 }
 
-static void board_charge(struct boards *boards, struct board_entry *entry)
+void board_charge(struct boards *boards, struct board_entry *entry)
 {
     boards->bytes += entry->bytes;
     boards->count++;
@@ -175,7 +167,7 @@ static void board_discharge(struct boards *boards, struct board_entry *entry)
 /* ---- the table of open groups ---------------------------------------------------------------- */
 
 /* The upper half of a group id is a tag of its home; the home counts the lower half. */
-static struct board_entry **board_find(const struct boards *boards, uint64_t group)
+struct board_entry **board_find(const struct boards *boards, uint64_t group)
 {
     struct board_entry **at = &boards->buckets[(group ^ group >> 32) & (boards->nbuckets - 1)];
 
@@ -184,7 +176,7 @@ static struct board_entry **board_find(const struct boards *boards, uint64_t gro
     return at;
 }
 
-static struct board_entry *board_entry_free(struct board_entry *entry)
+struct board_entry *board_entry_free(struct board_entry *entry)
 {
     if (entry) {
         board_ctl_free(entry->ctl);
@@ -233,7 +225,7 @@ int boards_add(struct boards *boards, const struct board_geom *geom, uint32_t ui
     r = board_create(geom, &fd, &entry->ctl);
     if (r == 0)
         r = open_twice(boards, &fd, &entry->fd);
-    if (r == 0 && !(entry->user = user_get(boards, uid)))
+    if (r == 0 && !(entry->user = board_user_get(boards, uid)))
         r = -ENOMEM;
     if (r) {
         board_entry_free(entry);
@@ -379,7 +371,7 @@ static void board_set_state(struct board_entry *entry, enum board_state state)
     entry->state = state;
 }
 
-static void board_set_left(struct boards *boards, struct board_entry *entry)
+void board_set_left(struct boards *boards, struct board_entry *entry)
 {
     board_set_state(entry, BOARD_LEFT);
     TAILQ_INSERT_TAIL(&boards->left, entry, in_all);
@@ -503,93 +495,6 @@ bool boards_look(struct boards *boards, unsigned n)
         look_at(boards, entry, &budget);
     }
     return !TAILQ_EMPTY(&boards->left);
-}
-
-/* ---- boards of the commd before this one ----------------------------------------------------- */
-
-/* What was done on the board so far was counted there. */
-static void count_from_here(struct board_entry *entry)
-{
-    const struct board_recorder *recorder;
-
-    entry->counted = board_rank_ops(entry->ctl, 0);
-    entry->seen = calloc(1, sizeof(*entry->seen));
-    if (!entry->seen)
-        return;
-    for (unsigned m = 0; (recorder = board_recorder(entry->ctl, m)); m++)
-        if (board_rank_started(entry->ctl, m))
-            recorder_add(recorder, entry->seen);
-}
-
-int boards_adopt(struct boards *boards, const struct board_geom *geom, uint32_t uid, int *fd,
-                 struct board_entry **ret_entry)
-{
-    struct board_entry **at = board_find(boards, geom->group), *entry;
-    int r;
-
-    if (*at)
-        return -EEXIST;
-    entry = calloc(1, sizeof(*entry));
-    if (!entry)
-        return -ENOMEM;
-    entry->fd = -1;
-    r = board_adopt(geom, *fd, &entry->ctl);
-    if (r == 0 && !(entry->user = user_get(boards, uid)))
-        r = -ENOMEM;
-    if (r) {
-        board_entry_free(entry);
-        return r;
-    }
-    entry->fd = steal_fd(fd);
-    entry->group = geom->group;
-    entry->bytes = board_ctl_bytes(entry->ctl);
-    count_from_here(entry);
-    board_charge(boards, entry);
-    *at = entry;
-    *ret_entry = entry;
-    return 0;
-}
-
-int boards_adopt_left(struct boards *boards, uint64_t group, uint32_t uid, int *fd)
-{
-    struct board_entry *entry;
-    size_t size;
-    int r = memfd_check(*fd, SIZE_MAX / 2, &size);
-
-    if (r)
-        return r < 0 ? r : BOARD_E_BAD;
-    entry = calloc(1, sizeof(*entry));
-    if (!entry || !(entry->user = user_get(boards, uid))) {
-        free(entry);
-        return -ENOMEM;
-    }
-    entry->fd = steal_fd(fd);
-    entry->group = group;
-    entry->bytes = size;
-    board_charge(boards, entry);
-    board_set_left(boards, entry);
-    return 0;
-}
-
-int boards_reopen(const struct board_entry *entry, int *ret_fd)
-{
-    int r = memfd_reopen(entry->fd, ret_fd);
-
-    assert(entry->state == BOARD_OPEN);
-    if (r != -ENOENT && r != -EACCES && r != -ENOTDIR)
-        return r;
-    *ret_fd = fcntl(entry->fd, F_DUPFD_CLOEXEC, 0); /* no /proc: see open_twice() */
-    return *ret_fd < 0 ? -errno : 0;
-}
-
-void boards_stored(struct board_entry *entry)
-{
-    entry->stored = true;
-}
-
-int boards_own_fd(const struct board_entry *entry)
-{
-    return entry->fd;
 }
 
 /* ---- limits ---------------------------------------------------------------------------------- */

@@ -28,7 +28,7 @@ struct board_entry {
     uint32_t counted;             /* its operations that boards->ops contains */
     struct recorder_totals *seen; /* owned: its part of boards->totals; NULL: nothing yet */
 
-    /* The rest is for boards.c. */
+    /* The rest is for boards.c and boards_adopt.c. */
     enum board_state state;
     bool stored;
     struct board_user *user;      /* shared by all boards of the user */

@@ -24,7 +24,8 @@ tests_unit_daemon_test_arenas_SOURCES = tests/unit/daemon/test_arenas.c daemon/m
 tests_unit_daemon_test_arenas_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_boards_SOURCES = tests/unit/daemon/test_boards.c daemon/memory/boards.c \
-	daemon/memory/boards.h daemon/core/share.h tests/lib/descriptors.h
+	daemon/memory/boards_adopt.c daemon/memory/boards_priv.h daemon/memory/boards.h \
+	daemon/core/share.h tests/lib/descriptors.h
 tests_unit_daemon_test_boards_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_conf_SOURCES = tests/unit/daemon/test_conf.c \
@@ -127,7 +128,7 @@ tests_unit_daemon_test_rank_view_SOURCES = tests/unit/daemon/test_rank_view.c \
 	daemon/admin/rank_table.c daemon/admin/rank_view.c \
 	daemon/admin/rank_view.h daemon/admin/records.c \
 	daemon/admin/records.h daemon/admin/table.c daemon/admin/table.h daemon/memory/boards.c \
-	daemon/memory/boards.h daemon/process/ended.c daemon/process/ended.h \
+	daemon/memory/boards.h daemon/memory/boards_priv.h daemon/process/ended.c daemon/process/ended.h \
 	daemon/admin/past.c daemon/admin/past.h daemon/admin/waits.c daemon/admin/waits.h \
 	daemon/admin/diary.c daemon/admin/diary.h
 tests_unit_daemon_test_rank_view_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
