@@ -4,7 +4,7 @@
  *   daemon_dispatch()  -- core_input(), core_next() -->  apply_action()  -->  the edges
  *
  * daemon.c makes and ends the daemon; loop.c runs its loop; events.c tells the core what happened;
- * apply.c carries out what the core decides; admin.c answers questions. */
+ * apply.c and apply_group.c carry out what the core decides; admin.c answers questions. */
 #ifndef COMMD_DAEMON_H
 #define COMMD_DAEMON_H
 
@@ -197,9 +197,21 @@ void arena_msg(struct daemon *d, unsigned slot, uint32_t payer, const struct msg
 void apply_action(struct daemon *d, const struct core_action *action);
 /* The client in @slot is gone: takes back its doorbell and its arenas. */
 void apply_client_gone(struct daemon *d, unsigned slot);
+
+/* ---- apply_group.c --------------------------------------------------------------------------- */
+
 /* Takes the oldest entry of d->failed; false: there is none. */
 bool apply_next_failed(struct daemon *d, uint64_t *ret_group, enum cause *ret_cause, char *ret_text,
                        size_t len);
+void apply_group_open(struct daemon *d, uint64_t id);
+/* The answer of a commd before this one did not reach the client. */
+void apply_joined_again(struct daemon *d, uint64_t group, unsigned slot, uint32_t req);
+void apply_rank_gone(struct daemon *d, const struct core_rank_gone *gone);
+void apply_group_absent(struct daemon *d, const struct core_group_absent *absent);
+void apply_group_broken(struct daemon *d, const struct core_group_broken *broken);
+/* @abort: the engine drops the group's operations at once. Else it finishes what other nodes still
+ * need. Messages that members have sent go out in any case. */
+void apply_group_close(struct daemon *d, uint64_t id, bool abort);
 
 /* ---- admin.c; the last: answers.c ------------------------------------------------------------ */
 
