@@ -23,7 +23,8 @@ libcommd_core_la_SOURCES = \
 	daemon/core/core_gpu.c daemon/core/core_group.c daemon/core/core_home.c \
 	daemon/core/core_internal.h daemon/core/core_join.c daemon/core/core_life.c \
 	daemon/core/core_part.c daemon/core/core_peer.c daemon/core/core_pool.c \
-	daemon/core/core_pool.h daemon/core/core_ration.c daemon/core/core_rendezvous.c \
+	daemon/core/core_pool.h daemon/core/core_rank.c daemon/core/core_ration.c \
+	daemon/core/core_rendezvous.c \
 	daemon/core/core_restore.c \
 	daemon/core/core_text.c daemon/core/core_text.h daemon/core/core_unfold.c \
 	daemon/core/core_user.c daemon/core/core_view.c

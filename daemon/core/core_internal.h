@@ -503,8 +503,6 @@ void group_restore_broken(struct core *core, struct group *group,
 /* All that the boards have to know, again; what cannot go on without the commd before this one
  * ends. */
 void group_taken_over(struct core *core, const char *text);
-/* A rank that left while no commd was there to hear it. */
-void group_rank_left_unheard(struct core *core, struct member *member);
 void group_try_open(struct core *core, struct group *group);
 /* Not open yet, and will not be: its joins are asked again. */
 void group_withdraw(struct core *core, struct group *group, int32_t rank, uint32_t pid,
@@ -514,19 +512,17 @@ void group_tell_broken(struct core *core, const struct group *group, unsigned no
 /* A user named the group, and may have written the cause: both are quoted. */
 void group_log(struct core *core, enum core_note note, uint32_t uid, unsigned level,
                const char *name, const char *cause, const char *decision);
-void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg);
 void group_broken_msg(struct core *core, unsigned node, const struct msg_broken *msg);
 void group_board_error(struct core *core, const struct msg_board *msg);
 void group_board_failed(struct core *core, uint64_t id, enum cause cause, const char *why);
-/* A rank of this node. */
-void group_rank_left(struct core *core, struct member *member, uint32_t ops);
-void group_rank_lost(struct core *core, struct member *member, const char *why);
 void group_abort(struct core *core, struct group *group, const struct member *member,
                  const char *text);
 /* An OPEN or a COMMITTED one; @member: who was kicked, NULL: the group as a whole. */
 void group_kick(struct core *core, struct group *group, const struct member *member,
                 const char *text);
 void group_open_ready(struct core *core);
+/* No rank of this node is left in it. */
+void group_close(struct core *core, struct group *group);
 /* All groups over several nodes that have @node break. @tell: BROKEN to the others, which may not
  * see it by themselves. */
 void group_node_lost(struct core *core, unsigned node, enum cause cause, const char *text,
@@ -535,5 +531,14 @@ void group_stop(struct core *core);
 void group_reap(struct core *core);
 struct group *group_find(const struct core *core, uint64_t id); /* not DEAD */
 int group_place(const struct group *group, unsigned node);      /* participant index, -1 */
+
+/* ---- core_rank.c ----------------------------------------------------------------------------- */
+
+/* A rank of this node. */
+void group_rank_left(struct core *core, struct member *member, uint32_t ops);
+void group_rank_lost(struct core *core, struct member *member, const char *why);
+/* A rank that left while no commd was there to hear it. */
+void group_rank_left_unheard(struct core *core, struct member *member);
+void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg);
 
 #endif

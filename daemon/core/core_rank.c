@@ -1,0 +1,133 @@
+/* core_rank.c - how the ranks of a group end, those of this node and those of others.
+ *
+ * A rank that is gone has a fate: it left, or was lost. Its own node says which to the boards, to
+ * the other participants (GONE), and to who keeps the group for the next commd. The last local rank
+ * that ends closes the group here: see core_group.c. */
+#include "daemon/core/core_internal.h"
+
+static void note_lost(struct core *core, const struct group *group, const char *text)
+{
+    group_log(core, CORE_NOTE_RANK_LOST, group->uid, CORE_LOG_DEBUG, group->name, text,
+              "its ranks are told");
+}
+
+/* What RANK_GONE and GONE say of a rank that has its fate. */
+static struct core_rank_gone gone_record(struct core *core, const struct group *group,
+                                         uint32_t rank, const char *text)
+{
+    const struct fate *fate = runs_fate(&core->runs, &group->members[rank]);
+
+    assert(fate->cause == CAUSE_LEFT || fate->cause == CAUSE_RANK_LOST);
+    assert(rank < group->size);
+    return (struct core_rank_gone){.group = group->id,
+                                   .rank = rank,
+                                   .ops = fate->ops,
+                                   .pid = group->members[rank].pid,
+                                   .cause = (enum cause)fate->cause,
+                                   .text = act_text(core, text)};
+}
+
+static void mark_gone(struct core *core, const struct group *group, uint32_t rank, const char *text)
+{
+    act_push(core, (struct core_action){.type = CORE_DO_RANK_GONE,
+                                        .rank_gone = gone_record(core, group, rank, text)});
+}
+
+/* In a group that is broken: for who keeps it. */
+static void note_ended(struct core *core, const struct group *group, uint32_t rank,
+                       const char *text)
+{
+    assert(group->state == GROUP_BROKEN);
+    act_push(core, (struct core_action){.type = CORE_DO_RANK_ENDED,
+                                        .rank_gone = gone_record(core, group, rank, text)});
+}
+
+static void tell_gone(struct core *core, const struct group *group, uint32_t rank, const char *text)
+{
+    act_to_group(core, group, ACT_EACH_NODE,
+                 (struct act_msg){.type = MSG_GONE, .gone = gone_record(core, group, rank, text)});
+}
+
+static void group_rank_gone(struct core *core, struct member *member, enum cause cause,
+                            uint32_t ops, const char *text)
+{
+    struct group *group = member->group;
+    struct fate *fate = runs_fate(&core->runs, &group->members[member->rank]);
+
+    assert(member->state == MEMBER_COMMITTED || member->state == MEMBER_JOINED);
+    assert(cause == CAUSE_LEFT || cause == CAUSE_RANK_LOST);
+    assert(group->nlocal && member->rank < group->size);
+    assert(!fate->cause && group->members[member->rank].node == group->me);
+    fate->cause = (uint8_t)cause;
+    fate->ops = ops;
+    if (cause != CAUSE_LEFT) {
+        group->unclean = true;
+        core->counts.ranks_lost++;
+        note_lost(core, group, text);
+    }
+    if (group->state == GROUP_OPEN)
+        mark_gone(core, group, member->rank, text);
+    else if (group->state == GROUP_BROKEN && group->nlocal > 1) /* else it is closed */
+        note_ended(core, group, member->rank, text);
+    if (group->state != GROUP_BROKEN && ops != CORE_OPS_FROM_BOARD && group->nnodes > 1)
+        tell_gone(core, group, member->rank, text);
+    member_end(core, member);
+    if (!group->nlocal)
+        group_close(core, group);
+}
+
+void group_rank_left(struct core *core, struct member *member, uint32_t ops)
+{
+    char text[MSG_TEXT_MAX];
+
+    assert(member->state == MEMBER_JOINED);
+    text_format(text, sizeof(text), "rank %u (pid %u on node %s) left", member->rank, member->pid,
+                core_self_name(core));
+    group_rank_gone(core, member, CAUSE_LEFT, MIN(ops, CORE_OPS_FROM_BOARD - 1), text);
+}
+
+void group_rank_lost(struct core *core, struct member *member, const char *why)
+{
+    char text[MSG_TEXT_MAX];
+
+    text_format(text, sizeof(text), "rank %u (pid %u on node %s) was lost: %s", member->rank,
+                member->pid, core_self_name(core), why);
+    group_rank_gone(core, member, CAUSE_RANK_LOST,
+                    member->state == MEMBER_JOINED ? CORE_OPS_FROM_BOARD : 0, text);
+}
+
+void group_rank_left_unheard(struct core *core, struct member *member)
+{
+    char text[MSG_TEXT_MAX];
+
+    assert(member->state == MEMBER_JOINED);
+    text_format(text, sizeof(text), "rank %u (pid %u on node %s) left while commd was restarted",
+                member->rank, member->pid, core_self_name(core));
+    group_rank_gone(core, member, CAUSE_LEFT, CORE_OPS_FROM_BOARD, text);
+}
+
+void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg)
+{
+    struct group *group = group_find(core, msg->group);
+    int place = group ? group_place(group, node) : -1;
+    struct fate *fate;
+
+    /* A node speaks for its own ranks only. */
+    assert(node != core->config.self);
+    if (place < 0 || place == (int)group->me || msg->rank >= group->size ||
+        group->members[msg->rank].node != (uint32_t)place)
+        return;
+    fate = runs_fate(&core->runs, &group->members[msg->rank]);
+    if (fate->cause)
+        return;
+    fate->cause = msg->cause == CAUSE_LEFT ? CAUSE_LEFT : CAUSE_RANK_LOST;
+    fate->ops = MIN(msg->ops, CORE_OPS_FROM_BOARD - 1);
+    if (fate->cause != CAUSE_LEFT) {
+        group->unclean = true;
+        note_lost(core, group, msg->text);
+    }
+    if (group->state == GROUP_OPEN)
+        mark_gone(core, group, msg->rank, msg->text);
+    else if (group->state == GROUP_BROKEN)
+        note_ended(core, group, msg->rank, msg->text);
+}
