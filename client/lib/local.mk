@@ -16,6 +16,7 @@ libcommd_client_la_SOURCES = client/include/commd/commd.h client/lib/api/check.h
 	client/lib/coll/registered.c client/lib/coll/registered.h \
 	client/lib/coll/registered_work.c client/lib/coll/lists.c client/lib/coll/run.c \
 	client/lib/context/alive.c client/lib/context/autostart.c client/lib/context/control.c \
+	client/lib/context/control_hello.c \
 	client/lib/context/back.c \
 	client/lib/context/error.c client/lib/context/group.c client/lib/context/split.c \
 	client/lib/context/absent.c client/lib/context/job.c client/lib/context/join_warn.c \

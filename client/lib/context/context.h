@@ -182,7 +182,6 @@ int control_abort(struct commd_context *ctx, const struct msg *msg);
  * lock. */
 bool control_lost(const struct commd_group *g);
 /* The rest with the lock held: parts of it that back.c needs. */
-void control_say_hello(const struct commd_context *ctx, struct msg_client_hello *hello);
 int control_send_locked(struct commd_context *ctx, const struct msg *msg);
 void control_ask_again(struct commd_context *ctx, struct awaited *w);
 bool control_is_lost(struct commd_context *ctx);
@@ -204,6 +203,12 @@ void control_arena_cancel(const struct commd_group *g, struct awaited *w);
 
 /* Asks for a session at commd-gpu: its socket. 0 or COMMD_E_*. */
 int control_gpu_ask(struct commd_context *ctx, int *ret_sock);
+
+/* ---- control_hello.c --------------------------------------------------------------------------
+ */
+
+/* Fills all but what back_claim() does. */
+void control_say_hello(const struct commd_context *ctx, struct msg_client_hello *hello);
 
 /* ---- back.c: all with the lock held ---------------------------------------------------------- */
 
