@@ -21,6 +21,8 @@ EXTRA_DIST += \
 	client/python/commd/csrc/bind.cpp \
 	client/python/commd/csrc/callbacks.cpp \
 	client/python/commd/csrc/callbacks.h \
+	client/python/commd/csrc/connection.cpp \
+	client/python/commd/csrc/connection.h \
 	client/python/commd/csrc/device.cpp \
 	client/python/commd/csrc/device.h \
 	client/python/commd/csrc/device_work.cpp \

@@ -1,10 +1,4 @@
-/* group.cpp - one commd group, and the connection that all groups of a process share.
- *
- * Connection: a process connects when its first group is made and disconnects when its last one
- * is closed. The connection belongs to the process that made it: after fork() the child sees
- * that it is another one, forgets (leaks) what it inherited and connects anew if it needs to.
- * Nothing inherited is locked or freed there, because a lock may have been held at the fork and the
- * library's thread does not exist in the child.
+/* group.cpp - one commd group. The connection that all groups of a process share: connection.cpp.
  *
  * Rendezvous: rank 0 draws a random token and puts it into torch's store, the others fetch it:
  * one key per group, whatever its size. The token is in the commd group's name, so two jobs
@@ -30,12 +24,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <deque>
 #include <optional>
 #include <thread>
 #include <utility>
-
-#include <pthread.h>
 
 #include <sys/random.h>
 #include <unistd.h>
@@ -60,78 +51,10 @@ constexpr milliseconds kCallbackGrace{1000}; /* at exit, for callbacks that run 
 constexpr milliseconds kForever =
     std::chrono::hours(100 * 365 * 24);  /* the clock counts 292 years */
 constexpr milliseconds kStoreSlice{500}; /* Ctrl-C is noticed this often in the rendezvous */
-constexpr int64_t kTellMs = 5000;        /* to tell commd that a rank waits */
 constexpr size_t kTokens = 64;           /* rank 0 removes a token as soon as its group is there */
 
 std::atomic<bool> exiting_flag{false};
 std::atomic<bool> gone_flag{false};
-
-std::atomic<unsigned> forks{0};
-
-/* What belongs to the process rather than to a group. Never destroyed: at exit the library's
- * thread may still be running. */
-struct Process {
-    const unsigned generation = commd::generation();
-    std::mutex lock;
-    commd_context *context = nullptr;
-    int users = 0;                       /* groups that hold the context */
-    Waiting *waiting = nullptr;          /* its connection becomes the context */
-    std::deque<std::string> used_tokens; /* the last kTokens */
-    std::vector<std::weak_ptr<Group>> groups;
-};
-
-Process &process()
-{
-    static std::atomic<Process *> current{nullptr};
-    Process *p = current.load(std::memory_order_acquire);
-
-    while (!p || p->generation != generation()) {
-        auto *fresh = new Process;
-        if (current.compare_exchange_strong(p, fresh))
-            return *fresh;
-        delete fresh; /* another thread was faster: p is its */
-    }
-    return *p;
-}
-
-commd_context *context_ref()
-{
-    Process &p = process();
-    std::lock_guard<std::mutex> guard(p.lock);
-
-    if (!p.context) {
-        if (p.waiting)
-            p.context = std::exchange(p.waiting, nullptr)->take();
-        int r = p.context ? 0 : commd_connect(nullptr, &p.context);
-        if (r)
-            throw_last_error(r);
-        commd_set_interrupt(p.context, check_signals, nullptr);
-    }
-    p.users++;
-    return p.context;
-}
-
-/* Of groups that there are: a connection of its own would serve none of them. */
-commd_context *context_ref_if_any()
-{
-    Process &p = process();
-    std::lock_guard<std::mutex> guard(p.lock);
-
-    if (p.context)
-        p.users++;
-    return p.context;
-}
-
-void context_unref()
-{
-    Process &p = process();
-    std::lock_guard<std::mutex> guard(p.lock);
-
-    if (--p.users == 0) {
-        commd_disconnect(p.context);
-        p.context = nullptr;
-    }
-}
 
 std::string random_token()
 {
@@ -190,8 +113,6 @@ bool wait_for_key(c10d::Store &store, const std::string &key, milliseconds slice
         return false;
     }
 }
-
-std::atomic<int> waiting_now{0};
 
 /* How commctl calls what @spec's rank waits for: its job, and the group. */
 std::string waits_for(const GroupSpec &spec)
@@ -267,59 +188,6 @@ void forget_token(const GroupSpec &spec, const std::string &key)
 }
 
 } // namespace
-
-unsigned generation()
-{
-    static const int watched =
-        pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
-
-    (void)watched;
-    return forks.load(std::memory_order_relaxed);
-}
-
-Waiting::Waiting(const std::string &name, int rank, int size)
-{
-    commd_options options = {};
-
-    options.size = sizeof(options);
-    options.timeout_ms = kTellMs;
-    options.waits_for = name.c_str();
-    options.waits_rank = static_cast<unsigned>(rank);
-    options.waits_size = static_cast<unsigned>(size);
-    if (rank < 0 || size <= rank || commd_connect(&options, &context_)) {
-        context_ = nullptr;
-        return;
-    }
-    told_ = true;
-    waiting_now.fetch_add(1);
-    Process &p = process();
-    std::lock_guard<std::mutex> guard(p.lock);
-    if (!p.context)
-        p.waiting = this;
-}
-
-Waiting::~Waiting()
-{
-    close();
-}
-
-void Waiting::close()
-{
-    {
-        Process &p = process();
-        std::lock_guard<std::mutex> guard(p.lock);
-        if (p.waiting == this)
-            p.waiting = nullptr;
-    }
-    commd_disconnect(take());
-    if (std::exchange(told_, false))
-        waiting_now.fetch_sub(1);
-}
-
-commd_context *Waiting::take()
-{
-    return std::exchange(context_, nullptr);
-}
 
 std::exception_ptr backend_error(const std::string &message)
 {

@@ -1,5 +1,4 @@
-/* group.h - one commd group, and the connection that all groups of a process share.
- * See group.cpp for the model. */
+/* group.h - one commd group. See group.cpp for the model. */
 #pragma once
 
 #include <atomic>
@@ -18,6 +17,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "connection.h"
 #include "recorder.h"
 
 namespace commd
@@ -47,25 +47,6 @@ struct GroupSpec {
     std::chrono::milliseconds timeout; /* 0: none */
     std::string id;                    /* torch's group name */
     std::vector<int64_t> ranks;        /* global ranks; empty for the whole world */
-};
-
-/* A rank that waits in the store, before it can join. commctl shows it as long as this lives, or
- * until the join; where commd cannot be told, the join will say why. A process that has no
- * connection yet joins over this one: with two of each rank a job would need twice its share of
- * clients. */
-class Waiting
-{
-  public:
-    Waiting(const std::string &name, int rank, int size);
-    ~Waiting();
-    Waiting(const Waiting &) = delete;
-    Waiting &operator=(const Waiting &) = delete;
-    void close();
-    commd_context *take(); /* the connection: the caller's now */
-
-  private:
-    commd_context *context_ = nullptr;
-    bool told_ = false;
 };
 
 /* An operation that nobody asks any more. */
@@ -182,9 +163,6 @@ class Group
 /* A tensor of zeros in memory of commd_alloc(), of the connection that the groups share. */
 at::Tensor empty(const std::vector<int64_t> &sizes, at::ScalarType dtype);
 
-/* Forks between the first process that used this and the present one. getpid() would tell too,
- * but is a system call, and this is asked in every operation. */
-unsigned generation();
 /* True once the program has ended: callbacks, which may be Python's, do not run any more. */
 bool exiting();
 /* True once the process's own exit has begun: completions must leave everything alone. */
