@@ -175,7 +175,7 @@ static bool members_consistent(struct run *r)
     const struct commd_group *g = r->group;
     const struct board *b = &g->board;
     struct op_desc first, other;
-    unsigned m = 1;
+    unsigned m = b->nlocal > 1; /* alone: this member's own slot was changed by somebody */
 
     invariant(one_node(r));
     if (likely(run_members_agree(r)))

@@ -1040,6 +1040,26 @@ static void operations_are_timed_as_the_board_says(void **state)
     cluster_free(c);
 }
 
+/* There is no other rank to differ from. */
+static void the_slot_of_a_rank_that_is_alone_is_changed(void **state)
+{
+    static const uint16_t placement[] = {0};
+    struct cluster *c = cluster_new(1, 1, placement, 17);
+    struct commd_op op = {.size = sizeof op, .coll = COMMD_BARRIER};
+    struct run r = {0};
+
+    (void)state;
+    assert_int_equal(run_begin(&r, c->group[0], &op), 0);
+    assert_true(run_put(&r));
+    board_slot(&c->group[0]->board, 0, r.base)->fingerprint++;
+    assert_int_equal(run_poll(&r), RUN_FAILED);
+    assert_int_equal(r.err.code, COMMD_E_MISMATCH);
+    assert_int_equal(r.err.rank, 0);
+    run_end(&r, RUN_FAILED);
+    assert_int_equal(commd_barrier(c->group[0]), 0);
+    cluster_free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1054,6 +1074,7 @@ int main(void)
         cmocka_unit_test(engine_is_woken_when_it_has_work),
         cmocka_unit_test(short_operations_wake_sleepers_at_last),
         cmocka_unit_test(garbage_in_the_board_breaks_only_the_group),
+        cmocka_unit_test(the_slot_of_a_rank_that_is_alone_is_changed),
         cmocka_unit_test(counts_near_the_wrap_are_refused_by_the_engine),
         cmocka_unit_test(counts_near_the_wrap_are_refused_by_the_call),
         cmocka_unit_test(cells_that_cannot_be_cut_are_refused_by_the_call),
