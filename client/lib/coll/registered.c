@@ -304,7 +304,8 @@ static bool take_votes(struct run *r)
     assert(d->stage == REGISTERED_VOTES && r->put == 2);
     if (!run_step_arrived(r, r->base + 1))
         return false;
-    if (count_kind(r, r->base + 1, BOARD_VOTE_YES) < b->nlocal) {
+    /* its own vote counts as it was, not as its slot has it by now */
+    if (!d->yes || count_kind(r, r->base + 1, BOARD_VOTE_YES) < b->nlocal) {
         free(steal_ptr(r->registered));
         run_again(r, 2);
         return true;

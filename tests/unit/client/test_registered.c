@@ -617,6 +617,41 @@ static void who_comes_late_does_not_begin(void **state)
     end();
 }
 
+/* Another member writes YES into the slots of all who have said no. Who said no has nothing mapped,
+ * and must not work. */
+static void who_said_no_does_not_begin(void **state)
+{
+    struct buffers b = {.dtype = DTYPE_F32, .redop = REDOP_SUM, .count = 300000};
+    bool done[3] = {false};
+    struct run *runs;
+    uint32_t step;
+
+    (void)state;
+    begin(3, 79);
+    arena_commd_set(commd, ARENA_COMMD_REFUSES);
+    runs = runs_new(&b);
+    step = runs[0].base + 1;
+    run_poll(&runs[1]);
+    for (unsigned k = 0; k < 3; k += 2)
+        poll_until(runs, 1, has_voted, k);
+    while (!has_voted(1))
+        run_poll(&runs[1]);
+    for (unsigned k = 0; k < 3; k++)
+        board_slot(&cluster->group[0]->board, k, step)->kind = BOARD_VOTE_YES;
+    for (unsigned i = 0; !done[0] || !done[1] || !done[2]; i++) {
+        assert_in_range(i, 0, 1000000);
+        if (!done[i % 3] && run_poll(&runs[i % 3]) == RUN_DONE) {
+            run_end(&runs[i % 3], RUN_DONE);
+            done[i % 3] = true;
+        }
+        assert_false(has_entered(i % 3));
+    }
+    buffers_check(&b);
+    free(runs);
+    buffers_free(&b);
+    end();
+}
+
 static bool has_finished(unsigned k)
 {
     return atomic_load(&member(k)->finished) == atomic_load(&cluster->group[k]->seq);
@@ -847,6 +882,7 @@ int main(void)
         cmocka_unit_test(nobody_is_done_before_all_have_finished),
         cmocka_unit_test(who_is_stopped_at_work_is_locked_out),
         cmocka_unit_test(who_comes_late_does_not_begin),
+        cmocka_unit_test(who_said_no_does_not_begin),
         cmocka_unit_test(who_comes_when_others_have_finished_does_not_begin),
         cmocka_unit_test(a_member_dies_at_work),
         cmocka_unit_test(allocations),
