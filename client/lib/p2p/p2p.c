@@ -381,7 +381,8 @@ static void data_here(struct p2p *p, struct p2p_peer *peer, const struct mail_re
         return;
     }
     TAILQ_FOREACH(op, &p->pulls, link)
-        if (op->id == rec->peer_id && !op->filling && op->status.source == (int)peer->rank)
+        if (op->id == rec->peer_id && !op->filling && !op->skip &&
+            op->status.source == (int)peer->rank)
             break;
     if (op && (rec->off > op->len || rec->len > op->len - rec->off))
         p2p_bad(p, COMMD_E_PROTOCOL, "rank %u sent a part that cannot be", peer->rank);

@@ -1076,6 +1076,41 @@ static void a_record_that_cannot_be_is_an_error(void **state)
     }
 }
 
+/* A message that is too long for its receive is not taken, also while the sender cannot be told. */
+static void parts_that_nobody_wants_are_dropped(void **state)
+{
+    struct cluster *c = three(true);
+    const struct mail *m = &c->group[1]->board.mail;
+    uint8_t b[64] = {0}, none[64] = {0};
+    struct p2p_op recv = message(false, 0, 0, b, 8);
+    struct mail_rec rec = {.kind = MAIL_RTS, .dst = 1, .id = 5, .len = sizeof b};
+    struct mail_tx tx;
+
+    for (unsigned i = 0; i < m->ring; i++) { /* rank 0 takes nothing */
+        struct p2p_op send = message(true, 0, 0, b, 1);
+
+        begin(c, 1, &send);
+        assert_int_equal(send.state, P2P_DONE);
+    }
+    begin(c, 1, &recv);
+    mail_tx_init(m, 1, 0, &tx);
+    mail_put(&tx, &rec);
+    memset(mail_out(m, 0, m->data_begin), 1, sizeof b);
+    rec = (struct mail_rec){.kind = MAIL_DATA, .dst = 1, .id = 6, .off = 8, .len = sizeof b - 8};
+    rec.slot = (uint8_t)m->data_begin;
+    rec.peer_id = recv.id;
+    mail_put(&tx, &rec);
+    mail_flag(tx.word, tx.bit);
+    p2p_poll(p2p_of(c, 1), NULL);
+    assert_memory_equal(b, none, sizeof b);
+    assert_int_equal(recv.state, P2P_PULLING);
+    p2p_drain(p2p_of(c, 0), 1);
+    p2p_poll(p2p_of(c, 1), NULL);
+    assert_int_equal(recv.state, P2P_DONE);
+    assert_int_equal(recv.err.code, COMMD_E_MISMATCH);
+    cluster_free(c);
+}
+
 /* What another rank says that it cannot do, with any code and length. */
 static void any_word_of_a_rank_is_checked(void **state)
 {
@@ -1245,6 +1280,7 @@ int main(void)
         cmocka_unit_test(arguments),
         cmocka_unit_test(hostile_members_harm_only_their_group),
         cmocka_unit_test(a_record_that_cannot_be_is_an_error),
+        cmocka_unit_test(parts_that_nobody_wants_are_dropped),
         cmocka_unit_test(any_word_of_a_rank_is_checked),
         cmocka_unit_test(the_engine_refuses_what_cannot_be),
     };
