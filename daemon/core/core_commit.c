@@ -120,6 +120,8 @@ static bool commit_fresh(struct core *core, unsigned home, uint64_t id)
 
     if (n <= peer->committed)
         return false;
+    if (group_find(core, id)) /* of another home: each says by itself which incarnation it has */
+        return false;
     assert(home_group_id(peer->incarnation, n) == id);
     peer->committed = n;
     return true;

@@ -551,6 +551,44 @@ static void a_node_commits_its_own(void **state)
     bench_free(bench);
 }
 
+/* A node may say that it has any incarnation, so it can make the numbers of another node's groups.
+ */
+static void a_node_commits_no_group_of_another(void **state)
+{
+    struct core_config config = config_of(3);
+    struct bench *bench = bench_new(&config);
+    struct msg_member members[2] = {{.node = 0, .pid = 7}, {.node = 1, .pid = 9, .join = 1}};
+    char names[2][MSG_NAME_MAX] = {"a"};
+    struct msg_commit commit = {
+        .epoch = 1, .uid = VICTIM, .size = 2, .nnodes = 2, .members = members, .nodes = names};
+
+    link_up(bench, 1);
+    link_up(bench, 2);
+    bench->core->peers[2].incarnation = bench->core->peers[1].incarnation;
+    for (unsigned home = 1; home <= 2; home++) {
+        const char *name = home == 1 ? "v" : "w";
+        struct member *member;
+
+        hello(bench, home, VICTIM, false);
+        join(bench, home, 1, name, 0, 2);
+        list_each(member, &bench->core->waiting, waiting)
+            if (!strcmp(member->name, name))
+                break;
+        if (member->home == 0)
+            join_cancel(bench->core, member);
+        member->home = (int)home;
+        members[0].join = member->join;
+        commit.group = home_group_id(bench->core->peers[1].incarnation, 1);
+        strcpy(names[1], nodes[home]);
+        strcpy(commit.home, nodes[home]);
+        strcpy(commit.name, name);
+        group_commit(bench->core, home, &commit);
+        assert_int_equal(bench->core->groups.live, 1);
+        assert_int_equal(member->state, home == 1 ? MEMBER_COMMITTED : MEMBER_ASKING);
+    }
+    bench_free(bench);
+}
+
 static unsigned scanned(const struct bench *bench, uint32_t uid)
 {
     struct core_group_view view;
@@ -781,6 +819,7 @@ int main(void)
         cmocka_unit_test(a_reload_keeps_the_share),
         cmocka_unit_test(groups_that_fill_elsewhere_are_shared),
         cmocka_unit_test(a_node_commits_its_own),
+        cmocka_unit_test(a_node_commits_no_group_of_another),
         cmocka_unit_test(a_user_scans_its_own),
         cmocka_unit_test(a_node_that_lies_about_uids),
         cmocka_unit_test(broken_blames_no_third_node),
