@@ -448,7 +448,7 @@ void peer_links_send(struct peer_links *links, unsigned node, const struct msg *
 {
     struct link *link = peer_at(links, node)->link;
 
-    if (!link || link->doom[0])
+    if (!link || link->state != LINK_UP || link->doom[0])
         return;
     if (link_send(link, msg))
         link_doom(link, "it does not read what we send");

@@ -407,6 +407,22 @@ static void a_stopping_node_sends_what_it_has(void **state)
     assert_string_equal(peer_links_error(b->links, 0), "");
 }
 
+/* Other links may live on for a while, and the clock: what is said then goes nowhere. */
+static void a_node_that_stops_says_no_more(void **state)
+{
+    struct world *w = *state;
+    struct node *a = node_up(w, 0, "ab", 'a'), *b = node_up(w, 1, "ab", 'b');
+    struct msg beat = {.type = MSG_HEARTBEAT};
+
+    run_until(w, a->ups && b->ups && !peer_links_unsent(a->links, 1));
+    peer_links_drain(a->links);
+    peer_links_send(a->links, 1, &beat);
+    run_until(w, peer_links_idle(a->links));
+    run_until(w, b->downs);
+    assert_int_equal(b->msgs, 0);
+    assert_string_equal(b->down_text, "its commd ended the link");
+}
+
 static void a_dropped_link_comes_again(void **state)
 {
     struct world *w = *state;
@@ -913,6 +929,7 @@ int main(void)
         T(who_does_not_read_is_given_up),
         T(the_port_may_be_open_already),
         T(a_stopping_node_sends_what_it_has),
+        T(a_node_that_stops_says_no_more),
         T(a_dropped_link_comes_again),
         T(wrong_key_is_refused_and_logged_once),
         T(wrong_key_from_an_address_of_two),
