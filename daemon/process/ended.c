@@ -1,8 +1,8 @@
 /* ended.c - see ended.h. A process that has ended is a zombie until its parent has reaped it. While
  * it is a zombie, proc(5) tells its exit code to its user and to root. Later its pidfd tells
  * everybody (PIDFD_GET_INFO, Linux 6.15). So the pidfd is kept while the exit code is not known,
- * and is asked when a person wants to know. When there is no room, the user with most entries loses
- * its oldest one. */
+ * and is asked when a person wants to know. A user who has its share loses one of its own, and of
+ * these the failed ones last: each commctl that ends is an entry, too. */
 #include "daemon/process/ended.h"
 
 #include <fcntl.h>
@@ -113,7 +113,17 @@ static void ask(struct ended_process *p)
         close_fdp(&p->pidfd);
 }
 
-/* A free entry, or the one to replace: the oldest of @uid if @uid has its share, else of all. */
+/* Of two of one user's, the one to forget first: how it ended is not known, or it was exit code 0;
+ * then the older one. */
+static bool goes_first(const struct ended_process *p, const struct ended_process *q)
+{
+    bool failed = p->status > 0, other_failed = q->status > 0;
+
+    return failed != other_failed ? other_failed : p->at_ms < q->at_ms;
+}
+
+/* A free entry, or the one to replace: one of @uid if @uid has its share, else the oldest of all.
+ */
 static struct ended_process *place_for(struct ended *ended, uint32_t uid)
 {
     struct ended_process *oldest = NULL, *own = NULL;
@@ -124,7 +134,8 @@ static struct ended_process *place_for(struct ended *ended, uint32_t uid)
 
         if (p->at_ms && p->uid == uid) {
             n++;
-            if (!own || p->at_ms < own->at_ms)
+            ask(p);
+            if (!own || goes_first(p, own))
                 own = p;
         }
         if (!oldest || p->at_ms < oldest->at_ms)

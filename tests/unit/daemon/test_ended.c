@@ -109,6 +109,33 @@ static void few_are_kept_of_a_user(void **state)
     ended_fini(&ended);
 }
 
+/* Nor does the user's own crowd of programs that ended well, as each commctl does. */
+static void a_failed_one_outlasts_those_that_ended_well(void **state)
+{
+    char text[ENDED_TEXT];
+    struct ended ended;
+    pid_t failed, well;
+    int pidfd;
+
+    (void)state;
+    ended_init(&ended);
+    failed = child(-SIGKILL, &pidfd);
+    ended_note(&ended, getuid(), (uint32_t)failed, pidfd);
+    close(pidfd);
+    waitpid(failed, NULL, 0);
+    for (unsigned i = 0; i < 2 * ENDED_MAX_USER; i++) {
+        well = child(0, &pidfd);
+        ended_note(&ended, getuid(), (uint32_t)well, pidfd);
+        close(pidfd);
+        waitpid(well, NULL, 0);
+        ended_text(&ended, (uint32_t)well, now_ms(), text);
+        assert_string_equal(text, "exit code 0");
+    }
+    ended_text(&ended, (uint32_t)failed, now_ms(), text);
+    assert_string_equal(text, "signal 9 (KILL)");
+    ended_fini(&ended);
+}
+
 /* Root without CAP_SYS_PTRACE reads a 0 in proc(5) of others: that is no exit code. */
 static int ask_unprivileged(void)
 {
@@ -159,6 +186,7 @@ int main(void)
         cmocka_unit_test(who_lives_tells_later),
         cmocka_unit_test(what_the_kernel_hides_is_not_known),
         cmocka_unit_test(few_are_kept_of_a_user),
+        cmocka_unit_test(a_failed_one_outlasts_those_that_ended_well),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
