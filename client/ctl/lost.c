@@ -43,7 +43,7 @@ static void find_node_lost(struct finding *f, enum cause_told told)
         tell(f->remedy,
              "look at node %s: is it up, is the way to it? Does its commd run, and is it not "
              "stopped: systemctl status commd",
-             told == TOLD_NODE_LOST ? f->lost_node : "that is named");
+             told == TOLD_NODE_LOST ? f->lost_node : "(named above)");
     }
 }
 

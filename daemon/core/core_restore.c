@@ -23,6 +23,7 @@
  * is away dies now: CORE_CLIENT_CLOSED, as of any other. What if this commd dies now: its successor
  * gets the same, and what has been told since. */
 #include "daemon/core/core_internal.h"
+#include "shm/proto/cause_text.h"
 
 /* clang-format off */
 static const bool phase_may[3][3] = { /* rows: from; columns: FRESH RESTORING RUNNING */
@@ -255,7 +256,7 @@ void restore_end(struct core *core)
     if (core->phase != PHASE_RESTORING)
         return;
     core_set_phase(core, PHASE_RUNNING);
-    text_format(text, sizeof(text), "commd of node %s was restarted", core_self_name(core));
+    text_format(text, sizeof(text), TEXT_COMMD_ANEW, core_self_name(core));
     act_log(core, CORE_LOG_INFO, "took over %u clients and %u groups", core->nclients,
             core->groups.live);
     assert(core->naway == core->nclients); /* no event has come yet */

@@ -696,6 +696,8 @@ static void what_broke_it_is_told_apart(void **state)
          VERDICT_NODE_DEAD},
         {"node lost", "node n1 was lost: its commd ended the link", "n1",
          "on node n1 systemctl status commd", VERDICT_COMMD_DEAD},
+        {"node lost", "commd of node n1 was restarted", "n1", "on node n1 systemctl status commd",
+         VERDICT_COMMD_DEAD},
         {"node lost", "node n1 was lost: the link failed: Connection timed out", "n1",
          "nothing comes through to node n1", VERDICT_LINK_DEAD},
         {"engine lost", "the engine of node n2 was lost: killed by signal 9", "n2",
@@ -703,7 +705,7 @@ static void what_broke_it_is_told_apart(void **state)
         {"engine lost", "the engines of nodes n1 and n2 lost each other: no progress for 10 s",
          "n1", "a firewall on node n1 or n2", VERDICT_LINK_DEAD},
         {"engine lost", "words of another version", "", "look at commd's log", VERDICT_ENGINE_DEAD},
-        {"node lost", "node  was lost: node ", "", "that is named", VERDICT_NODE_DEAD},
+        {"node lost", "node  was lost: node ", "", "look at node (named above)", VERDICT_NODE_DEAD},
     };
     struct fix *f = *state;
 
