@@ -240,6 +240,7 @@ def start_again(node, kept):
              c.COMMD, "--config", node.config],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             preexec_fn=give, close_fds=False,
+            env=dict(os.environ, LISTEN_FDNAMES=":".join(kept)),
         )  # fmt: skip
     for fd in fds:
         os.close(fd)
