@@ -401,7 +401,7 @@ static void client_deliver(struct client_link *client, const struct msg *msg)
         return;
     if (msg->type == MSG_ADMIN && client->state == CONN_LAST)
         return; /* the client will not read the answer */
-    if (client->session == SESSION_NONE && msg->type == MSG_CLIENT_HELLO &&
+    if (client->session == SESSION_NONE && msg->type == MSG_CLIENT_HELLO && !client->admin &&
         listener_return(client, msg->client_hello.resume)) {
         session_set(client, SESSION_KNOWN);
         listener->ops->back(listener->arg, client->slot, client->uid, client->pid, msg);

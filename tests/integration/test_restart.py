@@ -356,8 +356,8 @@ def test_a_start_that_fails_for_another_reason_forgets_nothing():
 # ---- who is not what it says ---------------------------------------------------------------------
 
 
-def hello(key=b"", groups=()):
-    body = field(1, VERSION) + field(3, "wire.py") + field(9, key)
+def hello(key=b"", groups=(), admin=0):
+    body = field(1, VERSION) + field(2, admin) + field(3, "wire.py") + field(9, key)
     return framed(HELLO, body + field(10, b"".join(groups)))
 
 
@@ -400,6 +400,27 @@ def test_a_key_is_for_its_process_alone():
                 equal(again.read()[0], REFUSED)
         all_do(ranks, "all_reduce", name="g", count=10)
         equal([g["local_ranks"] for g in node.groups()], [2])
+
+
+def test_who_comes_back_as_commctl_is_no_less_watched():
+    with kept({"limits": {"max_clients": "2", "max_clients_per_user": "2"}}) as (cluster, node):
+        child = os.fork()
+        if child == 0:
+            with Wire(node.socket) as own:
+                key = welcome(own)[0]
+                pid = restart(node)
+                with Wire(node.socket) as again:
+                    equal(welcome(again, key, (), 1), (bytes(16), 0, b""))
+                    os._exit(0 if serves(node) == pid else 1)
+            os._exit(2)
+        equal(os.waitpid(child, 0)[1], 0)
+        until(lambda: not node.clients(), "its end is seen")
+        pid = serves(node)
+        for _ in range(35):  # all 66 slots, once
+            with Wire(node.socket) as later:
+                welcome(later)
+            until(lambda: not node.clients(), "it has gone")
+        equal(commd_pid(node), pid)
 
 
 def test_limits_count_what_was_there_before():
