@@ -175,7 +175,9 @@ void takeover_back(struct daemon *d, unsigned slot, const struct msg_client_hell
 void takeover_welcome(struct daemon *d, unsigned slot, struct msg_welcome *welcome);
 void takeover_welcomed(struct daemon *d, unsigned slot);
 void takeover_client_gone(struct daemon *d, unsigned slot);
-/* The client has ended while it was away: tells the core which groups it had left by then. */
+/* The client has sent something after its hello, so it knows that it is back. */
+void takeover_heard(struct daemon *d, unsigned slot);
+/* The client has ended. If it could not say which groups it had left by then, the core is told. */
 void takeover_farewell(struct daemon *d, unsigned slot);
 /* Before anybody is told: the group is open, with the board @entry; a rank has gone, with its
  * number of operations; the group is broken; it is closed here. */

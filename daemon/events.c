@@ -45,6 +45,8 @@ static void edge_client_msg(void *arg, unsigned slot, const struct msg *msg)
     struct listener_client client;
     bool welcome = listener_client(d->listener, slot, &client) && client.welcome;
 
+    if (welcome)
+        takeover_heard(d, slot);
     if (welcome == (msg->type != MSG_CLIENT_HELLO))
         waits_msg(d, slot, msg);
     /* Questions change nothing and arenas decide nothing, so after the hello the core does not see
@@ -65,6 +67,7 @@ static void edge_client_closed(void *arg, unsigned slot, const char *text)
 {
     struct core_event e = {.type = CORE_CLIENT_CLOSED, .client = slot, .text = text};
 
+    takeover_farewell(arg, slot);
     apply_client_gone(arg, slot);
     daemon_dispatch(arg, &e);
 }
@@ -95,12 +98,6 @@ static void edge_client_back(void *arg, unsigned slot, uint32_t uid, uint32_t pi
     daemon_dispatch(d, &e);
 }
 
-static void edge_client_gone(void *arg, unsigned slot, const char *text)
-{
-    takeover_farewell(arg, slot);
-    edge_client_closed(arg, slot, text);
-}
-
 /* Our own commd-gpu counts as a user of its own. So does uid 0 that is not root of this machine. */
 static uint32_t edge_client_user(void *arg, uint32_t uid, uint32_t pid, int pidfd)
 {
@@ -117,7 +114,7 @@ const struct listener_ops listener_ops = {
     .msg = edge_client_msg,
     .closed = edge_client_closed,
     .back = edge_client_back,
-    .gone = edge_client_gone,
+    .gone = edge_client_closed,
     .ended = edge_client_ended,
 };
 

@@ -17,7 +17,8 @@
  *
  * A client that ends while it is away may have left its groups before, and could tell nobody but
  * the board: takeover_farewell() lets the core know. So does a look at the boards, now and then, of
- * who has left all its groups and lives on.
+ * who has left groups and lives on: a process may compute for days before it comes back. The same
+ * is true of one that has sent its hello, and reads the answer when it needs commd the next time.
  *
  * At an orderly end nothing is written any more: what is kept is what a restart takes over. */
 #include <stdio.h>
@@ -35,6 +36,7 @@ enum { AWAY_LOOK_MS = 1000 };
 /* What is kept of the client in a slot. */
 struct kept_client {
     bool kept;
+    bool unheard; /* it is away, or has sent nothing since but its hello: has it read WELCOME? */
     uint8_t key[MSG_KEY];
     uint64_t *known; /* owned: the groups that it said it is in, and is; until its WELCOME */
     unsigned nknown;
@@ -143,7 +145,7 @@ static bool take_client(void *arg, const struct state_client *client)
         (struct client_command){.uid = is->uid, .payer = is->payer, .pid = is->pid, .here = true};
     snprintf(command->text, sizeof(command->text), "%s", client->command);
     snprintf(command->job, sizeof(command->job), "%s", client->job);
-    d->kept[is->slot].kept = true;
+    d->kept[is->slot].kept = d->kept[is->slot].unheard = true;
     memcpy(d->kept[is->slot].key, client->token, MSG_KEY);
     /* without memory for that the client stays away for good, as far as we can tell */
     listener_away(d->listener, is->slot, is->uid, is->pid, &pidfd, client->token);
@@ -346,7 +348,7 @@ void takeover_back(struct daemon *d, unsigned slot, const struct msg_client_hell
 {
     struct kept_client *kept = &d->kept[slot];
 
-    assert(kept->kept);
+    assert(kept->kept && kept->unheard);
     free(kept->known);
     kept->nknown = 0;
     kept->known = malloc(MAX(hello->nkept, 1u) * sizeof(*kept->known));
@@ -414,6 +416,7 @@ void takeover_client_gone(struct daemon *d, unsigned slot)
     char name[STORE_NAME_MAX];
 
     takeover_welcomed(d, slot);
+    kept->unheard = false;
     if (!kept->kept || !keeps(d))
         return;
     state_client_gone(d->state, slot);
@@ -422,70 +425,45 @@ void takeover_client_gone(struct daemon *d, unsigned slot)
     *kept = (struct kept_client){0};
 }
 
-struct farewell {
-    struct daemon *d;
-    unsigned slot, n, left;
-    uint64_t *in; /* owned */
+/* ---- who has left, and could not say so -------------------------------------------------------
+ */
+
+struct unheard_leave {
+    unsigned slot;
+    uint64_t group;
+    uint32_t ops;
 };
 
-static bool part_or_not(void *arg, const struct core_group_view *view)
-{
-    struct farewell *f = arg;
-    const struct board_entry *entry = view->id ? boards_find(&f->d->boards, view->id) : NULL;
-    unsigned rank, slot, local;
-    uint64_t *more;
-    uint32_t req;
-
-    for (unsigned i = 0; entry && core_group_local(f->d->core, view->id, i, &rank, &slot, &req);
-         i++) {
-        if (slot != f->slot)
-            continue;
-        local = 0;
-        for (unsigned k = 0; k < rank; k++)
-            local += view->members[k].node == view->me;
-        f->left += board_rank_left(entry->ctl, local);
-        if (board_rank_left(entry->ctl, local))
-            continue;
-        more = realloc(f->in, (f->n + 1) * sizeof(*more));
-        if (!more)
-            return false;
-        f->in = more;
-        more[f->n++] = view->id;
-    }
-    return true;
-}
-
-void takeover_farewell(struct daemon *d, unsigned slot)
-{
-    const struct client_command *command = &d->commands[slot];
-    struct farewell f = {.d = d, .slot = slot};
-    struct msg hello = {.type = MSG_CLIENT_HELLO, .client_hello.version = MSG_VERSION};
-    struct core_event event = {.type = CORE_CLIENT_BACK,
-                               .client = slot,
-                               .uid = command->uid,
-                               .pid = command->pid,
-                               .msg = &hello};
-
-    core_group_each(d->core, part_or_not, &f);
-    event.groups = f.in;
-    event.ngroups = f.n;
-    if (f.left)
-        daemon_dispatch(d, &event);
-    free(f.in);
-}
-
-/* A process may leave its groups and close its connection when the old commd is about to die: then
- * it never comes back. Who is away and has left all groups ends. */
-struct ending_look {
+/* Who has left groups of which the core believes that it is in them? Of clients that are unheard.
+ */
+struct parting_look {
     struct daemon *d;
+    unsigned only;      /* a slot; CORE_NOBODY: all */
     uint8_t *in, *left; /* owned: by slot; is the client in a group, and has it left one? */
+    struct unheard_leave *partings; /* owned */
+    unsigned n;
 };
+
+static void look_fini(struct parting_look *look)
+{
+    free(look->in);
+    free(look->left);
+    free(look->partings);
+}
+
+static bool looks_at(const struct parting_look *look, unsigned slot)
+{
+    if (slot >= look->d->nslots)
+        return false;
+    return look->d->kept[slot].unheard && (look->only == CORE_NOBODY || look->only == slot);
+}
 
 static bool look_at_group(void *arg, const struct core_group_view *view)
 {
-    struct ending_look *look = arg;
+    struct parting_look *look = arg;
     const struct board_entry *entry = view->id ? boards_find(&look->d->boards, view->id) : NULL;
     unsigned rank, slot, local = 0, from = 0;
+    struct unheard_leave *more;
     uint32_t req;
 
     for (unsigned i = 0; entry && core_group_local(look->d->core, view->id, i, &rank, &slot, &req);
@@ -494,38 +472,84 @@ static bool look_at_group(void *arg, const struct core_group_view *view)
             local = from = 0; /* they need not be in order */
         for (; from < rank; from++)
             local += view->members[from].node == view->me;
-        if (slot >= look->d->nslots || !listener_is_away(look->d->listener, slot))
+        if (!looks_at(look, slot))
             continue;
-        if (board_rank_left(entry->ctl, local))
-            look->left[slot] = 1;
-        else
+        if (!board_rank_left(entry->ctl, local)) {
             look->in[slot] = 1;
+            continue;
+        }
+        more = realloc(look->partings, (look->n + 1) * sizeof(*more));
+        if (!more)
+            return false;
+        look->partings = more;
+        more[look->n++] = (struct unheard_leave){slot, view->id, board_rank_ops(entry->ctl, local)};
+        look->left[slot] = 1;
     }
     return true;
 }
 
+/* False: no memory. */
+static bool end_what_was_left(struct parting_look *look, struct daemon *d, unsigned only)
+{
+    *look = (struct parting_look){
+        .d = d, .only = only, .in = calloc(d->nslots, 1), .left = calloc(d->nslots, 1)};
+    if (!look->in || !look->left)
+        return false;
+    core_group_each(d->core, look_at_group, look);
+    for (unsigned i = 0; i < look->n; i++) {
+        const struct unheard_leave *parting = &look->partings[i];
+        struct msg leave = {.type = MSG_CLIENT_LEAVE,
+                            .client_leave = {.group = parting->group, .ops = parting->ops}};
+        struct core_event event = {.type = CORE_CLIENT_MSG, .client = parting->slot, .msg = &leave};
+
+        daemon_dispatch(d, &event);
+    }
+    return true;
+}
+
+void takeover_farewell(struct daemon *d, unsigned slot)
+{
+    _cleanup_(look_fini) struct parting_look look = {0};
+
+    if (d->kept[slot].unheard)
+        end_what_was_left(&look, d, slot);
+}
+
+void takeover_heard(struct daemon *d, unsigned slot)
+{
+    d->kept[slot].unheard = false;
+}
+
+static bool any_unheard(const struct daemon *d)
+{
+    bool any = false;
+
+    for (unsigned slot = 0; slot < d->nslots && !any; slot++)
+        any = d->kept[slot].unheard;
+    return any;
+}
+
+/* A process may leave its groups and close its connection when the old commd is about to die: then
+ * it never comes back. Who is away and has left all groups ends. */
 static void look_at_away(evutil_socket_t fd, short what, void *arg)
 {
+    _cleanup_(look_fini) struct parting_look look = {0};
     struct daemon *d = arg;
-    _cleanup_(freep) uint8_t *in = calloc(d->nslots, 1), *left = calloc(d->nslots, 1);
-    struct ending_look look = {.d = d, .in = in, .left = left};
 
-    if (!in || !left)
-        return; /* the next look */
-    if (!listener_any_away(d->listener)) {
+    if (!any_unheard(d)) {
         event_del(d->away_timer);
         return;
     }
-    core_group_each(d->core, look_at_group, &look);
+    if (!end_what_was_left(&look, d, CORE_NOBODY))
+        return; /* the next look */
     for (unsigned slot = 0; slot < d->nslots; slot++) {
         struct core_event gone = {.type = CORE_CLIENT_CLOSED,
                                   .client = slot,
                                   .text = "it left its groups while commd was restarted"};
 
-        if (!left[slot] || in[slot])
+        if (!look.left[slot] || look.in[slot] || !listener_is_away(d->listener, slot))
             continue;
         listener_close(d->listener, slot);
-        takeover_farewell(d, slot);
         apply_client_gone(d, slot);
         daemon_dispatch(d, &gone);
     }

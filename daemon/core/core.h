@@ -53,7 +53,8 @@ enum core_event_type {
     CORE_TICK,           /* a deadline passed (or any time) */
     CORE_CLIENT_OPEN,    /* @client: caller's slot index < max_clients + 64, unused so far */
     CORE_CLIENT_MSG,     /* @client, @msg; before and after its hello. ADMIN of a welcome client:
-                           only the verbs that change something, see core_change.c */
+                           only the verbs that change something, see core_change.c. LEAVE also of
+                           one that is away, because its board says so */
     CORE_CLIENT_BACK,    /* @client, who is away and may return: core_client_may_return(); @msg its
                            CLIENT_HELLO, @groups, @joins; it is connected again */
     CORE_CLIENT_CLOSED,  /* @client: its socket closed or its process died; @text why */

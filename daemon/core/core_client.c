@@ -204,6 +204,8 @@ static void leave(struct core *core, unsigned slot, const struct msg_client_leav
 {
     struct member *member = member_in(core, slot, msg->group);
 
+    if (!member && core->clients[slot].returned)
+        return;
     if (!member) {
         core_client_refuse(core, slot, CAUSE_PROTOCOL, "leaves group %llu, which it is not in",
                            (unsigned long long)msg->group);
@@ -243,10 +245,14 @@ void client_msg(struct core *core, const struct core_event *event)
     struct client *client;
 
     assert(msg && msg->type != MSG_NONE);
-    if (slot >= core->client_slots || core->clients[slot].state == CLIENT_FREE ||
-        core->clients[slot].state == CLIENT_AWAY)
+    if (slot >= core->client_slots || core->clients[slot].state == CLIENT_FREE)
         return; /* refused while this was on its way */
     client = &core->clients[slot];
+    if (client->state == CLIENT_AWAY) {
+        if (msg->type == MSG_CLIENT_LEAVE && member_in(core, slot, msg->client_leave.group))
+            leave(core, slot, &msg->client_leave);
+        return;
+    }
     if (client->state == CLIENT_NEW && msg->type != MSG_CLIENT_HELLO) {
         core_client_refuse(core, slot, CAUSE_PROTOCOL, "the first message has to be a hello");
         return;

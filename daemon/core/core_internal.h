@@ -67,6 +67,7 @@ struct client {
     uint32_t uid, pid;
     uint32_t payer; /* here and below: who is charged, as it was when this came */
     bool admin;
+    bool returned;    /* it was away: what it leaves it may have left already, as its board says */
     unsigned waiting; /* pending joins */
     unsigned groups;  /* ranks in open groups */
     unsigned asked;   /* questions since @asked_ms */

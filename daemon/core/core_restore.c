@@ -324,6 +324,7 @@ void restore_back(struct core *core, const struct core_event *event)
     assert(since_ms <= core->now && !client->waiting);
     client_set_state(core, slot, CLIENT_READY);
     client->since_ms = since_ms;
+    client->returned = true;
     act_note(core, CORE_NOTE_CLIENT_BACK, CORE_BY_USER, client->uid, CORE_LOG_DEBUG,
              "client pid %u is back", client->pid);
     act_to_client(core, slot, (struct act_msg){.type = MSG_WELCOME});

@@ -74,7 +74,6 @@ void listener_close(struct listener *listener, unsigned slot);
 int listener_away(struct listener *listener, unsigned slot, uint32_t uid, uint32_t pid, int *pidfd,
                   const uint8_t key[MSG_KEY]);
 bool listener_is_away(const struct listener *listener, unsigned slot);
-bool listener_any_away(const struct listener *listener);
 /* A duplicate of the pidfd of the client in @slot, -1: there is none. */
 int listener_pidfd(const struct listener *listener, unsigned slot);
 

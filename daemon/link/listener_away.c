@@ -73,11 +73,6 @@ bool listener_is_away(const struct listener *listener, unsigned slot)
     return slot < listener->nslots && listener->away[slot];
 }
 
-bool listener_any_away(const struct listener *listener)
-{
-    return listener->naway;
-}
-
 void listener_away_end(struct listener *listener, unsigned slot)
 {
     if (slot < listener->nslots && listener->away[slot])

@@ -20,7 +20,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib
 import cluster as c  # noqa: E402
 from cluster import Cluster, Skip, check, equal, main, running, until  # noqa: E402
 from wire import (  # noqa: E402
-    HELLO, JOINED, REFUSED, VERSION, WELCOME, Wire, field, framed, join, leave,
+    ABORT, HELLO, JOINED, REFUSED, VERSION, WELCOME, Wire, field, framed, join, leave,
 )  # fmt: skip
 
 DIE_AT = os.path.join(c.find_build(), "tests/integration/lib/.libs/die_at.so")
@@ -257,6 +257,7 @@ def test_who_leaves_in_the_gap_is_forgotten():
         until(lambda: len(node.clients()) == 2, "the client is forgotten")
         lost = [e for e in node.ctl("events")["events"] if e["event"] == "rank_lost"]
         equal(lost, [], "who left is not lost")
+        until(lambda: [g["name"] for g in node.groups()] == ["g"], "a group that all left ends")
         ranks[0].call("join", name="alone", rank=0, size=1)  # it comes back for that
         equal(sorted((g["name"], g["local_ranks"]) for g in node.groups()),
               [("alone", 1), ("g", 2)])  # fmt: skip
@@ -266,6 +267,29 @@ def test_who_leaves_in_the_gap_is_forgotten():
             error = rank.error()
             equal((error["code"], error["rank"]), ("RANK_LOST", 1))
             check("left the group" in error["message"], error["message"])
+
+
+def test_who_leaves_before_it_hears_that_it_is_back():
+    with kept() as (cluster, node):
+        ranks = cluster.ranks("g", [0] * 3)
+        cluster.join("two", ranks[:2])
+        with gap(node):
+            # its hello waits in the queue of the socket, and says that it is in both
+            ranks[0].call("leave", name="two")
+            ranks[1].call("leave", name="two")
+            ranks[1].call("leave", name="g")
+            ranks[1].call("disconnect")  # its process lives on
+        until(lambda: [g["name"] for g in node.groups()] == ["g"], "a group that all left ends")
+        until(lambda: len(node.clients()) == 2, "who has disconnected is forgotten")
+        lost = [e for e in node.ctl("events")["events"] if e["event"] == "rank_lost"]
+        equal(lost, [], "who left is not lost")
+        pid = serves(node)
+        ranks[0].call("join", name="alone", rank=0, size=1)  # now it leaves "two" once more
+        ranks[0].call("leave", name="alone")
+        all_do((ranks[0], ranks[2]), "abort", name="g", reason="over")
+        all_do((ranks[0], ranks[2]), "leave", name="g")
+        until(lambda: not node.groups(), "all groups end")
+        equal((len(node.clients()), serves(node)), (2, pid))
 
 
 def test_whoever_needs_commd_waits_and_says_so():
@@ -396,7 +420,8 @@ def test_a_key_is_for_its_process_alone():
                 equal(welcome(again, key, [group, b"\xff" * 8]), (key, 1, b""))
                 with Wire(node.socket) as twice:
                     equal(welcome(twice, key)[1], 0, "the key was good twice")
-                again.send(leave(group))
+                again.send(leave(group))  # as if it had left while it was away
+                again.send(framed(ABORT, b"\x09" + group))
                 equal(again.read()[0], REFUSED)
         all_do(ranks, "all_reduce", name="g", count=10)
         equal([g["local_ranks"] for g in node.groups()], [2])

@@ -392,7 +392,27 @@ static void boards_are_told_again(void **state)
     come_back(bench, 1, GROUP, 0); /* it says that it is in: it is not */
     expect(bench, "1 WELCOME to a of test\n");
     say(bench, 1, &(struct msg){.type = MSG_CLIENT_LEAVE, .client_leave = {.group = GROUP}});
-    assert_non_null(strstr(bench->got, "leaves group 77, which it is not in"));
+    expect(bench, ""); /* it may have left it while it was away */
+    say(bench, 1, &(struct msg){.type = MSG_CLIENT_ABORT, .client_abort = {.group = GROUP}});
+    assert_non_null(strstr(bench->got, "aborts group 77, which it is not in"));
+    bench_free(bench);
+}
+
+static void who_is_away_leaves_as_its_board_says(void **state)
+{
+    struct bench *bench = took_over();
+    const struct msg leave = {.type = MSG_CLIENT_LEAVE, .client_leave = {.group = GROUP}};
+    struct core_client_view view;
+
+    say(bench, 1, &(struct msg){.type = MSG_CLIENT_ABORT, .client_abort = {.group = GROUP}});
+    say(bench, 1, &(struct msg){.type = MSG_CLIENT_LEAVE, .client_leave = {.group = GROUP + 1}});
+    expect(bench, "");
+    say(bench, 1, &leave);
+    assert_int_equal(core_rank_fate(bench->core, GROUP, 1), CAUSE_LEFT);
+    bench->got[0] = 0;
+    say(bench, 1, &leave);
+    expect(bench, "");
+    assert_true(core_client_at(bench->core, 1, &view) && view.away);
     bench_free(bench);
 }
 
@@ -523,6 +543,7 @@ int main(void)
         cmocka_unit_test(more_groups_than_there_is_room_for),
         cmocka_unit_test(ends_that_cannot_be),
         cmocka_unit_test(boards_are_told_again),
+        cmocka_unit_test(who_is_away_leaves_as_its_board_says),
         cmocka_unit_test(a_broken_group_stays_broken),
         cmocka_unit_test(a_group_without_ranks_is_closed),
         cmocka_unit_test(ranks_without_their_client_are_lost),
