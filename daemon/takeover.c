@@ -82,6 +82,7 @@ static void state_begin(struct daemon *d)
 {
     size_t size = state_size(d->conf->max_clients, d->conf->max_groups, BOARD_MAX_LOCAL * 64, 0);
     _cleanup_(close_fdp) int fd = store_take("state");
+    bool unfit = fd >= 0;
     int r;
 
     if (fd >= 0 && state_open(fd, &d->state) == 0) {
@@ -89,6 +90,11 @@ static void state_begin(struct daemon *d)
         return;
     }
     close_fdp(&fd);
+    if (unfit) {
+        log_warn("what the commd before this one left is of another version, or damaged -> "
+                 "starting clean");
+        daemon_note(d, "start", "nothing was taken over: it is of another version, or damaged");
+    }
     r = state_new(size, &d->state, &fd);
     if (r == 0)
         r = store_put("state", fd);
@@ -425,8 +431,7 @@ void takeover_client_gone(struct daemon *d, unsigned slot)
     *kept = (struct kept_client){0};
 }
 
-/* ---- who has left, and could not say so -------------------------------------------------------
- */
+/* ---- who has left unheard -------------------------------------------------------------------- */
 
 struct unheard_leave {
     unsigned slot;

@@ -347,6 +347,30 @@ def test_two_failed_tries_make_a_clean_start():
         equal([g["name"] for g in node.groups()], ["new"])
 
 
+def state_file(pid):
+    folder = f"/proc/{pid}/fd"
+    (found,) = (fd for fd in os.listdir(folder)
+                if "commd-state" in os.readlink(f"{folder}/{fd}"))  # fmt: skip
+    return f"{folder}/{found}"
+
+
+def test_a_state_of_another_version_makes_a_clean_start():
+    with kept() as (cluster, node):
+        cluster.expect("starting clean")
+        ranks, said = cluster.ranks_heard("g", [0] * 2)
+        with gap(node):
+            with open(state_file(node.pid), "r+b") as file:
+                file.seek(8)
+                file.write(b"\x63")
+        node.wait_log("of another version, or damaged -> starting clean")
+        equal((node.groups(), node.clients()), ([], []))
+        all_do(ranks, "all_reduce", name="g", count=10)
+        cluster.join("new", ranks)
+        check(said().count("does not know") == 2, said())
+        restart(node)  # and now all is as ever
+        equal([g["name"] for g in node.groups()], ["new"])
+
+
 def bound(sock, port):
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     with contextlib.suppress(OSError):
