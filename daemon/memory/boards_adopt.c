@@ -66,6 +66,7 @@ int boards_adopt_left(struct boards *boards, uint64_t group, uint32_t uid, int *
     entry->fd = steal_fd(fd);
     entry->group = group;
     entry->bytes = size;
+    entry->stored = true;
     board_charge(boards, entry);
     board_set_left(boards, entry);
     return 0;

@@ -347,11 +347,22 @@ def test_two_failed_tries_make_a_clean_start():
         equal([g["name"] for g in node.groups()], ["new"])
 
 
-def state_file(pid):
-    folder = f"/proc/{pid}/fd"
-    (found,) = (fd for fd in os.listdir(folder)
-                if "commd-state" in os.readlink(f"{folder}/{fd}"))  # fmt: skip
-    return f"{folder}/{found}"
+def memory_kept(node, kind):
+    """Paths of the memory of that kind which the keeper has."""
+    folder = f"/proc/{node.pid}/fd"
+    return [f"{folder}/{fd}" for fd in os.listdir(folder)
+            if f"commd-{kind}" in os.readlink(f"{folder}/{fd}")]  # fmt: skip
+
+
+def test_a_board_that_outlived_its_group_is_forgotten_in_the_end():
+    with kept() as (cluster, node):
+        ranks = cluster.ranks("g", [0] * 2)
+        with open(memory_kept(node, "board")[0], "r+b"):  # as a process to which a rank gave it
+            all_do(ranks, "leave", name="g")
+            until(lambda: not node.groups(), "the group ends")
+            restart(node)
+            equal(len(memory_kept(node, "board")), 1)
+        until(lambda: not memory_kept(node, "board"), "the keeper has forgotten the board")
 
 
 def test_a_state_of_another_version_makes_a_clean_start():
@@ -359,7 +370,7 @@ def test_a_state_of_another_version_makes_a_clean_start():
         cluster.expect("starting clean")
         ranks, said = cluster.ranks_heard("g", [0] * 2)
         with gap(node):
-            with open(state_file(node.pid), "r+b") as file:
+            with open(memory_kept(node, "state")[0], "r+b") as file:
                 file.seek(8)
                 file.write(b"\x63")
         node.wait_log("of another version, or damaged -> starting clean")
