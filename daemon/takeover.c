@@ -443,8 +443,9 @@ struct unheard_leave {
  */
 struct parting_look {
     struct daemon *d;
-    unsigned only;      /* a slot; CORE_NOBODY: all */
-    uint8_t *in, *left; /* owned: by slot; is the client in a group, and has it left one? */
+    unsigned only;                  /* a slot; CORE_NOBODY: all */
+    uint8_t *in;                    /* owned: by slot; is the client in a group? */
+    bool failed;                    /* no memory: not all was looked at */
     struct unheard_leave *partings; /* owned */
     unsigned n;
 };
@@ -452,7 +453,6 @@ struct parting_look {
 static void look_fini(struct parting_look *look)
 {
     free(look->in);
-    free(look->left);
     free(look->partings);
 }
 
@@ -484,11 +484,12 @@ static bool look_at_group(void *arg, const struct core_group_view *view)
             continue;
         }
         more = realloc(look->partings, (look->n + 1) * sizeof(*more));
-        if (!more)
+        if (!more) {
+            look->failed = true;
             return false;
+        }
         look->partings = more;
         more[look->n++] = (struct unheard_leave){slot, view->id, board_rank_ops(entry->ctl, local)};
-        look->left[slot] = 1;
     }
     return true;
 }
@@ -496,9 +497,8 @@ static bool look_at_group(void *arg, const struct core_group_view *view)
 /* False: no memory. */
 static bool end_what_was_left(struct parting_look *look, struct daemon *d, unsigned only)
 {
-    *look = (struct parting_look){
-        .d = d, .only = only, .in = calloc(d->nslots, 1), .left = calloc(d->nslots, 1)};
-    if (!look->in || !look->left)
+    *look = (struct parting_look){.d = d, .only = only, .in = calloc(d->nslots, 1)};
+    if (!look->in)
         return false;
     core_group_each(d->core, look_at_group, look);
     for (unsigned i = 0; i < look->n; i++) {
@@ -509,7 +509,7 @@ static bool end_what_was_left(struct parting_look *look, struct daemon *d, unsig
 
         daemon_dispatch(d, &event);
     }
-    return true;
+    return !look->failed;
 }
 
 void takeover_farewell(struct daemon *d, unsigned slot)
@@ -535,7 +535,7 @@ static bool any_unheard(const struct daemon *d)
 }
 
 /* A process may leave its groups and close its connection when the old commd is about to die: then
- * it never comes back. Who is away and has left all groups ends. */
+ * it never comes back. Who is away and in no group ends: if it comes back it is a new client. */
 static void look_at_away(evutil_socket_t fd, short what, void *arg)
 {
     _cleanup_(look_fini) struct parting_look look = {0};
@@ -550,9 +550,9 @@ static void look_at_away(evutil_socket_t fd, short what, void *arg)
     for (unsigned slot = 0; slot < d->nslots; slot++) {
         struct core_event gone = {.type = CORE_CLIENT_CLOSED,
                                   .client = slot,
-                                  .text = "it left its groups while commd was restarted"};
+                                  .text = "it is in no group since commd was restarted"};
 
-        if (!look.left[slot] || look.in[slot] || !listener_is_away(d->listener, slot))
+        if (look.in[slot] || !listener_is_away(d->listener, slot))
             continue;
         listener_close(d->listener, slot);
         apply_client_gone(d, slot);

@@ -292,6 +292,16 @@ def test_who_leaves_before_it_hears_that_it_is_back():
         equal((len(node.clients()), serves(node)), (2, pid))
 
 
+def test_who_is_in_no_group_and_never_comes_back_is_forgotten():
+    with kept() as (cluster, node):
+        gone, idle = cluster.rank(0), cluster.rank(0)
+        with gap(node):
+            gone.call("disconnect")  # its process lives on
+        until(lambda: not node.clients(), "both are forgotten")
+        idle.call("join", name="alone", rank=0, size=1)
+        equal([client["groups"] for client in node.clients()], [1])
+
+
 def test_whoever_needs_commd_waits_and_says_so():
     with kept() as (cluster, node):
         ranks, said = cluster.ranks_heard("g", [0] * 2)
