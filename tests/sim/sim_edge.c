@@ -267,7 +267,7 @@ static void group_broken(struct sim *sim, unsigned node, const struct core_group
     check_broken(sim, node, broken->group, broken->cause, broken->node, broken->text);
 }
 
-static void group_close(struct sim *sim, unsigned node, const struct core_group_close *close)
+static void close_group(struct sim *sim, unsigned node, const struct core_group_close *close)
 {
     struct board *board = edge_board(sim, node, close->group);
     char name[64];
@@ -417,7 +417,7 @@ void edge_action(struct sim *sim, unsigned node, const struct core_action *actio
         group_broken(sim, node, &action->group_broken);
         break;
     case CORE_DO_GROUP_CLOSE:
-        group_close(sim, node, &action->group_close);
+        close_group(sim, node, &action->group_close);
         break;
     case CORE_DO_GROUP_ABSENT:
         group_absent(sim, node, &action->group_absent);
