@@ -138,6 +138,39 @@ class Story(Cluster):
         self.all_well()
         self.job()
 
+    def check_a_job_on_one_machine_goes_on(self):
+        """commd is killed under it, and restarted: the next one knows its group, as before."""
+        job = subprocess.Popen(
+            self.a.command("env", "COMMD_AUTOSTART=0", "commd-perf", "all_reduce", "--ranks", "2",
+                           "--name", "alone", "-b", "4K", "-e", "4K", "-n", "100000000",
+                           "--time-limit", "8000", user="trainer"),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
+        def known():
+            groups = json.loads(self.a.do("commctl", "--json", "groups"))["groups"]
+            found = [group for group in groups if group["name"].startswith("alone")]
+            return [(group["group"], group["local_ranks"]) for group in found]
+
+        try:
+            until(lambda: self.a.well() and known(), "the job runs")
+            group = known()
+            for words in ("systemctl", "kill", "-s", "KILL", "--kill-whom=main", "commd"), (
+                "systemctl", "restart", "commd"
+            ):  # fmt: skip
+                before = self.a.show("MainPID")
+                self.a.do(*words)
+                until(lambda old=before: self.a.show("MainPID") not in (old, "0"), "a new commd")
+                until(self.a.well, "it answers")
+                need(known() == group, "commd knows", known(), "and not", group)
+            out, _ = job.communicate(timeout=PATIENCE)
+            need(job.returncode == 0, "commd-perf:", out[-1500:])
+        finally:
+            self.a.run("pkill", "-KILL", "-x", "commd-perf")
+            job.communicate(timeout=PATIENCE)
+        until(lambda: not known(), "the group is forgotten")
+        self.all_well()
+
     def check_refuses_a_bad_reload(self):
         before = self.a.show("MainPID")
         self.a.write("/etc/commd/commd.yaml", CONFIGURATION + "colour: red\n")
