@@ -289,6 +289,7 @@ struct cluster *cluster_new_faulty(unsigned world, unsigned nnodes, const uint16
     c->nnodes = nnodes;
     c->rng = seed * 0x9e3779b97f4a7c15ull + 1;
     c->ctx.sock = c->ctx.doorbell = c->ctx.back.sock = -1;
+    c->ctx.back.refused_ms = 1; /* there is no commd, and nobody waits for one */
     memcpy(c->rank_node, rank_node, world * sizeof *rank_node);
     if (nnodes > 1)
         engines_new(c, faults);

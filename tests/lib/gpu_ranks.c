@@ -55,6 +55,7 @@ static struct commd_context *context_new(void)
     ctx->pid = getpid();
     ctx->generation = fork_generation();
     ctx->sock = ctx->doorbell = ctx->back.sock = -1;
+    ctx->back.refused_ms = 1; /* there is no commd, and nobody waits for one */
     ctx->timeout_ms = -1;
     ctx->finished_tail = &ctx->finished;
     atomic_store(&ctx->lost, true);
