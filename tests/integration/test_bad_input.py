@@ -306,14 +306,18 @@ def test_commctl_of_a_commd_that_is_stopped_after_the_question():
         node = cluster.nodes[0]
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(node.socket)
-            server.listen()
+            listens, told = os.pipe()
             pid = os.fork()
             if not pid:
-                server.listen()  # it listens, for SO_PEERCRED
+                server.listen()  # it, and not its parent, for SO_PEERCRED
+                os.write(told, b".")
                 stranger, _ = server.accept()
                 stranger.recv(1)
                 os.kill(os.getpid(), signal.SIGSTOP)
                 os._exit(1)
+            os.read(listens, 1)
+            os.close(listens)
+            os.close(told)
             try:
                 done = c.run([*c.commctl(node), "--timeout", "1", "status"])
             finally:
