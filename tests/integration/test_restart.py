@@ -28,6 +28,12 @@ EARLY = 1.05  # seconds: a commd that lives as long is started again after 0.1 s
 WORLD = 4
 
 
+def preloaded(**more):
+    """With the library that has commd die; that of a sanitizer has to come first."""
+    first = c.sanitizer_environment().get("LD_PRELOAD", "")
+    return {"LD_PRELOAD": f"{first} {DIE_AT}".strip(), **more}
+
+
 def commd_pid(node):
     """0: there is none."""
     with contextlib.suppress(FileNotFoundError, ValueError):
@@ -179,12 +185,12 @@ def one_round(cluster, ranks, name):
 
 
 def test_commd_is_killed_in_each_step():
-    if not os.path.exists(DIE_AT) or os.environ.get("COMMD_SANITIZED"):
+    if not os.path.exists(DIE_AT):
         raise Skip("die_at.so is not built")
     folder = tempfile.mkdtemp(prefix="commd-die.")
     at = os.path.join(folder, "at")
     try:
-        with kept(environment={"LD_PRELOAD": DIE_AT, "DIE_AT": at}) as (cluster, node):
+        with kept(environment=preloaded(DIE_AT=at)) as (cluster, node):
             killed_in_each_step(cluster, node, at)
     finally:
         with contextlib.suppress(FileNotFoundError):
@@ -334,12 +340,12 @@ def test_an_abort_in_the_gap_is_told():
 
 
 def test_two_failed_tries_make_a_clean_start():
-    if not os.path.exists(DIE_AT) or os.environ.get("COMMD_SANITIZED"):
+    if not os.path.exists(DIE_AT):
         raise Skip("die_at.so is not built")
     die = tempfile.mktemp(prefix="commd-die.")
     (port,) = c.free_port_blocks(1)
     http = {"listen": {"http": f'"127.0.0.1:{port}"'}}
-    with kept(http, {"LD_PRELOAD": DIE_AT, "DIE_TAKING": die}) as (cluster, node):
+    with kept(http, preloaded(DIE_TAKING=die)) as (cluster, node):
         cluster.expect("starting clean")
         ranks, said = cluster.ranks_heard("g", [0] * 2)
         with open(die, "w") as file:
