@@ -17,26 +17,36 @@
  * What if I am stopped now: the others ask for two node timeouts, then withdraw the group. */
 #include "daemon/core/core_internal.h"
 
-/* The participants as node indices in core->place[]; false when the message makes no sense. */
-static bool commit_valid(struct core *core, unsigned home, const struct msg_commit *msg,
-                         unsigned *ret_me)
+bool place_nodes(struct core *core, const char (*names)[MSG_NAME_MAX], unsigned n, int *ret_me)
 {
-    int last = -1, me = -1;
+    int last = -1;
 
-    if (!msg->size || msg->size > MSG_MAX_RANKS || !msg->nnodes ||
-        msg->nnodes > core->config.nnodes || !msg->members || !msg->nodes ||
-        strcmp(msg->home, core_node_name(core, home)))
+    *ret_me = -1;
+    if (!n || n > core->config.nnodes)
         return false;
-    for (unsigned i = 0; i < msg->nnodes; i++) {
-        int node = core_node_find(core, msg->nodes[i]);
+    for (unsigned i = 0; i < n; i++) {
+        int node = core_node_find(core, names[i]);
 
         if (node <= last) /* unknown, or not in order */
             return false;
         if (node == (int)core->config.self)
-            me = (int)i;
+            *ret_me = (int)i;
         core->place[i] = (uint16_t)node;
         last = node;
     }
+    return true;
+}
+
+/* False when the message makes no sense. */
+static bool commit_valid(struct core *core, unsigned home, const struct msg_commit *msg,
+                         unsigned *ret_me)
+{
+    int me;
+
+    if (!msg->size || msg->size > MSG_MAX_RANKS || !msg->members || !msg->nodes ||
+        strcmp(msg->home, core_node_name(core, home)) ||
+        !place_nodes(core, (const char(*)[MSG_NAME_MAX])msg->nodes, msg->nnodes, &me))
+        return false;
     for (uint32_t i = 0; i < msg->size; i++)
         if (msg->members[i].node >= msg->nnodes)
             return false;

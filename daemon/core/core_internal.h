@@ -487,6 +487,10 @@ void absent_collect(struct core *core, unsigned node, const struct msg_absent_he
 
 /* ---- core_commit.c --------------------------------------------------------------------------- */
 
+/* The participants, by name and in the order of the configuration, as node indices in
+ * core->place[]. *ret_me: which of them this node is, -1: none. False: one is unknown, or not in
+ * order. */
+bool place_nodes(struct core *core, const char (*names)[MSG_NAME_MAX], unsigned n, int *ret_me);
 void group_commit(struct core *core, unsigned home, const struct msg_commit *msg);
 void group_sync(struct core *core, unsigned node, uint64_t id);
 void group_home_lost(struct core *core, unsigned node);

@@ -91,27 +91,6 @@ bool core_client_may_return(const struct core *core, unsigned slot, uint32_t uid
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
-/* The participants as node indices in core->place[], and which of them this node is. */
-static bool kept_nodes(struct core *core, const struct core_kept_group *kept, unsigned *ret_me)
-{
-    int last = -1, me = -1;
-
-    if (!kept->nnodes || kept->nnodes > core->config.nnodes)
-        return false;
-    for (unsigned i = 0; i < kept->nnodes; i++) {
-        int node = core_node_find(core, kept->nodes[i]);
-
-        if (node <= last) /* unknown, or not in order */
-            return false;
-        if (node == (int)core->config.self)
-            me = (int)i;
-        core->place[i] = (uint16_t)node;
-        last = node;
-    }
-    *ret_me = (unsigned)me;
-    return me >= 0;
-}
-
 /* The client of a rank that was kept, NULL: it has ended. */
 static struct client *kept_client(struct core *core, const struct core_kept_rank *rank)
 {
@@ -139,18 +118,13 @@ static bool kept_ranks_fit(struct core *core, const struct core_kept_group *kept
     return true;
 }
 
-static bool kept_group_fits(struct core *core, const struct core_kept_group *kept, unsigned *ret_me)
+static bool kept_group_fits(struct core *core, const struct core_kept_group *kept, int *ret_me)
 {
-    const struct list *bucket = &core->by_id[core_mix(kept->id) % HASH_GROUPS];
-    struct group *group;
-
-    list_each(group, bucket, hash) /* one that has ended was never restored: all are live */
-        if (group->id == kept->id)
-            return false;
-    return kept->id && kept->name[0] && kept->uid != CORE_GPU_UID && kept->size &&
-           kept->size <= core->config.max_size && kept->nranks <= kept->size &&
+    return !group_find(core, kept->id) && kept->id && kept->name[0] && kept->uid != CORE_GPU_UID &&
+           kept->size && kept->size <= core->config.max_size && kept->nranks <= kept->size &&
            core->members.live + kept->nranks <= core->max_members &&
-           kept_nodes(core, kept, ret_me) && kept_ranks_fit(core, kept, *ret_me);
+           place_nodes(core, kept->nodes, kept->nnodes, ret_me) && *ret_me >= 0 &&
+           kept_ranks_fit(core, kept, (unsigned)*ret_me);
 }
 
 static void rejoin(struct core *core, struct group *group, const struct core_kept_rank *rank)
@@ -188,11 +162,11 @@ static void rejoin(struct core *core, struct group *group, const struct core_kep
 bool core_restore_group(struct core *core, const struct core_kept_group *kept)
 {
     struct group *group = NULL;
-    unsigned me = 0;
+    int me;
 
     assert(core->phase == PHASE_RESTORING);
     if (kept_group_fits(core, kept, &me))
-        group = group_restore(core, kept, me);
+        group = group_restore(core, kept, (unsigned)me);
     memset(core->place, 0, core->config.nnodes * sizeof(*core->place));
     for (uint32_t i = 0; group && i < kept->nranks; i++)
         rejoin(core, group, &kept->ranks[i]);
