@@ -273,15 +273,25 @@ static void step_answer(struct commd_context *ctx, int wait_ms)
     msg_fini(&m);
 }
 
-static void wait_for_others(struct commd_context *ctx, int wait_ms)
+void back_wait_others(struct commd_context *ctx, int wait_ms)
 {
     struct timespec ts;
 
+    assert_held(&ctx->lock);
     clock_gettime(CLOCK_REALTIME, &ts);
     ts.tv_nsec += wait_ms * 1000000L;
     ts.tv_sec += ts.tv_nsec / 1000000000L;
     ts.tv_nsec %= 1000000000L;
     pthread_cond_timedwait(&ctx->cond, &ctx->lock, &ts);
+}
+
+/* The lock is held, and dropped meanwhile. */
+static void tell_reconnected(struct commd_context *ctx)
+{
+    pthread_mutex_unlock(&ctx->lock);
+    if (ctx->hooks)
+        ctx->hooks->reconnected(ctx);
+    pthread_mutex_lock(&ctx->lock);
 }
 
 bool back_try(struct commd_context *ctx, int wait_ms)
@@ -296,7 +306,7 @@ bool back_try(struct commd_context *ctx, int wait_ms)
         b->since_ms = now;
     if (ctx->reading || (b->sock < 0 && now < b->next_ms)) {
         if (wait_ms)
-            wait_for_others(ctx, ctx->reading ? wait_ms : (int)(b->next_ms - now));
+            back_wait_others(ctx, ctx->reading ? wait_ms : (int)(b->next_ms - now));
         return !atomic_load(&ctx->lost);
     }
     ctx->reading = true;
@@ -308,10 +318,7 @@ bool back_try(struct commd_context *ctx, int wait_ms)
     pthread_cond_broadcast(&ctx->cond);
     if (atomic_load(&ctx->lost))
         return false;
-    pthread_mutex_unlock(&ctx->lock);
-    if (ctx->hooks)
-        ctx->hooks->reconnected(ctx);
-    pthread_mutex_lock(&ctx->lock);
+    tell_reconnected(ctx);
     return !atomic_load(&ctx->lost);
 }
 
@@ -337,13 +344,9 @@ static int nobody_there(struct commd_context *ctx)
     if (ctx->search) {
         int r = control_open(ctx, deadline_in(BACK_FRAME_MS));
 
-        if (r)
-            return r;
-        pthread_mutex_unlock(&ctx->lock);
-        if (ctx->hooks)
-            ctx->hooks->reconnected(ctx);
-        pthread_mutex_lock(&ctx->lock);
-        return 0;
+        if (!r)
+            tell_reconnected(ctx);
+        return r;
     }
     return error_no_daemon(ctx->socket_path, err);
 }

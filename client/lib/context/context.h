@@ -223,6 +223,8 @@ int back_claim(struct commd_context *ctx, struct msg_client_hello *hello);
 void back_welcome(struct commd_context *ctx, int *sock, const struct msg_welcome *welcome);
 /* One step, in which it waits for @wait_ms at most. Is the connection there? */
 bool back_try(struct commd_context *ctx, int wait_ms);
+/* Drops the lock until another thread has taken a step, for @wait_ms at most. */
+void back_wait_others(struct commd_context *ctx, int wait_ms);
 /* Some steps. 0: go on, also if it is not there yet; else COMMD_E_*. */
 int back_wait(struct commd_context *ctx, const char *op, int64_t deadline_ms);
 /* Waits for a moment until commd is there, if it is being restarted. */

@@ -321,18 +321,11 @@ bool control_lost(const struct commd_group *g)
 
 static void wait_slice(struct commd_context *ctx)
 {
-    struct timespec ts;
-
     assert_held(&ctx->lock);
-    if (!ctx->reading) {
+    if (ctx->reading)
+        back_wait_others(ctx, READ_SLICE_MS);
+    else
         read_once(ctx, READ_SLICE_MS);
-        return;
-    }
-    clock_gettime(CLOCK_REALTIME, &ts);
-    ts.tv_nsec += READ_SLICE_MS * 1000000L;
-    ts.tv_sec += ts.tv_nsec / 1000000000L;
-    ts.tv_nsec %= 1000000000L;
-    pthread_cond_timedwait(&ctx->cond, &ctx->lock, &ts);
 }
 
 static int await_join(struct commd_context *ctx, struct awaited *w,
