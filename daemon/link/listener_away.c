@@ -86,16 +86,6 @@ void listener_away_free(struct listener *listener)
     free(listener->away);
 }
 
-/* In the same time for each wrong key. */
-static bool same_key(const uint8_t a[MSG_KEY], const uint8_t b[MSG_KEY])
-{
-    uint8_t differs = 0;
-
-    for (unsigned i = 0; i < MSG_KEY; i++)
-        differs |= a[i] ^ b[i];
-    return !differs;
-}
-
 static bool lives(const struct away *away)
 {
     struct pollfd p = {.fd = away->pidfd, .events = POLLIN};
@@ -110,10 +100,10 @@ bool listener_return(struct client_link *client, const uint8_t key[MSG_KEY])
     struct away *away = NULL;
 
     assert(client->session == SESSION_NONE);
-    if (!listener->naway || same_key(key, none))
+    if (!listener->naway || same_secret(key, none, MSG_KEY))
         return false;
     for (unsigned i = 0; i < listener->nslots && !away; i++)
-        if (listener->away[i] && same_key(listener->away[i]->key, key))
+        if (listener->away[i] && same_secret(listener->away[i]->key, key, MSG_KEY))
             away = listener->away[i];
     if (!away || away->uid != client->uid || away->pid != client->pid || !lives(away))
         return false;

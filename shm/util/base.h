@@ -95,6 +95,16 @@ static inline bool mul_overflows(size_t a, size_t b, size_t *ret_product)
     return __builtin_mul_overflow(a, b, ret_product);
 }
 
+/* Takes the same time wherever the two differ, so the time does not help to guess a secret. */
+static inline bool same_secret(const uint8_t *a, const uint8_t *b, size_t n)
+{
+    uint8_t differs = 0;
+
+    for (size_t i = 0; i < n; i++)
+        differs |= a[i] ^ b[i];
+    return !differs;
+}
+
 /* Free-running u32 counters: true when @a has reached @b, across the wrap. */
 static inline bool seq_reached(uint32_t a, uint32_t b)
 {

@@ -49,11 +49,7 @@ void net_append(char *buf, size_t size, const char *fmt, ...)
 
 bool net_same_token(const uint8_t a[32], const uint8_t b[32])
 {
-    uint8_t diff = 0;
-
-    for (unsigned i = 0; i < 32; i++)
-        diff |= a[i] ^ b[i];
-    return diff == 0;
+    return same_secret(a, b, 32);
 }
 
 static void list_devices(char *buf, size_t size)

@@ -23,7 +23,6 @@ _printf_(2, 3) void net_explain(char *why, const char *fmt, ...);
 /* Appends to the string in @buf, which has @size bytes. */
 _printf_(3, 4) void net_append(char *buf, size_t size, const char *fmt, ...);
 
-/* Takes the same time wherever the two differ, so the time does not help to guess a token. */
 bool net_same_token(const uint8_t a[32], const uint8_t b[32]);
 
 /* "mlx5_0:1": InfiniBand devices are no network devices, they go by port. */
