@@ -173,8 +173,7 @@ static void log_no_doorbell(struct daemon *d, unsigned slot, uint32_t uid, int r
     listener_log_user(d->listener, uid, CONF_LOG_WARN, text);
 }
 
-/* The index of @rank among the local members, which are in ascending order. */
-static unsigned local_index(const struct core_group_view *view, unsigned rank)
+unsigned apply_local_index(const struct core_group_view *view, unsigned rank)
 {
     unsigned index = 0;
 
@@ -237,7 +236,7 @@ static int tell_members(struct daemon *d, const struct core_group_view *view,
     int r;
 
     for (unsigned i = 0; core_group_local(d->core, view->id, i, &rank, &slot, &req); i++)
-        if (boards_hand_out(&d->boards, entry, local_index(view, rank), slot))
+        if (boards_hand_out(&d->boards, entry, apply_local_index(view, rank), slot))
             return -ENOMEM;
     r = fill_joined(d, view, &msg);
     if (r)
@@ -324,7 +323,7 @@ void apply_rank_gone(struct daemon *d, const struct core_rank_gone *gone)
     bool known = core_group(d->core, gone->group, &view) && view.members && gone->rank < view.size;
 
     if (gone->ops == CORE_OPS_FROM_BOARD && entry && known)
-        ops = board_rank_ops(entry->ctl, local_index(&view, gone->rank));
+        ops = board_rank_ops(entry->ctl, apply_local_index(&view, gone->rank));
     kept.ops = ops;
     takeover_rank_gone(d, &kept);
     if (entry)

@@ -206,6 +206,8 @@ void apply_client_gone(struct daemon *d, unsigned slot);
 bool apply_next_failed(struct daemon *d, uint64_t *ret_group, enum cause *ret_cause, char *ret_text,
                        size_t len);
 void apply_group_open(struct daemon *d, uint64_t id);
+/* The index of @rank among the local members, which are in ascending order. */
+unsigned apply_local_index(const struct core_group_view *view, unsigned rank);
 /* The answer of a commd before this one did not reach the client. */
 void apply_joined_again(struct daemon *d, uint64_t group, unsigned slot, uint32_t req);
 void apply_rank_gone(struct daemon *d, const struct core_rank_gone *gone);

@@ -59,13 +59,9 @@ static void drop_all(const char *prefix)
     const char *found;
     unsigned at = 0;
 
-    while ((found = store_next(&at))) {
-        char name[STORE_NAME_MAX];
-
-        snprintf(name, sizeof(name), "%s", found);
-        if (!strncmp(name, prefix, strlen(prefix)))
-            store_drop(name);
-    }
+    while ((found = store_next(&at)))
+        if (!strncmp(found, prefix, strlen(prefix)))
+            store_drop(found);
 }
 
 static void state_begin(struct daemon *d)
@@ -148,16 +144,6 @@ static bool take_client(void *arg, const struct state_client *client)
     return true;
 }
 
-/* The index of a rank of this node among them. */
-static unsigned local_of(const struct core_kept_group *group, uint32_t me, uint32_t rank)
-{
-    unsigned index = 0;
-
-    for (uint32_t i = 0; i < rank; i++)
-        index += group->members[i].node == me;
-    return index;
-}
-
 static bool take_board(struct daemon *d, const struct core_kept_group *group,
                        struct board_entry **ret_entry)
 {
@@ -198,7 +184,8 @@ static bool take_group(void *arg, const struct core_kept_group *group)
 {
     struct board_entry *entry;
     struct daemon *d = arg;
-    uint32_t me = 0;
+    struct core_group_view view;
+    bool known;
 
     /* a rank without a client is lost, unless its client was merely left out */
     for (uint32_t i = 0; d->left_out && i < group->nranks; i++)
@@ -211,11 +198,11 @@ static bool take_group(void *arg, const struct core_kept_group *group)
         return false;
     }
     entry->kept = true;
-    while (strcmp(group->nodes[me], d->conf->node))
-        me++;
-    for (uint32_t i = 0; i < group->nranks; i++)
+    known = core_group(d->core, group->id, &view);
+    assert(known);
+    for (uint32_t i = 0; known && i < group->nranks; i++)
         if (group->ranks[i].slot != CORE_NOBODY) /* no memory: it is not shown among the ranks */
-            boards_hand_out(&d->boards, entry, local_of(group, me, group->ranks[i].rank),
+            boards_hand_out(&d->boards, entry, apply_local_index(&view, group->ranks[i].rank),
                             group->ranks[i].slot);
     return true;
 }
