@@ -83,7 +83,9 @@
     T(BOARD_ERROR, board_error, board)                                                             \
     T(DOORBELL_ADD, doorbell_add, doorbell)                                                        \
     T(DOORBELL_DEL, doorbell_del, doorbell)                                                        \
-    T(GPU_SESSION_DEL, gpu_session_del, gpu_session)
+    T(GPU_SESSION_DEL, gpu_session_del, gpu_session)                                               \
+    T(ENGINE_RESUMED, engine_resumed, ping)                                                        \
+    T(ENGINE_KEEP, engine_keep, ping)
 
 /* S(struct, schema type, schema constant): all structs. */
 #define CODEC_STRUCTS(S)                                                                           \
@@ -142,14 +144,15 @@
     F(NUM, group) F(NUM, ops) F(NUM, pid) F(RANK, rank) F(CAUSE, cause) F(TEXT, text)
 #define FIELDS_broken(F)                                                                           \
     F(NUM, group) F(NUM, pid) F(CAUSE, cause) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
-#define FIELDS_sync(F)         F(NUM, group)
+#define FIELDS_sync(F)         F(NUM, group) F(FLAG, again)
 #define FIELDS_ask_absent(F)          F(NUM, group) F(NUM, ask) F(NUM, seq)
 #define FIELDS_absent_here(F) \
     F(NUM, group) F(NUM, ask) F(NUM, count) F(RANKREF, rank) F(TEXT, text)
 #define FIELDS_ask_ranks(F) \
     F(NUM, ask) F(NUM, uid) F(FLAG, all) F(NUM, watch_ms) F(OPTNAME, group) F(FLAG, records) \
     F(FLAG, links) F(FLAG, end)
-#define FIELDS_engine_hello(F) F(NUM, version) F(NUM, pid) F(ADDR, addr) F(TEXT, text)
+#define FIELDS_engine_hello(F) \
+    F(NUM, version) F(NUM, pid) F(ADDR, addr) F(TEXT, text) F(FLAG, resumed)
 #define FIELDS_engine_peer_add(F)                                                                  \
     F(NUM, engine) F(NODE, peer) F(TOKEN, token) F(TOKEN, expect) F(ADDR, addr) F(NAME, node)
 #define FIELDS_engine_traffic(F) \
@@ -166,7 +169,7 @@
 #define FIELDS_gpu_ask(F)     F(NUM, req)
 #define FIELDS_gpu_answer(F)  F(NUM, req) F(CAUSE, cause) F(TEXT, text)
 #define FIELDS_gpu_hello(F) \
-    F(NUM, version) F(NUM, pid) F(GPUS, devices) F(NUM, nccl) F(TEXT, text)
+    F(NUM, version) F(NUM, pid) F(GPUS, devices) F(NUM, nccl) F(TEXT, text) F(FLAG, resumed)
 #define FIELDS_gpu_session(F) F(NUM, client) F(NUM, uid) F(NUM, pid) F(NUM, weight) F(NUM, payer)
 #define FIELDS_gpu_device(F) \
     F(GPU, device) F(NUM, clients) F(NUM, groups) F(NUM, communicators) F(NUM, memory) \

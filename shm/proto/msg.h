@@ -75,8 +75,10 @@ enum msg_type {
     MSG_DOORBELL_ADD = 48,      /* commd -> engine, + eventfd */
     MSG_DOORBELL_DEL = 49,      /* commd -> engine */
     MSG_PING = 50,              /* both ways; answered with the same seq, pong set */
-    MSG_ENGINE_TRAFFIC = 51,    /* engine -> commd, before it answers a PING */
-    MSG_ENGINE_SENT = 52,       /* likewise */
+    MSG_ENGINE_TRAFFIC = 51,    /* engine -> commd, before a PONG and when `apart` changes */
+    MSG_ENGINE_SENT = 52,       /* engine -> commd, before it answers a PING */
+    MSG_ENGINE_RESUMED = 53, /* engine -> commd: a hello with `resumed`, and all it has, is told */
+    MSG_ENGINE_KEEP = 54,    /* commd -> engine: drop the boards not sent since that hello */
     /* client -> commd, and back */
     MSG_GPU_ASK = 60,
     MSG_GPU_ANSWER = 61, /* + session socket if cause is CAUSE_NONE */
@@ -331,6 +333,7 @@ struct msg_broken {
 
 struct msg_sync {
     uint64_t group;
+    uint32_t again; /* 1: the link is new, so say what you know of the group */
 };
 
 struct msg_ask_absent {
@@ -368,6 +371,7 @@ struct msg_engine_hello {
     uint32_t addr_len; /* 0: the engine could not open its fabric, see text */
     uint8_t addr[MSG_ADDR_MAX];
     char text[MSG_TEXT_MAX]; /* what it runs on: "UCX 1.13.1, tcp on lo", or the error */
+    uint32_t resumed;        /* 1: it has worked for a commd that is gone */
 };
 
 struct msg_engine_peer_add {
@@ -446,6 +450,7 @@ struct msg_gpu_hello {
     uint32_t devices;        /* 0: it cannot work, see text */
     uint32_t nccl;           /* version, 22809; 0: not there */
     char text[MSG_TEXT_MAX]; /* what it runs on, or the error */
+    uint32_t resumed;        /* 1: it has worked for a commd that is gone */
 };
 
 struct msg_gpu_session { /* SESSION, SESSION_DEL */

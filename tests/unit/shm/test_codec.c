@@ -327,7 +327,7 @@ static void unknown_fields_are_skipped(void **state)
 
 static void unknown_kinds_are_refused(void **state)
 {
-    static const uint8_t seventeen[] = {0x8a, 0x01, 0}, high[] = {0xaa, 0x03, 0},
+    static const uint8_t seventeen[] = {0x8a, 0x01, 0}, high[] = {0xda, 0x03, 0},
                          varint[] = {0x28, 1}, group[] = {5 << 3 | 3},
                          huge[] = {0xfa, 0xff, 0xff, 0xff, 0x0f, 0};
     static const uint8_t two[] = {0x92, 0x03, 0, 0xaa, 0x01, 0}; /* ping, then heartbeat */
@@ -461,6 +461,9 @@ static void encode_refuses_fields(void **state)
     BROKEN(MSG_BROKEN, msg.broken.cause = UINT32_MAX);
     BROKEN(MSG_BROKEN, msg.broken.rank = INT32_MAX);
     BROKEN(MSG_ENGINE_HELLO, msg.engine_hello.addr_len = UINT32_MAX);
+    BROKEN(MSG_ENGINE_HELLO, msg.engine_hello.resumed = 2);
+    BROKEN(MSG_GPU_HELLO, msg.gpu_hello.resumed = 2);
+    BROKEN(MSG_SYNC, msg.sync.again = 2);
     BROKEN(MSG_ENGINE_PEER_ADD, msg.engine_peer_add.peer = MSG_MAX_NODES);
     BROKEN(MSG_ENGINE_PEER_ADD, msg.engine_peer_add.node[0] = 0);
     BROKEN(MSG_ENGINE_PEER_DOWN, msg.engine_peer.peer = MSG_MAX_NODES);
