@@ -110,6 +110,7 @@ static void write_down(struct daemon *d, const struct core_log *line)
 {
     static const char *const words[CORE_NOTE_COUNT] = {
         [CORE_NOTE_NODE_UP] = "node_up",         [CORE_NOTE_NODE_LOST] = "node_lost",
+        [CORE_NOTE_NODE_AWAY] = "node_restarting",
         [CORE_NOTE_NODE_DRAINS] = "drain",       [CORE_NOTE_ENGINE_UP] = "engine_up",
         [CORE_NOTE_ENGINE_LOST] = "engine_lost", [CORE_NOTE_DATA_MENDED] = "data_mended",
         [CORE_NOTE_GPU_UP] = "gpu_up",           [CORE_NOTE_GPU_LOST] = "gpu_lost",
@@ -176,6 +177,9 @@ void apply_action(struct daemon *d, const struct core_action *a)
     case CORE_DO_ENGINE_KILL:
         engine_link_kill(d->engine);
         break;
+    case CORE_DO_ENGINE_KEPT:
+    case CORE_DO_ENGINE_RESUMED:
+        break;
     case CORE_DO_GPU_START:
         engine_link_start(d->gpu);
         break;
@@ -184,6 +188,9 @@ void apply_action(struct daemon *d, const struct core_action *a)
         break;
     case CORE_DO_GPU_SESSION:
         gpu_session(d, &a->gpu_session);
+        break;
+    case CORE_DO_GROUP_COMMITTED:
+        takeover_committed(d, a->group_committed.group);
         break;
     case CORE_DO_GROUP_OPEN:
         apply_group_open(d, a->group_open.group);
@@ -201,7 +208,10 @@ void apply_action(struct daemon *d, const struct core_action *a)
         apply_group_broken(d, &a->group_broken);
         break;
     case CORE_DO_GROUP_CLOSE:
-        apply_group_close(d, a->group_close.group, a->group_close.abort);
+        apply_group_close(d, &a->group_close);
+        break;
+    case CORE_DO_GROUP_FORGET:
+        takeover_forget(d, a->group_forget.group);
         break;
     case CORE_DO_GROUP_ABSENT:
         apply_group_absent(d, &a->group_absent);

@@ -242,7 +242,7 @@ static int tell_members(struct daemon *d, const struct core_group_view *view,
     if (r)
         return r;
     board = stream_fd_new(board_fd);
-    for (unsigned i = 0; board && core_group_local(d->core, view->id, i, &rank, &slot, &req); i++)
+    for (unsigned i = 0; board && core_group_waiter(d->core, view->id, i, &rank, &slot, &req); i++)
         send_joined(d, view, &msg, board, slot, req);
     free(msg.joined.nodes);
     r = board ? 0 : -ENOMEM;
@@ -268,20 +268,20 @@ void apply_joined_again(struct daemon *d, uint64_t group, unsigned slot, uint32_
     free(msg.joined.nodes);
 }
 
-void apply_group_close(struct daemon *d, uint64_t id, bool abort)
+void apply_group_close(struct daemon *d, const struct core_group_close *close)
 {
-    struct board_entry *entry = boards_find(&d->boards, id);
+    struct board_entry *entry = boards_find(&d->boards, close->group);
     struct msg msg = {.type = MSG_BOARD_DEL};
 
     if (!entry)
         return;
     past_closing(&d->gather->past, d, entry);
-    takeover_group_gone(d, entry);
+    takeover_closing(d, close);
     if (entry->engine_life && entry->engine_life == engine_link_life(d->engine)) {
-        msg.board = (struct msg_board){.group = id, .abort = abort, .peer = -1};
+        msg.board = (struct msg_board){.group = close->group, .abort = close->abort, .peer = -1};
         engine_link_send(d->engine, &msg, NULL, 0);
     }
-    boards_del(&d->boards, id);
+    boards_del(&d->boards, close->group);
     loop_watch_boards(d);
 }
 
@@ -306,7 +306,7 @@ void apply_group_open(struct daemon *d, uint64_t id)
     if (r == 0)
         r = tell_members(d, &view, entry, &fd);
     if (r) { /* before any member was told */
-        apply_group_close(d, id, true);
+        apply_group_close(d, &(struct core_group_close){.group = id, .abort = true});
         board_failed(d, id, r, why);
     }
 }
@@ -325,6 +325,7 @@ void apply_rank_gone(struct daemon *d, const struct core_rank_gone *gone)
     if (gone->ops == CORE_OPS_FROM_BOARD && entry && known)
         ops = board_rank_ops(entry->ctl, apply_local_index(&view, gone->rank));
     kept.ops = ops;
+    core_rank_counted(d->core, gone->group, gone->rank, ops);
     takeover_rank_gone(d, &kept);
     if (entry)
         board_mark_gone(entry->ctl, gone->rank, ops, gone->cause, gone->pid);

@@ -178,6 +178,7 @@ void daemon_core_config(const struct daemon *d, struct core_config *ret_config)
         .gpu = conf_gpu(conf, driver, &why),
         .heartbeat_ms = conf->heartbeat_ms,
         .node_timeout_ms = conf->node_timeout_ms,
+        .restart_timeout_ms = conf->restart_timeout_ms,
         .join_timeout_ms = conf->join_timeout_ms,
         .engine_timeout_ms = conf->progress_timeout_ms,
         .gpu_timeout_ms = conf->gpu_timeout_ms,

@@ -179,13 +179,16 @@ void takeover_client_gone(struct daemon *d, unsigned slot);
 void takeover_heard(struct daemon *d, unsigned slot);
 /* The client has ended. If it could not say which groups it had left by then, the core is told. */
 void takeover_farewell(struct daemon *d, unsigned slot);
-/* Before anybody is told: the group is open, with the board @entry; a rank has gone, with its
- * number of operations; the group is broken; it is closed here. */
+/* Before anybody is told: this node has agreed to the group; it is open, with the board @entry; a
+ * rank has gone, with its number of operations; the group is broken; it is closed here; nobody has
+ * to hear of it any more. */
+void takeover_committed(struct daemon *d, uint64_t group);
 void takeover_group(struct daemon *d, const struct core_group_view *view,
                     struct board_entry *entry);
 void takeover_rank_gone(struct daemon *d, const struct core_rank_gone *gone);
 void takeover_broken(struct daemon *d, const struct core_group_broken *broken);
-void takeover_group_gone(struct daemon *d, const struct board_entry *entry);
+void takeover_closing(struct daemon *d, const struct core_group_close *close);
+void takeover_forget(struct daemon *d, uint64_t group);
 /* At the end of a turn: what the core has counted. */
 void takeover_counts(struct daemon *d);
 
@@ -215,7 +218,7 @@ void apply_group_absent(struct daemon *d, const struct core_group_absent *absent
 void apply_group_broken(struct daemon *d, const struct core_group_broken *broken);
 /* @abort: the engine drops the group's operations at once. Else it finishes what other nodes still
  * need. Messages that members have sent go out in any case. */
-void apply_group_close(struct daemon *d, uint64_t id, bool abort);
+void apply_group_close(struct daemon *d, const struct core_group_close *close);
 
 /* ---- admin.c; the last: answers.c ------------------------------------------------------------ */
 

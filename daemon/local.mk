@@ -26,6 +26,7 @@ libcommd_core_la_SOURCES = \
 	daemon/core/core_pool.h daemon/core/core_rank.c daemon/core/core_ration.c \
 	daemon/core/core_rendezvous.c \
 	daemon/core/core_restore.c \
+	daemon/core/core_resync.c \
 	daemon/core/core_text.c daemon/core/core_text.h daemon/core/core_unfold.c \
 	daemon/core/core_user.c daemon/core/core_view.c
 

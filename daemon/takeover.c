@@ -187,6 +187,8 @@ static bool take_group(void *arg, const struct core_kept_group *group)
     struct core_group_view view;
     bool known;
 
+    if (group->state != CORE_GROUP_OPEN)
+        return core_restore_group(d->core, group); /* it has no board */
     /* a rank without a client is lost, unless its client was merely left out */
     for (uint32_t i = 0; d->left_out && i < group->nranks; i++)
         if (group->ranks[i].slot == CORE_NOBODY)
@@ -197,7 +199,6 @@ static bool take_group(void *arg, const struct core_kept_group *group)
         boards_del(&d->boards, group->id);
         return false;
     }
-    entry->kept = true;
     known = core_group(d->core, group->id, &view);
     assert(known);
     for (uint32_t i = 0; known && i < group->nranks; i++)
@@ -410,49 +411,70 @@ void takeover_client_gone(struct daemon *d, unsigned slot)
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
-void takeover_group(struct daemon *d, const struct core_group_view *view, struct board_entry *entry)
+/* Writes it down, if all its ranks can be kept. */
+static void keep_group(struct daemon *d, uint64_t group, bool committed)
 {
-    char name[STORE_NAME_MAX];
     unsigned rank, slot;
     uint32_t req;
 
-    if (!keeps(d))
-        return;
-    for (unsigned i = 0; core_group_local(d->core, view->id, i, &rank, &slot, &req); i++)
+    for (unsigned i = 0; core_group_local(d->core, group, i, &rank, &slot, &req); i++)
         if (!d->kept[slot].kept)
             return;
-    board_name(view->id, view->payer, name);
-    if (store_put(name, boards_own_fd(entry)))
-        return;
-    boards_stored(entry);
-    entry->kept = true;
-    state_group(d->state, d->core, view->id);
+    state_group(d->state, d->core, group, committed);
     if (!state_is_whole(d->state) && !d->state_full) {
         d->state_full = true;
         log_warn("there is no room to write down all groups -> the next commd will know none");
     }
 }
 
+void takeover_committed(struct daemon *d, uint64_t group)
+{
+    if (keeps(d))
+        keep_group(d, group, true);
+}
+
+void takeover_group(struct daemon *d, const struct core_group_view *view, struct board_entry *entry)
+{
+    char name[STORE_NAME_MAX];
+
+    if (!keeps(d))
+        return;
+    board_name(view->id, view->payer, name);
+    if (store_put(name, boards_own_fd(entry))) {
+        state_group_gone(d->state, view->id);
+        return;
+    }
+    boards_stored(entry);
+    if (view->nnodes == 1)
+        keep_group(d, view->id, false);
+    else
+        state_group_step(d->state, view->id, STATE_OPEN);
+}
+
 void takeover_rank_gone(struct daemon *d, const struct core_rank_gone *gone)
 {
-    const struct board_entry *entry = boards_find(&d->boards, gone->group);
-
-    if (keeps(d) && entry && entry->kept && !gone->again)
+    if (keeps(d))
         state_rank_gone(d->state, gone);
 }
 
 void takeover_broken(struct daemon *d, const struct core_group_broken *broken)
 {
-    const struct board_entry *entry = boards_find(&d->boards, broken->group);
-
-    if (keeps(d) && entry && entry->kept && !broken->again)
+    if (keeps(d))
         state_broken(d->state, broken);
 }
 
-void takeover_group_gone(struct daemon *d, const struct board_entry *entry)
+void takeover_closing(struct daemon *d, const struct core_group_close *close)
 {
-    if (keeps(d) && entry->kept)
-        state_group_gone(d->state, entry->group);
+    if (close->left && keeps(d))
+        state_group_step(d->state, close->group, STATE_LEFT);
+    else
+        takeover_forget(d, close->group);
+}
+
+void takeover_forget(struct daemon *d, uint64_t group)
+{
+    if (keeps(d))
+        state_group_gone(d->state, group);
 }
 
 void takeover_counts(struct daemon *d)

@@ -42,15 +42,15 @@ static bool look_at_group(void *arg, const struct core_group_view *view)
     struct unheard_leave *more;
     uint32_t req;
 
-    for (unsigned i = 0; entry && core_group_local(look->d->core, view->id, i, &rank, &slot, &req);
-         i++) {
+    for (unsigned i = 0; view->id && core_group_local(look->d->core, view->id, i, &rank, &slot, &req);
+         i++) { /* one that has not opened has no board */
         if (rank < from)
             local = from = 0; /* they need not be in order */
         for (; from < rank; from++)
             local += view->members[from].node == view->me;
         if (!looks_at(look, slot))
             continue;
-        if (!board_rank_left(entry->ctl, local)) {
+        if (!entry || !board_rank_left(entry->ctl, local)) {
             look->in[slot] = 1;
             continue;
         }

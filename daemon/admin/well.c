@@ -36,6 +36,9 @@ const char *answer_node_error(const struct daemon *d, unsigned node,
 
     if (view->state == CORE_PEER_UNLINKED && link[0])
         return link;
+    if (view->state == CORE_PEER_AWAY)
+        return "its commd ended, its engine has the data; groups wait timeouts.restart for it: if it "
+               "does not come back, see the log of commd there";
     if (answer_apart_ms(view))
         return "its engine and ours have no connection: what drops the ports of the engines "
                "(transport.port_range)?";
@@ -63,6 +66,8 @@ void answer_check_well(struct answer *a)
 
         if (peer.state == CORE_PEER_UNLINKED)
             answer_unwell(a, "node %s is down%s%s", peer.name, why[0] ? ": " : "", why);
+        else if (peer.state == CORE_PEER_AWAY)
+            answer_unwell(a, "node %s is restarting: %s", peer.name, why);
         else if (peer.state == CORE_PEER_LINKING)
             answer_unwell(a, "node %s is linking", peer.name);
         else if (answer_apart_ms(&peer))
@@ -111,6 +116,8 @@ const char *answer_peer_word(const struct core_peer_view *peer)
         return "self";
     case CORE_PEER_UNLINKED:
         return "down";
+    case CORE_PEER_AWAY:
+        return "restarting";
     case CORE_PEER_LINKING:
         return "linking";
     case CORE_PEER_READY:

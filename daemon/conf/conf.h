@@ -65,6 +65,7 @@ struct conf {
     /* timeouts: */
     uint64_t heartbeat_ms;
     uint64_t node_timeout_ms;
+    uint64_t restart_timeout_ms; /* groups wait so long for a node whose commd is gone */
     uint64_t progress_timeout_ms;
     uint64_t join_timeout_ms; /* at most granted to a join */
 

@@ -94,6 +94,8 @@ const struct conf_key conf_keys[] = {
       "500ms", "time between two heartbeats of a node" },
     { "timeouts", "node", CONF_DURATION, CONF_RELOAD, FIELD(node_timeout_ms), 20, 10 * MINUTE,
       "3s", "silence after which a node counts as lost" },
+    { "timeouts", "restart", CONF_DURATION, CONF_RELOAD, FIELD(restart_timeout_ms), 20, 10 * MINUTE,
+      "10s", "time that groups wait for a node whose commd is being restarted" },
     { "timeouts", "progress", CONF_DURATION, CONF_RELOAD, FIELD(progress_timeout_ms), 20, HOUR,
       "5s", "time a transfer may stand still on the wire" },
     { "timeouts", "join", CONF_DURATION, CONF_RELOAD, FIELD(join_timeout_ms), 1, 24 * HOUR,

@@ -44,6 +44,7 @@ static void copy_config(struct core *core, const struct core_config *config)
     own->payers = config->payers;
     own->heartbeat_ms = MAX(config->heartbeat_ms, (uint64_t)1);
     own->node_timeout_ms = MAX(config->node_timeout_ms, own->heartbeat_ms);
+    own->restart_timeout_ms = MAX(config->restart_timeout_ms, (uint64_t)1);
     own->join_timeout_ms = config->join_timeout_ms;
     own->engine_timeout_ms = MAX(config->engine_timeout_ms, (uint64_t)1);
     /* Tables were sized by core_new(): a reload may lower limits and raise them again. */
@@ -91,7 +92,7 @@ void core_setup(struct core *core, const struct core_config *config)
         text_copy(core->node_names[i], MSG_NAME_MAX, config->nodes[i]);
         peer->id = core->ids[i] = text_hash(0, core->node_names[i]);
         peer->state = i == config->self ? CORE_PEER_SELF : CORE_PEER_UNLINKED;
-        peer->retry_ms = peer->doubt_ms = CORE_NEVER;
+        peer->retry_ms = peer->doubt_ms = peer->lost_ms = CORE_NEVER;
     }
     core->peers[config->self].incarnation = config->incarnation;
     core->engine.life.start_ms = config->nnodes > 1 ? 0 : CORE_NEVER;
@@ -125,6 +126,7 @@ static void shutdown(struct core *core)
     act_log(core, CORE_LOG_INFO, "asked to stop -> no new groups, groups over several nodes end");
     join_stop(core);
     group_stop(core);
+    peer_stop(core);
 }
 
 static void core_dispatch(struct core *core, const struct core_event *event)

@@ -35,6 +35,7 @@ struct core_config {
     const char *gpu_why; /* why this node has none; may be NULL */
     /* timeouts, ms */
     uint64_t heartbeat_ms, node_timeout_ms, join_timeout_ms, engine_timeout_ms, gpu_timeout_ms;
+    uint64_t restart_timeout_ms; /* so long groups wait for a node whose commd is gone */
     /* limits */
     unsigned max_clients, max_clients_per_user, max_groups, max_groups_per_user;
     unsigned max_size;    /* ranks that a group can have; 0: a sixteenth of max_members */
@@ -104,15 +105,19 @@ enum core_action_type {
     CORE_DO_PEER_DROP,
     CORE_DO_ENGINE_START,
     CORE_DO_ENGINE_KILL,
+    CORE_DO_ENGINE_KEPT,
+    CORE_DO_ENGINE_RESUMED,
     CORE_DO_GPU_START,
     CORE_DO_GPU_KILL,
     CORE_DO_GPU_SESSION,
+    CORE_DO_GROUP_COMMITTED,
     CORE_DO_GROUP_OPEN,
     CORE_DO_JOINED_AGAIN,
     CORE_DO_RANK_GONE,
     CORE_DO_RANK_ENDED,
     CORE_DO_GROUP_BROKEN,
     CORE_DO_GROUP_CLOSE,
+    CORE_DO_GROUP_FORGET,
     CORE_DO_GROUP_ABSENT,
     CORE_DO_CHANGED,
     CORE_DO_LOG_LEVEL,
@@ -129,6 +134,7 @@ enum core_note {
     CORE_NOTE_NONE,
     CORE_NOTE_NODE_UP,
     CORE_NOTE_NODE_LOST,
+    CORE_NOTE_NODE_AWAY,
     CORE_NOTE_NODE_DRAINS, /* this node or another one; or it takes new groups again */
     CORE_NOTE_ENGINE_UP,
     CORE_NOTE_ENGINE_LOST,
@@ -183,6 +189,7 @@ struct core_group_broken {
 struct core_group_close {
     uint64_t group;
     bool abort; /* of BOARD_DEL */
+    bool left;  /* others have to hear of it yet: the next commd has to know it until GROUP_FORGET */
 };
 /* List the ranks of this node in @group whose board says that they have not begun operation @seq,
  * and say so, with @ask: ABSENT to our client, or ABSENT_HERE to another node. */
@@ -213,6 +220,15 @@ struct core_log {
     const char *text;
 };
 
+/* An engine that is up, for the commd that follows: core_restore_engine(). */
+struct core_kept_engine {
+    uint32_t pid;
+    uint64_t incarnation;
+    const uint8_t *addr;
+    uint32_t addr_len;
+    const char *text;
+};
+
 /* What pointers point to lies in the core, and is valid until the next core_next(). */
 struct core_action {
     enum core_action_type type;
@@ -231,12 +247,24 @@ struct core_action {
         /* ENGINE_START, GPU_START: spawn the process. ENGINE_KILL, GPU_KILL: SIGKILL;
          * CORE_ENGINE_DOWN or CORE_GPU_DOWN follows. */
         struct core_gpu_session gpu_session;
+        /* ENGINE_KEPT: it is up, and new. ENGINE_RESUMED, without a member: it has told what it has;
+         * send it the boards that there are, and ENGINE_KEEP. */
+        struct core_kept_engine engine_kept;
+        /* This node has agreed to @group, over several nodes: write it down before what follows is
+         * sent. GROUP_OPEN or GROUP_FORGET follows. */
+        struct {
+            uint64_t group;
+        } group_committed;
         /* Make the board of @group (core_group()), send JOINED + fds to each local member's client
-         * (req in core_group_local()), and BOARD_ADD + fd to the engine if nnodes > 1. RANK_GONE
+         * (req in core_group_waiter()), and BOARD_ADD + fd to the engine if nnodes > 1. RANK_GONE
          * follows for each rank that is gone already. */
         struct {
             uint64_t group;
         } group_open;
+        /* Of a group over several nodes: the next commd need not know it any more. */
+        struct {
+            uint64_t group;
+        } group_forget;
         /* Send JOINED + fds to @client, which asked again with @req: the answer of a commd before
          * this one did not reach it. */
         struct {
@@ -244,8 +272,8 @@ struct core_action {
             unsigned client;
             uint32_t rank, req;
         } joined_again;
-        /* Also of RANK_ENDED: the same in a group that is broken. There is nothing to mark and
-         * nobody to tell: it is for who keeps what there is. */
+        /* Also of RANK_ENDED: the same in a group that is broken, or has not opened. There is nothing
+         * to mark and nobody to tell: it is for who keeps what there is. */
         struct core_rank_gone rank_gone;
         struct core_group_broken group_broken;
         struct core_group_close group_close;
@@ -264,6 +292,8 @@ struct core_action {
 void core_input(struct core *core, const struct core_event *event);
 /* Fills *ret_action with the next action. */
 bool core_next(struct core *core, struct core_action *ret_action);
+/* While RANK_GONE is carried out: @ops was read from the board. */
+void core_rank_counted(struct core *core, uint64_t group, uint32_t rank, uint32_t ops);
 /* When the core wants a CORE_TICK next (monotonic ms); UINT64_MAX: never. */
 uint64_t core_deadline(const struct core *core);
 
@@ -275,6 +305,17 @@ uint64_t core_deadline(const struct core *core);
 
 #define CORE_NOBODY UINT32_MAX /* as slot: the client has ended */
 
+enum core_group_state {
+    CORE_GROUP_JOINING,
+    CORE_GROUP_COMMITTED,
+    CORE_GROUP_OPEN,
+    CORE_GROUP_BROKEN,
+    CORE_GROUP_LEFT
+};
+/* JOINING: known here as home or as origin, ranks missing. COMMITTED: all ranks are known,
+ * waiting until the engines of all its nodes accept each other. OPEN, BROKEN: has a board. LEFT:
+ * none of its ranks is here any more, and others have to hear that yet; in no list. */
+
 struct core_kept_client { /* one that was welcome, no admin tool */
     unsigned slot;
     uint32_t uid, payer, pid;
@@ -285,8 +326,9 @@ struct core_kept_rank { /* a rank of this node */
     uint32_t rank, req;
     unsigned slot;
 };
-struct core_kept_group { /* one that was open, or broken since */
+struct core_kept_group { /* one that was committed, open, or broken since, or LEFT: without ranks */
     uint64_t id, epoch;
+    enum core_group_state state; /* of these; broken: OPEN */
     const char *name;
     uint32_t uid, payer;
     struct plan_net net;
@@ -304,6 +346,9 @@ bool core_restore_client(struct core *core, const struct core_kept_client *kept)
 bool core_restore_group(struct core *core, const struct core_kept_group *kept);
 bool core_restore_rank_gone(struct core *core, const struct core_rank_gone *gone);
 bool core_restore_broken(struct core *core, const struct core_group_broken *broken);
+/* Our engine, which goes on: its ENGINE_HELLO, `resumed`, comes next, or CORE_ENGINE_DOWN. If this
+ * is not called it has ended. */
+bool core_restore_engine(struct core *core, const struct core_kept_engine *kept);
 struct core_counts;
 void core_restore_counts(struct core *core, const struct core_counts *counts);
 /* May a process of @uid with @pid have the place of the client in @slot back? It has shown the
@@ -312,14 +357,6 @@ bool core_client_may_return(const struct core *core, unsigned slot, uint32_t uid
 
 /* ---- read-only views for the edge (boards, admin tables, tests) ----------------------- */
 
-enum core_group_state {
-    CORE_GROUP_JOINING,
-    CORE_GROUP_COMMITTED,
-    CORE_GROUP_OPEN,
-    CORE_GROUP_BROKEN
-};
-/* JOINING: known here as home or as origin, ranks missing. COMMITTED: all ranks are known,
- * waiting until the engines of all its nodes accept each other. OPEN, BROKEN: has a board. */
 
 struct core_group_view {
     uint64_t id; /* 0 while joining */
@@ -379,8 +416,19 @@ bool core_group_at(const struct core *core, unsigned i, struct core_group_view *
 bool core_group_local(const struct core *core, uint64_t id, unsigned i, unsigned *ret_rank,
                       unsigned *ret_client, uint32_t *ret_req);
 
-enum core_peer_state { CORE_PEER_SELF, CORE_PEER_UNLINKED, CORE_PEER_LINKING, CORE_PEER_READY };
-/* LINKING: TLS is up, the engines do not accept each other yet. */
+/* Likewise, of those that are to be told now when it opens; others ask again. */
+bool core_group_waiter(const struct core *core, uint64_t id, unsigned i, unsigned *ret_rank,
+                       unsigned *ret_client, uint32_t *ret_req);
+
+enum core_peer_state {
+    CORE_PEER_SELF,
+    CORE_PEER_UNLINKED,
+    CORE_PEER_AWAY,
+    CORE_PEER_LINKING,
+    CORE_PEER_READY
+};
+/* AWAY: its link closed, but the engines have each other: its commd is being restarted. LINKING: TLS
+ * is up, the engines do not accept each other yet. */
 
 /* How a node that was READY or linked was lost. */
 enum core_loss {

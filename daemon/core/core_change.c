@@ -212,7 +212,7 @@ static void find_meant(struct core *core, uint32_t uid, const char *name, struct
 
     *ret = (struct found){0};
     group = parse_id(name, &id) ? group_find(core, id) : NULL;
-    if (group && may_touch(core, uid, group)) {
+    if (group && group->state != GROUP_LEFT && may_touch(core, uid, group)) {
         ret->uid = group->uid;
         ret->group = is_alive(group) ? group : NULL;
         ret->by_id = true;
@@ -220,7 +220,8 @@ static void find_meant(struct core *core, uint32_t uid, const char *name, struct
         return;
     }
     list_each(group, &core->all_groups, all) {
-        if (!may_touch(core, uid, group) || strcmp(group->name, name))
+        if (group->state == GROUP_LEFT || !may_touch(core, uid, group) ||
+            strcmp(group->name, name))
             continue;
         if (!is_alive(group)) {
             ret->dead++;

@@ -11,6 +11,9 @@
  * missing they are asked for at each heartbeat, for two node timeouts, the time after which a
  * lost home has been noticed by all.
  *
+ * A SYNC is a promise, so the group is written down before it is sent: the next commd keeps it
+ * (core_resync.c). As long as a participant is missed nobody gives up.
+ *
  * Who wakes me: COMMIT, SYNC, the heartbeat, the loss of a home.
  * What if the peer dies now: a participant: see core_group.c. The home: nothing, once all have
  * agreed; before, each participant asks the others again.
@@ -178,8 +181,11 @@ static void consider(struct core *core, unsigned home, const struct msg_commit *
     }
     take_members(core, group);
     assert(group->nlocal); /* @mine */
-    if (group->nnodes > 1)
+    if (group->nnodes > 1) {
+        act_push(core, (struct core_action){.type = CORE_DO_GROUP_COMMITTED,
+                                            .group_committed = {group->id}});
         ask_sync(core, group);
+    }
     group_try_open(core, group);
 }
 
@@ -215,33 +221,41 @@ static bool on_its_way(const struct core *core, uint64_t id)
     return false;
 }
 
-void group_sync(struct core *core, unsigned node, uint64_t id)
+void group_sync(struct core *core, unsigned node, const struct msg_sync *msg)
 {
-    struct group *group = group_find(core, id);
+    struct group *group = group_find(core, msg->group);
     int place = group ? group_place(group, node) : -1;
     char text[MSG_TEXT_MAX];
 
     assert(node != core->config.self);
     if (!group) {
-        if (on_its_way(core, id))
+        if (msg->told || (!msg->again && on_its_way(core, msg->group)))
             return;
         text_format(text, sizeof(text), "node %s does not have this group", core_self_name(core));
-        tell_missing(core, node, id, CAUSE_NONE, -1, text);
+        tell_missing(core, node, msg->group, CAUSE_NONE, -1, text);
         return;
     }
     if (place < 0)
         return;
-    if (group->state == GROUP_BROKEN) {
-        group_tell_broken(core, group, node);
+    if (group->state == GROUP_LEFT && msg->told >= group->asked && msg->told) {
+        group_told(core, group, (unsigned)place);
         return;
     }
-    if (group->confirmed[place])
+    if (group->cause && !msg->told)
+        group_tell_broken(core, group, node);
+    if (group->cause)
+        return;
+    if (msg->again)
+        act_to_peer(core, node,
+                    (struct act_msg){.type = MSG_SYNC,
+                                     .sync = {.group = group->id, .told = msg->again}});
+    if (group->state == GROUP_LEFT || group->confirmed[place])
         return;
     assert(place != (int)group->me);
     group->confirmed[place] = true;
     group->nconfirmed++;
     assert(group->nconfirmed < group->nnodes);
-    act_to_peer(core, node, (struct act_msg){.type = MSG_SYNC, .sync.group = id});
+    act_to_peer(core, node, (struct act_msg){.type = MSG_SYNC, .sync.group = msg->group});
     act_fates_to(core, group, node);
     group_try_open(core, group);
 }
@@ -258,6 +272,14 @@ void group_home_lost(struct core *core, unsigned node)
             ask_sync(core, group);
 }
 
+static bool waits_for_missed(const struct core *core, const struct group *group)
+{
+    for (unsigned i = 0; i < group->nnodes; i++)
+        if (peer_is_missed(core, group->nodes[i]))
+            return true;
+    return false;
+}
+
 void group_tick(struct core *core)
 {
     struct group *group;
@@ -267,6 +289,8 @@ void group_tick(struct core *core)
         if (group->state != GROUP_COMMITTED || group->nconfirmed + 1 >= group->nnodes)
             continue;
         assert(core->now >= group->committed_ms);
+        if (waits_for_missed(core, group))
+            group->committed_ms = core->now;
         if (core->now - group->committed_ms < 2 * core->config.node_timeout_ms) {
             ask_sync(core, group);
             continue;

@@ -4,6 +4,11 @@
  * Every engine that said hello gets a new random incarnation, by which all nodes tell it from
  * its predecessor.
  *
+ * An engine outlives its commd. The next commd is given it before its first event
+ * (core_restore_engine()): it is STARTING with the incarnation that it had. Its hello says
+ * `resumed`; then it tells which engines it has (core_peer.c), and ENGINE_RESUMED. Only then do
+ * other nodes hear of it: until then we do not know who has lost whom.
+ *
  * Who wakes me: its messages, its exit, and engine_deadline(): start it, ping it, give it up.
  * What if the peer (the engine) dies now: CORE_ENGINE_DOWN; all groups over several nodes are
  * broken with ENGINE_LOST here, and by the ENGINE_STATE that peers get, there.
@@ -23,7 +28,7 @@ static void engine_hello(struct core *core, const struct msg_engine_hello *msg)
     struct own_engine *engine = &core->engine;
     struct life *life = &engine->life;
 
-    assert(life->state == CORE_ENGINE_STARTING && !engine->incarnation);
+    assert(life->state == CORE_ENGINE_STARTING && engine->resuming == !!engine->incarnation);
     text_copy(life->text, sizeof(life->text), msg->text);
     if (msg->version != MSG_VERSION) {
         life_kill(core, life, "it speaks another protocol version: install one version of commd");
@@ -33,13 +38,60 @@ static void engine_hello(struct core *core, const struct msg_engine_hello *msg)
         life_kill(core, life, life->text[0] ? life->text : "it could not open its fabric");
         return;
     }
+    if (engine->resuming != !!msg->resumed) {
+        life_kill(core, life, "it is not the engine that was there before commd was restarted");
+        return;
+    }
     life_set_state(core, life, CORE_ENGINE_UP);
+    if (engine->resuming)
+        return;
     engine->addr_len = msg->addr_len;
     memcpy(engine->addr, msg->addr, msg->addr_len);
     engine->incarnation = core_random(core);
     assert(engine->incarnation); /* 0 says that there is none */
     act_note(core, CORE_NOTE_ENGINE_UP, CORE_BY_NOBODY, 0, CORE_LOG_INFO, "engine pid %u is up: %s",
              life->pid, life->text);
+    act_push(core, (struct core_action){.type = CORE_DO_ENGINE_KEPT,
+                                        .engine_kept = {.pid = life->pid,
+                                                        .incarnation = engine->incarnation,
+                                                        .addr = engine->addr,
+                                                        .addr_len = engine->addr_len,
+                                                        .text = life->text}});
+    peer_engine_up(core);
+}
+
+bool core_restore_engine(struct core *core, const struct core_kept_engine *kept)
+{
+    struct own_engine *engine = &core->engine;
+
+    assert(core->phase == PHASE_RESTORING);
+    if (core->config.nnodes < 2 || engine->incarnation || !kept->incarnation || !kept->addr_len ||
+        kept->addr_len > MSG_ADDR_MAX)
+        return false;
+    life_set_state(core, &engine->life, CORE_ENGINE_STARTING);
+    engine->life.pid = kept->pid;
+    text_copy(engine->life.text, sizeof(engine->life.text), kept->text);
+    engine->incarnation = kept->incarnation;
+    engine->addr_len = kept->addr_len;
+    memcpy(engine->addr, kept->addr, kept->addr_len);
+    engine->resuming = true;
+    return true;
+}
+
+static void engine_resumed(struct core *core)
+{
+    struct own_engine *engine = &core->engine;
+
+    if (!engine->resuming) {
+        life_kill(core, &engine->life, "it broke the protocol: it has resumed already");
+        return;
+    }
+    engine->resuming = false;
+    act_note(core, CORE_NOTE_ENGINE_UP, CORE_BY_NOBODY, 0, CORE_LOG_INFO,
+             "engine pid %u goes on since before commd was restarted: %s", engine->life.pid,
+             engine->life.text);
+    act_push(core, (struct core_action){.type = CORE_DO_ENGINE_RESUMED});
+    peer_engine_resumed(core);
     peer_engine_up(core);
 }
 
@@ -63,9 +115,12 @@ void engine_msg(struct core *core, const struct msg *msg)
                   "it broke the protocol: hello has to be its first message and no other");
         return;
     }
-    switch ((int)msg->type) { /* int: of all types an engine may send seven */
+    switch ((int)msg->type) { /* int: of all types an engine may send eight */
     case MSG_ENGINE_HELLO:
         engine_hello(core, &msg->engine_hello);
+        break;
+    case MSG_ENGINE_RESUMED:
+        engine_resumed(core);
         break;
     case MSG_ENGINE_PEER_READY:
         peer_engine_accepts(core, &msg->engine_peer);
@@ -100,8 +155,9 @@ void engine_down(struct core *core, const char *why)
 
     if (life->state == CORE_ENGINE_OFF)
         return;
-    was_up = life_end(core, life, why);
+    was_up = life_end(core, life, why) || engine->resuming;
     engine->incarnation = 0;
+    engine->resuming = false;
     assert(life->state == CORE_ENGINE_OFF && !life->pid);
     engine->addr_len = 0;
     text_format(text, sizeof(text), TEXT_ENGINE_LOST ": %s", core_self_name(core), life->text);
@@ -128,9 +184,12 @@ void engine_tick(struct core *core)
 
     if (life->state == CORE_ENGINE_OFF && core->now >= life->start_ms && !core->stopping) {
         life_set_state(core, life, CORE_ENGINE_STARTING);
-        assert(core->config.nnodes > 1 && !core->engine.incarnation);
+        assert(core->config.nnodes > 1 && !core->engine.incarnation && !core->engine.resuming);
         core->counts.engine_starts++;
         act_push(core, (struct core_action){.type = CORE_DO_ENGINE_START});
+    } else if (core->engine.resuming && life->state == CORE_ENGINE_UP && !life->killed &&
+               core->now >= life->since_ms + start_limit(core)) {
+        life_kill(core, life, "it did not tell in time what it has");
     } else if (life_tick(core, life, start_limit(core), core->config.engine_timeout_ms)) {
         act_to_engine(core, (struct act_msg){.type = MSG_PING, .ping = {life->seq, 0}});
     }

@@ -2,11 +2,11 @@
  *
  *   COMMIT --local ranks stand by it--> COMMITTED --all agreed, all READY--> OPEN --> BROKEN
  *                                           |                                |        |
- *                                           '--withdrawn, failed--> DEAD <---'--------'
- *                                                            (last local rank gone)
+ *                            DEAD <-- LEFT <'------------ last local rank gone '------'
+ *                                  ^ the other participants have heard, at once for one node
  *
  * How the participants come to agree is in core_commit.c; how the ranks of a group end:
- * core_rank.c.
+ * core_rank.c; how others hear of it whose link, or commd, was not there: core_resync.c.
  *
  * A rank that is gone (it left, or was lost) does not break its group: the boards mark it, and who
  * waits for it finds out there. What breaks a group is the loss of a node or of an engine, an
@@ -18,14 +18,17 @@
  * group fail, an OPEN one is BROKEN.
  * What if I am stopped now: the others lose the link and break; so do I when I find it gone. */
 #include "daemon/core/core_internal.h"
+#include "shm/proto/cause_text.h"
 
 /* clang-format off */
-static const bool group_may[5][5] = { /* rows: from; columns: FREE COMMITTED OPEN BROKEN DEAD */
-    [GROUP_FREE]      = {0, 1, 0, 0, 0},
-    [GROUP_COMMITTED] = {0, 0, 1, 0, 1},
-    [GROUP_OPEN]      = {0, 0, 0, 1, 1},
-    [GROUP_BROKEN]    = {0, 0, 0, 0, 1},
-    [GROUP_DEAD]      = {0, 0, 0, 0, 0},
+/* rows: from; columns: FREE COMMITTED OPEN BROKEN LEFT DEAD */
+static const bool group_may[6][6] = {
+    [GROUP_FREE]      = {0, 1, 0, 0, 0, 0},
+    [GROUP_COMMITTED] = {0, 0, 1, 0, 1, 1},
+    [GROUP_OPEN]      = {0, 0, 0, 1, 1, 1},
+    [GROUP_BROKEN]    = {0, 0, 0, 0, 1, 1},
+    [GROUP_LEFT]      = {0, 0, 0, 0, 0, 1},
+    [GROUP_DEAD]      = {0, 0, 0, 0, 0, 0},
 };
 /* clang-format on */
 
@@ -41,6 +44,8 @@ static void group_set_state(struct core *core, struct group *group, enum group_s
         assert(group->me < group->nnodes && group->nodes[group->me] == core->config.self);
         list_add(&core->all_groups, &group->all);
         list_add(&core->by_id[core_mix(group->id) % HASH_GROUPS], &group->hash);
+    } else if (state == GROUP_LEFT) {
+        assert(list_empty(&group->local) && !group->nlocal && group->nnodes > 1);
     } else if (state == GROUP_DEAD) {
         struct user *user = user_get(core, group->payer, false);
 
@@ -107,9 +112,23 @@ void group_close(struct core *core, struct group *group)
                  text_quote(name, group->name), group->unclean ? ", and one was lost" : "");
     assert(!group->nlocal);
     if (group->boarded)
-        act_push(core, (struct core_action){
-                           .type = CORE_DO_GROUP_CLOSE,
-                           .group_close = {.group = group->id, .abort = group->unclean}});
+        act_push(core, (struct core_action){.type = CORE_DO_GROUP_CLOSE,
+                                            .group_close = {.group = group->id,
+                                                            .abort = group->unclean,
+                                                            .left = group->nnodes > 1}});
+    else if (group->cause)
+        act_push(core, (struct core_action){.type = CORE_DO_GROUP_FORGET,
+                                            .group_forget = {group->id}});
+    group->boarded = false;
+    group_set_state(core, group, group->nnodes > 1 ? GROUP_LEFT : GROUP_DEAD);
+    if (group->state == GROUP_LEFT)
+        group_left(core, group);
+}
+
+void group_forget(struct core *core, struct group *group)
+{
+    assert(group->state == GROUP_LEFT);
+    act_push(core, (struct core_action){.type = CORE_DO_GROUP_FORGET, .group_forget = {group->id}});
     group_set_state(core, group, GROUP_DEAD);
 }
 
@@ -166,8 +185,21 @@ static struct act_msg broken_message(const struct core *core, const struct group
 
 void group_tell_broken(struct core *core, const struct group *group, unsigned node)
 {
-    assert(group->state == GROUP_BROKEN && node != core->config.self);
+    assert(group->cause && node != core->config.self);
     act_to_peer(core, node, broken_message(core, group));
+}
+
+void group_tell_broken_all(struct core *core, const struct group *group)
+{
+    act_to_group(core, group, ACT_EACH_NODE, broken_message(core, group));
+}
+
+void group_mark_broken(struct core *core, const struct group *group, bool again)
+{
+    struct core_group_broken mark = broken(core, group);
+
+    mark.again = again;
+    act_push(core, (struct core_action){.type = CORE_DO_GROUP_BROKEN, .group_broken = mark});
 }
 
 static void break_group(struct core *core, struct group *group, bool tell)
@@ -178,15 +210,14 @@ static void break_group(struct core *core, struct group *group, bool tell)
               group->cause_text, "broken");
     count_cause(core->counts.groups_broken, group->cause);
     if (tell)
-        act_to_group(core, group, ACT_EACH_NODE, broken_message(core, group));
+        group_tell_broken_all(core, group);
     if (group->state != GROUP_OPEN) {
         end_committed(core, group);
         return;
     }
     assert(group->boarded);
     group_set_state(core, group, GROUP_BROKEN);
-    act_push(core, (struct core_action){.type = CORE_DO_GROUP_BROKEN,
-                                        .group_broken = broken(core, group)});
+    group_mark_broken(core, group, false);
 }
 
 void group_withdraw(struct core *core, struct group *group, int32_t rank, uint32_t pid,
@@ -198,7 +229,7 @@ void group_withdraw(struct core *core, struct group *group, int32_t rank, uint32
     set_cause(group, CAUSE_LEFT, rank, pid, node, text);
     group_log(core, CORE_NOTE_NONE, group->uid, CORE_LOG_DEBUG, group->name, text,
               "joining it again");
-    act_to_group(core, group, ACT_EACH_NODE, broken_message(core, group));
+    group_tell_broken_all(core, group);
     while ((member = list_first(&group->local, struct member, by_group)))
         join_again(core, member);
     group_close(core, group);
@@ -262,7 +293,7 @@ struct group *group_new(struct core *core, unsigned home, const struct msg_commi
     return group;
 }
 
-/* What the limits are by now does not matter: its ranks are there. */
+/* What the limits are by now does not matter: its ranks are there, or others have to hear of it. */
 struct group *group_restore(struct core *core, const struct core_kept_group *kept, unsigned me)
 {
     struct user *user = user_get(core, kept->payer, true);
@@ -280,14 +311,16 @@ struct group *group_restore(struct core *core, const struct core_kept_group *kep
     group->gpu = kept->gpu;
     group->size = kept->size;
     group->home = core->config.self;
-    group->nconfirmed = kept->nnodes - 1;
-    group->boarded = true;
     memcpy(group->members, kept->members, kept->size * sizeof(*group->members));
-    for (unsigned i = 0; i < kept->nnodes; i++)
-        group->confirmed[i] = i != me;
     text_copy(group->name, sizeof(group->name), kept->name);
     group_set_state(core, group, GROUP_COMMITTED);
-    group_set_state(core, group, GROUP_OPEN);
+    if (kept->state == CORE_GROUP_COMMITTED)
+        return group;
+    group->nconfirmed = kept->nnodes - 1;
+    for (unsigned i = 0; i < kept->nnodes; i++)
+        group->confirmed[i] = i != me;
+    group->boarded = kept->state == CORE_GROUP_OPEN;
+    group_set_state(core, group, group->boarded ? GROUP_OPEN : GROUP_LEFT);
     return group;
 }
 
@@ -296,7 +329,8 @@ void group_restore_broken(struct core *core, struct group *group,
 {
     assert(core->phase == PHASE_RESTORING);
     set_cause(group, broken->cause, broken->rank, broken->pid, node, broken->text);
-    group_set_state(core, group, GROUP_BROKEN);
+    if (group->state == GROUP_OPEN)
+        group_set_state(core, group, GROUP_BROKEN);
 }
 
 void group_try_open(struct core *core, struct group *group)
@@ -333,6 +367,15 @@ void group_open_ready(struct core *core)
 
 /* ---- what breaks a group --------------------------------------------------------------------- */
 
+/* Have all ranks of that participant ended? */
+static bool all_gone(const struct core *core, const struct group *group, unsigned place)
+{
+    for (uint32_t i = 0; i < group->size; i++)
+        if (group->members[i].node == place && !runs_fate(&core->runs, &group->members[i])->cause)
+            return false;
+    return true;
+}
+
 void group_broken_msg(struct core *core, unsigned node, const struct msg_broken *msg)
 {
     struct group *group = group_find(core, msg->group);
@@ -342,19 +385,30 @@ void group_broken_msg(struct core *core, unsigned node, const struct msg_broken 
     const char *why = msg->text;
     char text[MSG_TEXT_MAX];
     uint32_t pid = msg->pid;
+    bool lost = false;
     int32_t rank;
 
     if (place < 0 || group->state == GROUP_BROKEN)
         return;
+    if (group->state == GROUP_LEFT) {
+        group_told(core, group, (unsigned)place);
+        return;
+    }
     if (who < 0)
         who = (int)node;
     if (cause == CAUSE_NONE) {
-        if (group->confirmed[place])
+        if (group->confirmed[place] && all_gone(core, group, (unsigned)place))
             return; /* our SYNC came after its last rank had left: see the top */
-        cause = CAUSE_LEFT;
+        lost = group->state == GROUP_OPEN;
+        cause = lost ? CAUSE_NODE_LOST : CAUSE_LEFT;
+        who = (int)node;
+        if (lost) {
+            text_format(text, sizeof(text), TEXT_GROUP_UNKNOWN, core_node_name(core, node));
+            why = text;
+        }
     }
     rank = msg->rank >= 0 && (uint32_t)msg->rank < group->size ? msg->rank : -1;
-    if (msg->rank >= 0 && (rank < 0 || group->members[rank].node != (uint32_t)place)) {
+    if (!lost && msg->rank >= 0 && (rank < 0 || group->members[rank].node != (uint32_t)place)) {
         /* Not one of its own: nobody is blamed by hearsay but who says so. */
         text_format(text, sizeof(text), "node %s says: %s", core_node_name(core, node), msg->text);
         rank = -1;
@@ -368,7 +422,7 @@ void group_broken_msg(struct core *core, unsigned node, const struct msg_broken 
     }
     /* Withdrawn by one after all had agreed: a rank of it was lost before it opened there. */
     set_cause(group, cause == CAUSE_LEFT ? CAUSE_RANK_LOST : cause, rank, pid, (unsigned)who, why);
-    break_group(core, group, cause == CAUSE_LEFT);
+    break_group(core, group, cause == CAUSE_LEFT || lost);
 }
 
 void group_abort(struct core *core, struct group *group, const struct member *member,
@@ -425,7 +479,7 @@ void group_board_failed(struct core *core, uint64_t id, enum cause cause, const 
                   cause == CAUSE_QUOTA ? CORE_LOG_INFO : CORE_LOG_ERROR, group->name, text,
                   "broken");
         count_cause(core->counts.groups_broken, group->cause);
-        act_to_group(core, group, ACT_EACH_NODE, broken_message(core, group));
+        group_tell_broken_all(core, group);
     }
     end_committed(core, group);
 }
@@ -438,40 +492,12 @@ void group_node_lost(struct core *core, unsigned node, enum cause cause, const c
     assert(cause == CAUSE_NODE_LOST || cause == CAUSE_ENGINE_LOST);
     assert(node < core->config.nnodes);
     list_each(group, &core->all_groups, all) {
-        if (group->nnodes == 1 || group->state == GROUP_BROKEN || group_place(group, node) < 0)
+        if (group->nnodes == 1 || group_place(group, node) < 0 ||
+            (group->state != GROUP_OPEN && group->state != GROUP_COMMITTED))
             continue;
         set_cause(group, cause, -1, 0, node, text);
         break_group(core, group, tell);
     }
-}
-
-/* GROUP_BROKEN, or RANK_GONE of each rank that is gone: the one before may have died between
- * writing it down and telling it. */
-static void tell_again(struct core *core, const struct group *group)
-{
-    struct core_group_broken again;
-
-    if (group->state == GROUP_OPEN) {
-        act_fates(core, group, true);
-        return;
-    }
-    again = broken(core, group);
-    again.again = true;
-    act_push(core, (struct core_action){.type = CORE_DO_GROUP_BROKEN, .group_broken = again});
-}
-
-void group_taken_over(struct core *core, const char *text)
-{
-    struct group *group;
-
-    assert(core->phase == PHASE_RUNNING);
-    list_each(group, &core->all_groups, all) {
-        assert(group->state == GROUP_OPEN || group->state == GROUP_BROKEN);
-        tell_again(core, group);
-        if (!group->nlocal)
-            group_close(core, group); /* the one before did not come to it */
-    }
-    group_node_lost(core, core->config.self, CAUSE_NODE_LOST, text, false);
 }
 
 void group_stop(struct core *core)

@@ -91,9 +91,10 @@ static inline bool client_counts(const struct client *client)
 /* ASKING: its home knows of it and waits for others. EXPIRING: its time ran out, the home has
  * been asked who is missing. COMMITTED, JOINED: member of a group in that state. */
 enum member_state { MEMBER_FREE, MEMBER_ASKING, MEMBER_EXPIRING, MEMBER_COMMITTED, MEMBER_JOINED };
-/* What a client that came back said of a restored rank: nothing; that it is in the group; that it
- * waits for the answer to this join. */
-enum member_claim { CLAIM_NONE, CLAIM_IN, CLAIM_ASKS };
+/* IN: the client knows of it, or is told when there is something to tell. Of a restored rank what the
+ * client that came back said: nothing yet; that it waits for the answer to this join, and asks again.
+ */
+enum member_claim { CLAIM_IN, CLAIM_NONE, CLAIM_ASKS };
 struct member {
     struct pooled pooled;
     enum member_state state;
@@ -115,8 +116,9 @@ struct member {
     char name[MSG_GROUP_MAX];
 };
 
-/* DEAD: closed or never came about; only actions that are still queued may look at it. */
-enum group_state { GROUP_FREE, GROUP_COMMITTED, GROUP_OPEN, GROUP_BROKEN, GROUP_DEAD };
+/* LEFT: none of its ranks is here any more, and others have to hear that yet: core_resync.c. DEAD:
+ * closed or never came about; only actions that are still queued may look at it. */
+enum group_state { GROUP_FREE, GROUP_COMMITTED, GROUP_OPEN, GROUP_BROKEN, GROUP_LEFT, GROUP_DEAD };
 struct group {
     struct pooled pooled;
     enum group_state state;
@@ -126,9 +128,10 @@ struct group {
     struct plan_net net; /* as the home has it configured */
     bool gpu;            /* all its nodes have a GPU service */
     uint32_t nlocal;     /* live local members = members */
-    uint32_t nconfirmed; /* other participants that confirmed the commit */
+    uint32_t nconfirmed; /* other participants that confirmed the commit; LEFT: that have heard */
+    uint64_t asked;      /* LEFT: an answer to this question, or a later one, counts */
     unsigned home;
-    bool boarded;               /* the edge was told to make a board */
+    bool boarded;               /* the edge was told to make a board, and has it */
     bool unclean;               /* a rank died, or the group broke */
     uint16_t *nodes;            /* owned by the core's table: node indices, ascending */
     bool *confirmed;            /* likewise: per participant */
@@ -179,6 +182,8 @@ struct peer {
     uint64_t accepts_mine, accepts_from; /* its last ENGINE_READY: it accepts this engine
                                             of ours, for this one of its own */
     uint64_t doubt_ms; /* when groups break because our engine lost theirs; CORE_NEVER: not so */
+    uint64_t lost_ms;  /* it is missed: when it is lost; CORE_NEVER: it is not missed */
+    bool said;         /* over this link: ENGINE_STATE */
     uint64_t retry_ms; /* when our engine is told of theirs again; CORE_NEVER: no need */
     uint64_t apart_ms; /* since when the two have no connection, as ours tells; 0: they have */
     uint64_t backoff_ms;
@@ -206,6 +211,7 @@ struct life {
 
 struct own_engine {
     struct life life; /* .start_ms: it is started then; CORE_NEVER: not wanted */
+    bool resuming;    /* restored: it has not told yet all that it has */
     uint64_t incarnation;
     uint32_t addr_len;
     uint8_t addr[MSG_ADDR_MAX];
@@ -244,6 +250,7 @@ struct core {
     uint64_t now, random;
     uint64_t join_count; /* numbers of requests */
     uint64_t commits;    /* groups committed by this home */
+    uint64_t asked;      /* numbers of SYNC{again} */
     bool stopping;
     bool draining; /* takes no new groups; see core_change.c */
     struct peer *peers;
@@ -378,7 +385,11 @@ uint64_t peer_deadline(const struct core *core);
 void peer_forgive(struct core *core); /* we were stopped ourselves */
 bool peer_linked(const struct core *core, unsigned node);
 bool peer_usable(const struct core *core, unsigned node); /* self or READY */
+bool peer_is_missed(const struct core *core, unsigned node); /* AWAY, or linked and not READY since */
+void peer_miss(struct core *core, unsigned node); /* after a taking-over, if it is UNLINKED */
+void peer_stop(struct core *core);                /* core->stopping: our engine goes */
 void peer_engine_up(struct core *core);
+void peer_engine_resumed(struct core *core);
 void peer_engine_down(struct core *core);
 void peer_engine_accepts(struct core *core, const struct msg_engine_peer *msg);
 void peer_engine_traffic(struct core *core, const struct msg_engine_traffic *msg);
@@ -420,6 +431,8 @@ uint32_t gpu_spare(const struct core *core);
 /* ---- core_join.c: origin --------------------------------------------------------------------- */
 
 void join_request(struct core *core, unsigned slot, const struct msg_client_join *msg);
+/* Its time to join, from now on; 0: as long as may be. */
+void join_begin(struct core *core, struct member *member, uint64_t limit);
 void join_refused(struct core *core, unsigned node, const struct msg_join_refused *msg);
 void join_rehome(struct core *core);
 void join_home_lost(struct core *core, unsigned node);
@@ -492,7 +505,7 @@ void absent_collect(struct core *core, unsigned node, const struct msg_absent_he
  * order. */
 bool place_nodes(struct core *core, const char (*names)[MSG_NAME_MAX], unsigned n, int *ret_me);
 void group_commit(struct core *core, unsigned home, const struct msg_commit *msg);
-void group_sync(struct core *core, unsigned node, uint64_t id);
+void group_sync(struct core *core, unsigned node, const struct msg_sync *msg);
 void group_home_lost(struct core *core, unsigned node);
 void group_tick(struct core *core); /* at each heartbeat */
 
@@ -505,15 +518,14 @@ struct group *group_new(struct core *core, unsigned home, const struct msg_commi
 struct group *group_restore(struct core *core, const struct core_kept_group *kept, unsigned me);
 void group_restore_broken(struct core *core, struct group *group,
                           const struct core_group_broken *broken, unsigned node);
-/* All that the boards have to know, again; what cannot go on without the commd before this one
- * ends. */
-void group_taken_over(struct core *core, const char *text);
 void group_try_open(struct core *core, struct group *group);
 /* Not open yet, and will not be: its joins are asked again. */
 void group_withdraw(struct core *core, struct group *group, int32_t rank, uint32_t pid,
                     unsigned node, const char *text);
-/* BROKEN with the cause of the group, to @node. */
+/* BROKEN with the cause of the group, to @node, or to the other participants. */
 void group_tell_broken(struct core *core, const struct group *group, unsigned node);
+void group_tell_broken_all(struct core *core, const struct group *group);
+void group_mark_broken(struct core *core, const struct group *group, bool again);
 /* A user named the group, and may have written the cause: both are quoted. */
 void group_log(struct core *core, enum core_note note, uint32_t uid, unsigned level,
                const char *name, const char *cause, const char *decision);
@@ -528,6 +540,7 @@ void group_kick(struct core *core, struct group *group, const struct member *mem
 void group_open_ready(struct core *core);
 /* No rank of this node is left in it. */
 void group_close(struct core *core, struct group *group);
+void group_forget(struct core *core, struct group *group); /* and nobody has to be told */
 /* All groups over several nodes that have @node break. @tell: BROKEN to the others, which may not
  * see it by themselves. */
 void group_node_lost(struct core *core, unsigned node, enum cause cause, const char *text,
@@ -536,6 +549,16 @@ void group_stop(struct core *core);
 void group_reap(struct core *core);
 struct group *group_find(const struct core *core, uint64_t id); /* not DEAD */
 int group_place(const struct group *group, unsigned node);      /* participant index, -1 */
+
+/* ---- core_resync.c --------------------------------------------------------------------------- */
+
+void group_resync(struct core *core, unsigned node); /* its link is new */
+void group_left(struct core *core, struct group *group);
+void group_told(struct core *core, struct group *group, unsigned place);
+void group_untold(struct core *core); /* a node is UNLINKED now */
+/* All that the boards have to know, again. Without an engine that goes on, groups over several nodes
+ * end: @text. */
+void group_taken_over(struct core *core, const char *text);
 
 /* ---- core_rank.c ----------------------------------------------------------------------------- */
 

@@ -23,7 +23,7 @@
 /* clang-format off */
 /* rows: from; columns: FREE ASKING EXPIRING COMMITTED JOINED */
 static const bool member_may[5][5] = {
-    [MEMBER_FREE]      = {0, 1, 0, 0, 1}, /* JOINED: restored */
+    [MEMBER_FREE]      = {0, 1, 0, 1, 1}, /* COMMITTED, JOINED: restored */
     [MEMBER_ASKING]    = {1, 0, 1, 1, 0},
     [MEMBER_EXPIRING]  = {1, 1, 0, 1, 0},
     [MEMBER_COMMITTED] = {1, 1, 0, 0, 1},
@@ -39,7 +39,7 @@ void member_set_state(struct core *core, struct member *member, enum member_stat
     assert(state == MEMBER_FREE ||
            !!member->group == (state == MEMBER_COMMITTED || state == MEMBER_JOINED));
     assert(state != MEMBER_EXPIRING || member->home >= 0);
-    assert(member->state != MEMBER_FREE || state != MEMBER_JOINED ||
+    assert(member->state != MEMBER_FREE || state == MEMBER_ASKING ||
            core->phase == PHASE_RESTORING);
     list_del(&member->by_name);
     if (state == MEMBER_ASKING || state == MEMBER_EXPIRING)
@@ -101,7 +101,8 @@ static void send_failed(struct core *core, unsigned slot, uint32_t req, enum cau
 void join_fail(struct core *core, struct member *member, enum cause cause, int32_t rank, int node,
                const char *text)
 {
-    send_failed(core, member->client, member->req, cause, rank, node, text);
+    if (member->claim == CLAIM_IN) /* else its client asks anew when it comes back */
+        send_failed(core, member->client, member->req, cause, rank, node, text);
     member_end(core, member);
 }
 
@@ -206,12 +207,23 @@ static bool request_ok(struct core *core, unsigned slot, const struct msg_client
     return quota_ok(core, client, msg->name, ret_refusal);
 }
 
+void join_begin(struct core *core, struct member *member, uint64_t limit)
+{
+    uint64_t most = core->config.join_timeout_ms;
+
+    if (!limit || (most && most < limit))
+        limit = most;
+    member->limit_ms = limit;
+    member->begun_ms = core->now;
+    member->deadline_ms = limit && limit < CORE_NEVER - core->now ? core->now + limit : CORE_NEVER;
+    core->expire_ms = MIN(core->expire_ms, member->deadline_ms);
+}
+
 void join_request(struct core *core, unsigned slot, const struct msg_client_join *msg)
 {
     struct client *client = &core->clients[slot];
     struct refusal refusal;
     struct member *member;
-    uint64_t limit = core->config.join_timeout_ms;
     int self = (int)core->config.self;
 
     assert(client->state == CLIENT_READY && !client->admin);
@@ -233,8 +245,6 @@ void join_request(struct core *core, unsigned slot, const struct msg_client_join
     list_init(&member->by_group);
     list_init(&member->by_name);
     list_init(&member->todo);
-    if (msg->timeout_ms && (!limit || msg->timeout_ms < limit))
-        limit = msg->timeout_ms;
     member->client = slot;
     member->req = msg->req;
     member->rank = msg->rank;
@@ -242,15 +252,12 @@ void join_request(struct core *core, unsigned slot, const struct msg_client_join
     member->uid = client->uid;
     member->payer = client->payer;
     member->pid = client->pid;
-    member->limit_ms = limit;
-    member->begun_ms = core->now;
-    member->deadline_ms = limit && limit < CORE_NEVER - core->now ? core->now + limit : CORE_NEVER;
     member->home = -1;
     text_copy(member->name, sizeof(member->name), msg->name);
     member->key = text_hash(member->uid, member->name);
     user_get(core, member->payer, false)->members++;
     member_set_state(core, member, MEMBER_ASKING);
-    core->expire_ms = MIN(core->expire_ms, member->deadline_ms);
+    join_begin(core, member, msg->timeout_ms);
     list_add(&core->todo, &member->todo);
 }
 
@@ -332,6 +339,10 @@ void join_run(struct core *core)
 void join_again(struct core *core, struct member *member)
 {
     assert(member->state != MEMBER_JOINED);
+    if (member->claim != CLAIM_IN) {
+        member_end(core, member); /* its client asks anew when it comes back */
+        return;
+    }
     if (member->group) {
         assert(member->group->state == GROUP_COMMITTED && member->group->nlocal);
         list_del(&member->by_group);
@@ -369,7 +380,13 @@ void join_home_lost(struct core *core, unsigned node)
     list_each(member, &core->waiting, waiting) {
         if (member->home != (int)node)
             continue;
-        if (member->state == MEMBER_EXPIRING) {
+        if (member->state == MEMBER_EXPIRING && core->peers[node].state == CORE_PEER_AWAY) {
+            text_format(text, sizeof(text),
+                        "group \"%s\": not all %u ranks came in time; which ones its home node %s "
+                        "cannot say, it is restarting",
+                        member->name, member->size, core_node_name(core, node));
+            join_fail(core, member, CAUSE_TIMEOUT, -1, -1, text);
+        } else if (member->state == MEMBER_EXPIRING) {
             text_format(text, sizeof(text), "group \"%s\": its home node %s was lost", member->name,
                         core_node_name(core, node));
             join_fail(core, member, CAUSE_NODE_LOST, -1, (int)node, text);

@@ -89,6 +89,9 @@ void part_orphans(struct core *core, const char *why)
     struct parting *parting;
     struct member *member;
 
+    list_each(member, orphans, by_client)
+        if (member->state == MEMBER_COMMITTED)
+            group_rank_lost(core, member, why);
     if (list_empty(orphans))
         return;
     parting = pool_take(&core->partings);

@@ -1,7 +1,9 @@
 /* core_peer.c - links to the other commds, heartbeats, and whose engine accepts whose.
  *
  *   UNLINKED --PEER_UP--> LINKING <--engines accept each other--> READY
- *       ^------------------- PEER_DOWN, silence ------------------'
+ *       ^                 ^     '---- PEER_DOWN, not READY anew ---. | PEER_DOWN
+ *       |                 '------------- PEER_UP --------------- AWAY
+ *       '---- silence, restart_timeout, its engine is gone or apart ----'
  *
  * A link carries control messages as soon as it is up. A node is READY, so that groups over it
  * may open and homes may be on it, when its engine and ours accept each other:
@@ -11,36 +13,58 @@
  *   (PEER_DOWN) breaks the groups with that node and is tried again with a back-off.
  *
  * Who wakes me: link events, messages, and peer_deadline(): heartbeats, silence, retries.
- * What if the peer dies now: PEER_DOWN, or node_timeout of silence: its joins leave our
- * formings, groups with it break, joins that wait at it ask elsewhere.
+ * A commd that dies takes its link along, and neither its engine nor the data. So a READY node whose
+ * link closes is AWAY ("restarting"), as long as our engine has its engine: it is no home, joins
+ * that waited at it ask elsewhere, and groups with it stay. When it is linked again and its engine
+ * is the same it is READY again, and both say anew what they know of their groups
+ * (group_resync()). It is lost when it is not READY by @lost_ms, or when our engine has lost its.
+ *
+ * After a taking-over all nodes that we have groups with are AWAY. Which engines ours has it tells
+ * before ENGINE_RESUMED; groups with others break then.
+ *
+ * What if the peer dies now: PEER_DOWN: AWAY, or lost; or node_timeout of silence: lost. Then groups
+ * with it break.
  * What if I am stopped now: peers drop the link after node_timeout; if shorter,
  * peer_forgive(). */
 #include "daemon/core/core_internal.h"
 #include "shm/proto/cause_text.h"
 
 /* clang-format off */
-static const bool peer_may[4][4] = { /* rows: from; columns: SELF UNLINKED LINKING READY */
-    [CORE_PEER_SELF]    = {0, 0, 0, 0},
-    [CORE_PEER_UNLINKED]   = {0, 0, 1, 0},
-    [CORE_PEER_LINKING] = {0, 1, 0, 1},
-    [CORE_PEER_READY]   = {0, 1, 1, 0},
+static const bool peer_may[5][5] = { /* rows: from; columns: SELF UNLINKED AWAY LINKING READY */
+    [CORE_PEER_SELF]     = {0, 0, 0, 0, 0},
+    [CORE_PEER_UNLINKED] = {0, 0, 1, 1, 0}, /* AWAY: restored */
+    [CORE_PEER_AWAY]     = {0, 1, 0, 1, 0},
+    [CORE_PEER_LINKING]  = {0, 1, 1, 0, 1},
+    [CORE_PEER_READY]    = {0, 1, 1, 1, 0},
 };
 /* clang-format on */
 
 /* clang-format off */
 static const bool theirs_may[3][3] = { /* rows: from; columns: UNKNOWN ADDED ACCEPTED */
-    [PEER_ENGINE_UNKNOWN]  = {1, 1, 0},
+    [PEER_ENGINE_UNKNOWN]  = {1, 1, 1}, /* ACCEPTED: as our engine says, which goes on */
     [PEER_ENGINE_ADDED]    = {1, 0, 1},
     [PEER_ENGINE_ACCEPTED] = {1, 0, 0},
 };
 /* clang-format on */
+
+/* Linked, or it was and may be again. */
+static bool has_state(const struct core *core, unsigned node)
+{
+    return peer_linked(core, node) || core->peers[node].state == CORE_PEER_AWAY;
+}
+
+/* Our engine is up, and has told what it has. */
+static bool engine_speaks(const struct core *core)
+{
+    return core->engine.life.state == CORE_ENGINE_UP && !core->engine.resuming;
+}
 
 static void set_theirs(struct core *core, unsigned node, enum peer_engine theirs)
 {
     struct peer *peer = &core->peers[node];
 
     assert(theirs_may[peer->theirs][theirs]);
-    assert(theirs == PEER_ENGINE_UNKNOWN || (peer->engine && peer_linked(core, node)));
+    assert(theirs == PEER_ENGINE_UNKNOWN || (peer->engine && has_state(core, node)));
     peer->theirs = theirs;
     peer->retry_ms = CORE_NEVER;
 }
@@ -64,6 +88,11 @@ bool peer_linked(const struct core *core, unsigned node)
            core->peers[node].state == CORE_PEER_READY;
 }
 
+bool peer_is_missed(const struct core *core, unsigned node)
+{
+    return core->peers[node].lost_ms != CORE_NEVER;
+}
+
 bool peer_usable(const struct core *core, unsigned node)
 {
     return core->peers[node].state == CORE_PEER_SELF || core->peers[node].state == CORE_PEER_READY;
@@ -73,7 +102,8 @@ bool peer_usable(const struct core *core, unsigned node)
 static void review(struct core *core, unsigned node)
 {
     struct peer *peer = &core->peers[node];
-    bool ready = core->engine.life.state == CORE_ENGINE_UP && peer->engine &&
+    bool back = peer_is_missed(core, node);
+    bool ready = engine_speaks(core) && peer->engine && peer->said &&
                  peer->theirs == PEER_ENGINE_ACCEPTED &&
                  peer->accepts_mine == core->engine.incarnation &&
                  peer->accepts_from == peer->engine;
@@ -81,21 +111,24 @@ static void review(struct core *core, unsigned node)
     if (!peer_linked(core, node) || ready == (peer->state == CORE_PEER_READY))
         return;
     peer_set_state(core, node, ready ? CORE_PEER_READY : CORE_PEER_LINKING);
-    if (ready)
+    if (ready) {
         peer->error[0] = 0;
-    else if (core->engine.life.state == CORE_ENGINE_UP) /* else it is ours that was lost */
+        peer->lost_ms = CORE_NEVER;
+    } else if (core->engine.life.state == CORE_ENGINE_UP) { /* else it is ours that was lost */
         peer->losses[CORE_LOSS_ENGINE]++;
+    }
     act_note(core, ready ? CORE_NOTE_NODE_UP : CORE_NOTE_NODE_LOST, CORE_BY_NOBODY, 0,
              CORE_LOG_INFO, "node %s is %s", core_node_name(core, node),
-             ready ? "ready" : "linked, but its engine and ours do not accept each other");
+             !ready ? "linked, but its engine and ours do not accept each other"
+             : back ? "back"
+                    : "ready");
 }
 
 static void peer_add_engine(struct core *core, unsigned node)
 {
     struct peer *peer = &core->peers[node];
 
-    if (core->engine.life.state != CORE_ENGINE_UP || !peer->engine || peer->theirs ||
-        !peer_linked(core, node))
+    if (!engine_speaks(core) || !peer->engine || peer->theirs || !peer_linked(core, node))
         return;
     assert(peer->addr_len <= MSG_ADDR_MAX);
     set_theirs(core, node, PEER_ENGINE_ADDED);
@@ -105,12 +138,30 @@ static void peer_add_engine(struct core *core, unsigned node)
 
 static void tell_engine_state(struct core *core, unsigned node)
 {
-    bool up = core->engine.life.state == CORE_ENGINE_UP;
-
-    assert(up == !!core->engine.incarnation);
+    assert(!core->engine.resuming);
+    assert((core->engine.life.state == CORE_ENGINE_UP) == !!core->engine.incarnation);
     act_to_peer(core, node,
                 (struct act_msg){.type = MSG_ENGINE_STATE,
-                                 .engine_state = up ? core->engine.incarnation : 0});
+                                 .engine_state = core->stopping ? 0 : core->engine.incarnation});
+}
+
+static void tell_accepted(struct core *core, unsigned node)
+{
+    const struct peer *peer = &core->peers[node];
+
+    assert(peer->theirs == PEER_ENGINE_ACCEPTED && core->engine.incarnation);
+    act_to_peer(core, node,
+                (struct act_msg){
+                    .type = MSG_ENGINE_READY,
+                    .engine_ready = {.engine = peer->engine, .mine = core->engine.incarnation}});
+}
+
+/* All that it has to know of our engine, over a link that is new, or of an engine that is. */
+static void tell_engine(struct core *core, unsigned node)
+{
+    tell_engine_state(core, node);
+    if (core->peers[node].theirs == PEER_ENGINE_ACCEPTED)
+        tell_accepted(core, node);
 }
 
 /* Our engine forgets theirs. */
@@ -130,30 +181,82 @@ static void forget_theirs(struct core *core, unsigned node)
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
+/* @node has no link, and is not missed. */
+static void unlink_peer(struct core *core, unsigned node)
+{
+    struct peer *peer = &core->peers[node];
+
+    forget_theirs(core, node);
+    peer->engine = peer->accepts_mine = peer->accepts_from = 0;
+    peer->traffic.rtt_us = peer->traffic.min_rtt_us = 0; /* of a way that is gone */
+    peer->lost_ms = CORE_NEVER;
+    peer_set_state(core, node, CORE_PEER_UNLINKED);
+    assert(!peer_linked(core, node) && !peer->theirs);
+    group_untold(core);
+}
+
+static void leave_homes(struct core *core, unsigned node)
+{
+    core->peers_changed = true; /* a home may be on a node that was never READY for us */
+    home_node_lost(core, node);
+    join_home_lost(core, node);
+}
+
+static void peer_lost(struct core *core, unsigned node, const char *why)
+{
+    struct peer *peer = &core->peers[node];
+    char text[MSG_TEXT_MAX];
+
+    text_format(text, sizeof(text), TEXT_NODE_LOST "%s", core_node_name(core, node), why);
+    act_note(core, CORE_NOTE_NODE_LOST, CORE_BY_NOBODY, 0, CORE_LOG_WARN, "%s", text);
+    text_copy(peer->error, sizeof(peer->error), why);
+    unlink_peer(core, node);
+    leave_homes(core, node);
+    group_node_lost(core, node, CAUSE_NODE_LOST, text, true);
+    group_home_lost(core, node);
+}
+
+static void peer_away(struct core *core, unsigned node, const char *why)
+{
+    struct peer *peer = &core->peers[node];
+
+    if (!peer_is_missed(core, node)) {
+        peer->lost_ms = core->now + core->config.restart_timeout_ms;
+        act_note(core, CORE_NOTE_NODE_AWAY, CORE_BY_NOBODY, 0, CORE_LOG_INFO,
+                 "node %s is restarting: its link closed, data go on", core_node_name(core, node));
+    }
+    text_copy(peer->error, sizeof(peer->error), why);
+    peer_set_state(core, node, CORE_PEER_AWAY);
+    core->silent_ms = MIN(core->silent_ms, peer->lost_ms);
+    leave_homes(core, node);
+}
+
+void peer_miss(struct core *core, unsigned node)
+{
+    struct peer *peer = &core->peers[node];
+
+    if (peer->state != CORE_PEER_UNLINKED)
+        return;
+    peer->lost_ms = core->now + core->config.restart_timeout_ms;
+    core->silent_ms = MIN(core->silent_ms, peer->lost_ms);
+    peer_set_state(core, node, CORE_PEER_AWAY);
+}
+
 void peer_down(struct core *core, unsigned node, enum core_loss loss, const char *why)
 {
     struct peer *peer;
-    char text[MSG_TEXT_MAX];
 
     if (node >= core->config.nnodes || !peer_linked(core, node))
         return;
     peer = &core->peers[node];
     why = why ? why : "the link closed";
-    text_format(text, sizeof(text), TEXT_NODE_LOST "%s", core_node_name(core, node), why);
-    act_note(core, CORE_NOTE_NODE_LOST, CORE_BY_NOBODY, 0, CORE_LOG_WARN, "%s", text);
-    text_copy(peer->error, sizeof(peer->error), why);
-    assert(loss < CORE_LOSS_KINDS);
+    assert(loss < CORE_LOSS_KINDS && loss != CORE_LOSS_SILENCE);
     peer->losses[loss]++;
-    forget_theirs(core, node);
-    peer->engine = peer->accepts_mine = peer->accepts_from = 0;
-    peer->traffic.rtt_us = peer->traffic.min_rtt_us = 0; /* of a way that is gone */
-    peer_set_state(core, node, CORE_PEER_UNLINKED);
-    assert(!peer_linked(core, node) && !peer->theirs);
-    core->peers_changed = true; /* a home may be on a node that was never READY for us */
-    home_node_lost(core, node);
-    join_home_lost(core, node);
-    group_node_lost(core, node, CAUSE_NODE_LOST, text, true);
-    group_home_lost(core, node);
+    if (!core->stopping && !peer->apart_ms &&
+        (peer->state == CORE_PEER_READY || peer_is_missed(core, node)))
+        peer_away(core, node, why);
+    else
+        peer_lost(core, node, why);
 }
 
 void peer_up(struct core *core, const struct core_event *event)
@@ -166,37 +269,45 @@ void peer_up(struct core *core, const struct core_event *event)
         return;
     peer = &core->peers[event->node];
     peer_down(core, event->node, CORE_LOSS_RECONNECT, "it connected again");
-    assert(peer->state == CORE_PEER_UNLINKED);
+    assert(peer->state == CORE_PEER_UNLINKED || peer->state == CORE_PEER_AWAY);
     if (peer->incarnation != hello->incarnation) {
         peer->incarnation = hello->incarnation;
         peer->committed = 0;
     }
-    peer->draining = false; /* until it says so */
+    peer->draining = peer->said = false; /* until it says so */
     peer->heard_ms = core->now;
     peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
     core->silent_ms = MIN(core->silent_ms, core->now + core->config.node_timeout_ms);
-    assert(!peer->engine && !peer->theirs);
+    assert(peer->state == CORE_PEER_AWAY || (!peer->engine && !peer->theirs));
     peer_set_state(core, event->node, CORE_PEER_LINKING);
     peer->links++;
     act_log(core, CORE_LOG_INFO, "node %s is linked", core_node_name(core, event->node));
-    if (core->engine.life.state == CORE_ENGINE_UP)
-        tell_engine_state(core, event->node);
+    if (!core->engine.resuming)
+        tell_engine(core, event->node);
+    group_resync(core, event->node);
 }
 
 static void peer_engine_state(struct core *core, unsigned node, const struct msg_engine_state *msg)
 {
     struct peer *peer = &core->peers[node];
     char text[MSG_TEXT_MAX];
-    bool lost = peer->engine;
+    bool lost = peer->engine && peer->engine != msg->engine;
 
-    if (peer->engine == msg->engine || msg->addr_len > MSG_ADDR_MAX)
+    if (msg->addr_len > MSG_ADDR_MAX)
         return;
+    peer->said = true;
+    peer->addr_len = msg->addr_len;
+    memcpy(peer->addr, msg->addr, msg->addr_len);
+    if (peer->engine == msg->engine) {
+        review(core, node);
+        return;
+    }
     forget_theirs(core, node);
     peer->engine = msg->engine;
     assert(!peer->theirs); /* ours has forgotten the one before */
-    peer->addr_len = msg->addr_len;
-    memcpy(peer->addr, msg->addr, msg->addr_len);
     peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
+    if (lost)
+        peer->lost_ms = CORE_NEVER;
     review(core, node);
     if (lost) {
         text_format(text, sizeof(text), TEXT_ENGINE_LOST, core_node_name(core, node));
@@ -249,7 +360,7 @@ void peer_msg(struct core *core, unsigned node, const struct msg *msg)
         group_broken_msg(core, node, &msg->broken);
         break;
     case MSG_SYNC:
-        group_sync(core, node, msg->sync.group);
+        group_sync(core, node, &msg->sync);
         break;
     case MSG_ASK_ABSENT:
         absent_ask_peer(core, node, &msg->ask_absent);
@@ -270,12 +381,13 @@ void peer_msg(struct core *core, unsigned node, const struct msg *msg)
 
 void peer_engine_up(struct core *core)
 {
-    assert(core->engine.life.state == CORE_ENGINE_UP);
+    assert(engine_speaks(core));
     for (unsigned i = 0; i < core->config.nnodes; i++) {
         if (!peer_linked(core, i))
             continue;
-        tell_engine_state(core, i);
+        tell_engine(core, i);
         peer_add_engine(core, i);
+        review(core, i);
     }
 }
 
@@ -283,10 +395,46 @@ void peer_engine_down(struct core *core)
 {
     assert(core->engine.life.state == CORE_ENGINE_OFF);
     for (unsigned i = 0; i < core->config.nnodes; i++) {
+        if (core->peers[i].state == CORE_PEER_AWAY)
+            unlink_peer(core, i);
+        core->peers[i].lost_ms = CORE_NEVER;
         forget_theirs(core, i);
         review(core, i);
         if (peer_linked(core, i))
             tell_engine_state(core, i);
+    }
+}
+
+/* What our engine has since before we were there. */
+static void engine_has(struct core *core, unsigned node, uint64_t engine)
+{
+    struct peer *peer = &core->peers[node];
+
+    if (node == core->config.self || !engine || peer->theirs ||
+        (peer->engine && peer->engine != engine))
+        return; /* peer_engine_resumed() */
+    peer_miss(core, node);
+    peer->engine = engine;
+    set_theirs(core, node, PEER_ENGINE_ACCEPTED);
+}
+
+void peer_engine_resumed(struct core *core)
+{
+    char text[MSG_TEXT_MAX];
+
+    assert(engine_speaks(core));
+    for (unsigned i = 0; i < core->config.nnodes; i++) {
+        struct peer *peer = &core->peers[i];
+
+        if (!peer_is_missed(core, i) || peer->theirs == PEER_ENGINE_ACCEPTED)
+            continue;
+        text_format(text, sizeof(text), TEXT_ENGINES_APART, core_self_name(core),
+                    core_node_name(core, i));
+        text_copy(peer->error, sizeof(peer->error), text);
+        peer->lost_ms = CORE_NEVER;
+        if (peer->state == CORE_PEER_AWAY)
+            unlink_peer(core, i);
+        group_node_lost(core, i, CAUSE_ENGINE_LOST, text, true);
     }
 }
 
@@ -297,16 +445,17 @@ void peer_engine_accepts(struct core *core, const struct msg_engine_peer *msg)
     if (msg->peer >= core->config.nnodes)
         return;
     peer = &core->peers[msg->peer];
+    if (core->engine.resuming) {
+        engine_has(core, msg->peer, msg->engine);
+        return;
+    }
     if (peer->theirs != PEER_ENGINE_ADDED)
         return;
     if (peer->engine != msg->engine)
         return; /* about an engine that is gone */
     assert(core->engine.incarnation && peer_linked(core, msg->peer));
     set_theirs(core, msg->peer, PEER_ENGINE_ACCEPTED);
-    act_to_peer(core, msg->peer,
-                (struct act_msg){
-                    .type = MSG_ENGINE_READY,
-                    .engine_ready = {.engine = peer->engine, .mine = core->engine.incarnation}});
+    tell_accepted(core, msg->peer);
     review(core, msg->peer);
 }
 
@@ -337,9 +486,10 @@ void peer_engine_traffic(struct core *core, const struct msg_engine_traffic *msg
     peer = &core->peers[msg->peer];
     if (!peer->theirs || peer->engine != msg->engine)
         return; /* about an engine that is gone */
-    assert(peer_linked(core, msg->peer));
+    assert(has_state(core, msg->peer));
     if (msg->apart) {
         peer->apart_ms = peer->apart_ms ? peer->apart_ms : core->now;
+        core->silent_ms = MIN(core->silent_ms, core->now + CORE_ENGINE_DOUBT_MS);
         return;
     }
     peer->apart_ms = 0;
@@ -374,22 +524,36 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
     peer = &core->peers[msg->peer];
     if (!peer->theirs || peer->engine != msg->engine)
         return;
-    assert(peer_linked(core, msg->peer) && peer->backoff_ms);
+    assert(has_state(core, msg->peer));
     if (core->stopping)
         return; /* ours has gone ahead of us */
     text_format(text, sizeof(text), TEXT_ENGINES_APART ": %s", core_self_name(core),
                 core_node_name(core, msg->peer), msg->text);
+    if (peer->state == CORE_PEER_AWAY) {
+        peer_lost(core, msg->peer, text);
+        return;
+    }
+    assert(peer->backoff_ms);
     text_copy(peer->error, sizeof(peer->error), text);
     if (peer->state == CORE_PEER_READY && core->now - peer->since_ms >= CORE_ENGINE_STABLE_MS)
         peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
     act_note(core, CORE_NOTE_ENGINE_LOST, CORE_BY_NODE, msg->peer, CORE_LOG_WARN,
              "%s -> connecting them again in %llu ms", text, (unsigned long long)peer->backoff_ms);
     forget_theirs(core, msg->peer);
+    peer->lost_ms = CORE_NEVER; /* no longer for this */
     review(core, msg->peer);
     peer->doubt_ms = core->now + CORE_ENGINE_DOUBT_MS;
     peer->retry_ms = core->now + peer->backoff_ms;
     peer->backoff_ms = MIN(2 * peer->backoff_ms, (uint64_t)CORE_ENGINE_RESTART_MAX_MS);
     core->silent_ms = MIN(core->silent_ms, peer->doubt_ms);
+}
+
+void peer_stop(struct core *core)
+{
+    assert(core->stopping);
+    for (unsigned i = 0; i < core->config.nnodes; i++)
+        if (peer_linked(core, i) && !core->engine.resuming)
+            tell_engine_state(core, i);
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
@@ -401,31 +565,70 @@ void peer_forgive(struct core *core)
 
     assert(grace);
     floor -= MIN(floor, core->config.node_timeout_ms);
-    for (unsigned i = 0; i < core->config.nnodes; i++)
+    for (unsigned i = 0; i < core->config.nnodes; i++) {
         core->peers[i].heard_ms = MAX(core->peers[i].heard_ms, floor);
+        core->peers[i].lost_ms = MAX(core->peers[i].lost_ms, core->now + grace);
+    }
     life_forgive(core, &core->engine.life);
     life_forgive(core, &core->gpu.life);
 }
 
-/* Each peer: has it been silent for too long, and what else is due? */
+/* It is lost, and its link, if it has one, is ours to close. */
+static void give_up(struct core *core, unsigned node, const char *why, uint64_t ms)
+{
+    char buf[MSG_TEXT_MAX];
+    struct text text = {buf, sizeof(buf), 0};
+
+    text_add(&text, "%s", why);
+    if (ms)
+        text_add_ms(&text, ms);
+    if (peer_linked(core, node))
+        act_push(core,
+                 (struct core_action){.type = CORE_DO_PEER_DROP,
+                                      .peer_drop = {.node = node, .why = act_text(core, buf)}});
+    peer_lost(core, node, buf);
+}
+
+/* What does not come back in time, or cannot come back. */
+static bool check_missed(struct core *core, unsigned node)
+{
+    const struct peer *peer = &core->peers[node];
+
+    if (core->now >= peer->lost_ms)
+        give_up(core, node, "its commd is not back within ", core->config.restart_timeout_ms);
+    else if (peer->state == CORE_PEER_AWAY && peer->apart_ms &&
+             core->now >= peer->apart_ms + CORE_ENGINE_DOUBT_MS)
+        give_up(core, node, "its link closed, and the data connection broke", 0);
+    else
+        return false;
+    return true;
+}
+
+/* When it has to be looked at next. */
+static uint64_t check_at(const struct core *core, unsigned node)
+{
+    const struct peer *peer = &core->peers[node];
+
+    if (peer->state == CORE_PEER_AWAY)
+        return peer->apart_ms ? MIN(peer->lost_ms, peer->apart_ms + CORE_ENGINE_DOUBT_MS)
+                              : peer->lost_ms;
+    return MIN(MIN(peer->lost_ms, peer->doubt_ms),
+               MIN(peer->retry_ms, peer->heard_ms + core->config.node_timeout_ms));
+}
+
+/* Each peer: has it been silent or away for too long, and what else is due? */
 static void check_peers(struct core *core)
 {
     uint64_t next = CORE_NEVER;
 
     for (unsigned i = 0; i < core->config.nnodes; i++) {
         struct peer *peer = &core->peers[i];
-        char text[64];
-        struct text silent = {text, sizeof(text), 0};
 
-        if (!peer_linked(core, i))
+        if (!has_state(core, i) || check_missed(core, i))
             continue;
-        if (core->now >= peer->heard_ms + core->config.node_timeout_ms) {
-            text_add(&silent, "silent for ");
-            text_add_ms(&silent, core->config.node_timeout_ms);
-            act_push(core,
-                     (struct core_action){.type = CORE_DO_PEER_DROP,
-                                          .peer_drop = {.node = i, .why = act_text(core, text)}});
-            peer_down(core, i, CORE_LOSS_SILENCE, text);
+        if (peer_linked(core, i) && core->now >= peer->heard_ms + core->config.node_timeout_ms) {
+            peer->losses[CORE_LOSS_SILENCE]++;
+            give_up(core, i, "silent for ", core->config.node_timeout_ms);
             continue;
         }
         if (core->now >= peer->doubt_ms) {
@@ -434,8 +637,7 @@ static void check_peers(struct core *core)
         }
         if (core->now >= peer->retry_ms)
             peer_add_engine(core, i);
-        next = MIN(next, MIN(MIN(peer->retry_ms, peer->doubt_ms),
-                             peer->heard_ms + core->config.node_timeout_ms));
+        next = MIN(next, check_at(core, i));
     }
     core->silent_ms = next;
 }

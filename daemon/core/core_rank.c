@@ -33,11 +33,11 @@ static void mark_gone(struct core *core, const struct group *group, uint32_t ran
                                         .rank_gone = gone_record(core, group, rank, text)});
 }
 
-/* In a group that is broken: for who keeps it. */
+/* In a group that has no board, or is broken: for who keeps it. */
 static void note_ended(struct core *core, const struct group *group, uint32_t rank,
                        const char *text)
 {
-    assert(group->state == GROUP_BROKEN);
+    assert(group->state == GROUP_BROKEN || group->state == GROUP_COMMITTED);
     act_push(core, (struct core_action){.type = CORE_DO_RANK_ENDED,
                                         .rank_gone = gone_record(core, group, rank, text)});
 }
@@ -67,7 +67,7 @@ static void group_rank_gone(struct core *core, struct member *member, enum cause
     }
     if (group->state == GROUP_OPEN)
         mark_gone(core, group, member->rank, text);
-    else if (group->state == GROUP_BROKEN && group->nlocal > 1) /* else it is closed */
+    else if (group->state == GROUP_COMMITTED || group->nlocal > 1) /* else it is closed */
         note_ended(core, group, member->rank, text);
     if (group->state != GROUP_BROKEN && ops != CORE_OPS_FROM_BOARD && group->nnodes > 1)
         tell_gone(core, group, member->rank, text);
@@ -106,6 +106,18 @@ void group_rank_left_unheard(struct core *core, struct member *member)
     group_rank_gone(core, member, CAUSE_LEFT, CORE_OPS_FROM_BOARD, text);
 }
 
+void core_rank_counted(struct core *core, uint64_t id, uint32_t rank, uint32_t ops)
+{
+    const struct group *group = group_find(core, id);
+    struct fate *fate;
+
+    if (!group || rank >= group->size)
+        return;
+    fate = runs_fate(&core->runs, &group->members[rank]);
+    if (fate->ops == CORE_OPS_FROM_BOARD)
+        fate->ops = MIN(ops, CORE_OPS_FROM_BOARD - 1);
+}
+
 void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg)
 {
     struct group *group = group_find(core, msg->group);
@@ -114,7 +126,7 @@ void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg
 
     /* A node speaks for its own ranks only. */
     assert(node != core->config.self);
-    if (place < 0 || place == (int)group->me || msg->rank >= group->size ||
+    if (place < 0 || place == (int)group->me || group->state == GROUP_LEFT || msg->rank >= group->size ||
         group->members[msg->rank].node != (uint32_t)place)
         return;
     fate = runs_fate(&core->runs, &group->members[msg->rank]);

@@ -11,13 +11,16 @@
  * instead did not know that it was welcome (restore_forget_twin()).
  *
  * At CORE_TAKEN_OVER the boards are told again all that they have to know, because the old commd
- * may have died between writing it down and telling it. Groups over several nodes break: their
- * engine ended with the old commd. A rank whose client was not restored is lost. A group whose last
- * rank had ended is closed.
+ * may have died between writing it down and telling it. A rank whose client was not restored is
+ * lost. A group whose last rank had ended is closed.
+ *
+ * Groups over several nodes go on if our engine does (core_engine.c), and wait for the links to
+ * their nodes (core_peer.c), which are told what became of our ranks meanwhile (core_resync.c). One
+ * that was COMMITTED is so again: others may have opened it. Its members are told when they ask
+ * again; who does not wait for it any more withdraws.
  *
  * What is restored comes from outside of the core: each reference in it is checked. Not restored
- * are joins that wait and groups that have not opened (clients ask again), links, the engine,
- * sessions at commd-gpu, and draining.
+ * are joins that wait (clients ask again), links, sessions at commd-gpu, and draining.
  *
  * Who wakes me: the caller, before the first event; clients that come back. What if a client that
  * is away dies now: CORE_CLIENT_CLOSED, as of any other. What if this commd dies now: its successor
@@ -123,6 +126,9 @@ static bool kept_group_fits(struct core *core, const struct core_kept_group *kep
     return !group_find(core, kept->id) && kept->id && kept->name[0] && kept->uid != CORE_GPU_UID &&
            kept->size && kept->size <= core->config.max_size && kept->nranks <= kept->size &&
            core->members.live + kept->nranks <= core->max_members &&
+           (kept->state == CORE_GROUP_OPEN || kept->nnodes > 1) &&
+           (kept->state == CORE_GROUP_COMMITTED || kept->state == CORE_GROUP_OPEN ||
+            (kept->state == CORE_GROUP_LEFT && !kept->nranks)) &&
            place_nodes(core, kept->nodes, kept->nnodes, ret_me) && *ret_me >= 0 &&
            kept_ranks_fit(core, kept, (unsigned)*ret_me);
 }
@@ -153,7 +159,9 @@ static void rejoin(struct core *core, struct group *group, const struct core_kep
     assert(user); /* it has the client, or the group */
     user->members++;
     member->group = group;
-    member_set_state(core, member, MEMBER_JOINED);
+    member->claim = CLAIM_NONE;
+    member_set_state(core, member,
+                     group->state == GROUP_OPEN ? MEMBER_JOINED : MEMBER_COMMITTED);
     list_add(&group->local, &member->by_group);
     group->nlocal++;
     assert(group->nlocal <= group->size);
@@ -213,7 +221,8 @@ bool core_restore_broken(struct core *core, const struct core_group_broken *brok
     int node = core_node_find(core, broken->node);
 
     assert(core->phase == PHASE_RESTORING);
-    if (!group || group->state != GROUP_OPEN || broken->cause <= CAUSE_NONE ||
+    if (!group || (group->state != GROUP_OPEN && group->state != GROUP_LEFT) || group->cause ||
+        broken->cause <= CAUSE_NONE ||
         broken->cause >= CAUSE_COUNT || broken->rank < -1 ||
         (broken->rank >= 0 && (uint32_t)broken->rank >= group->size))
         return false;
@@ -267,11 +276,13 @@ static void end_unclaimed(struct core *core, unsigned slot, const struct core_ev
     struct member *member;
 
     list_each(member, &client->members, by_client) {
-        assert(member->state == MEMBER_JOINED);
+        assert(member->group);
         if (member->claim == CLAIM_NONE && still_asks(event, member))
             member->claim = CLAIM_ASKS;
-        if (member->claim == CLAIM_NONE)
+        if (member->claim == CLAIM_NONE && member->state == MEMBER_JOINED)
             group_rank_left_unheard(core, member);
+        else if (member->claim == CLAIM_NONE)
+            group_rank_lost(core, member, "it does not wait for the group any more");
     }
 }
 
@@ -295,7 +306,7 @@ void restore_back(struct core *core, const struct core_event *event)
         return;
     }
     since_ms = client->since_ms;
-    assert(since_ms <= core->now && !client->waiting);
+    assert(since_ms <= core->now);
     client_set_state(core, slot, CLIENT_READY);
     client->since_ms = since_ms;
     client->returned = true;
@@ -336,8 +347,12 @@ bool restore_answered(struct core *core, unsigned slot, const struct msg_client_
         if (member->claim != CLAIM_ASKS || member->req != msg->req || member->rank != msg->rank ||
             member->size != msg->size || strcmp(member->name, msg->name))
             continue;
-        assert(member->state == MEMBER_JOINED && member->group->boarded);
         member->claim = CLAIM_IN;
+        if (member->state == MEMBER_COMMITTED) {
+            join_begin(core, member, msg->timeout_ms);
+            return true;
+        }
+        assert(member->state == MEMBER_JOINED && member->group->boarded);
         act_push(core, (struct core_action){.type = CORE_DO_JOINED_AGAIN,
                                             .joined_again = {.group = member->group->id,
                                                              .client = slot,

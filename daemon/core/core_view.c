@@ -23,6 +23,8 @@ static enum core_group_state view_state(const struct group *group)
 {
     if (group->state == GROUP_COMMITTED)
         return CORE_GROUP_COMMITTED;
+    if (group->state == GROUP_LEFT)
+        return CORE_GROUP_LEFT;
     return group->state == GROUP_OPEN ? CORE_GROUP_OPEN : CORE_GROUP_BROKEN;
 }
 
@@ -173,7 +175,8 @@ static bool scan_at(const struct core *core, const struct core_scan *scan, const
     switch (scan->kind) {
     case 0:
         group = pool_at(&core->groups, scan->at);
-        if ((uid && group->uid != *uid) || group->state == GROUP_FREE || group->state == GROUP_DEAD)
+        if ((uid && group->uid != *uid) || group->state == GROUP_FREE ||
+            group->state == GROUP_LEFT || group->state == GROUP_DEAD)
             return false;
         view_group(group, ret_view);
         return true;
@@ -246,8 +249,8 @@ bool core_group_at(const struct core *core, unsigned i, struct core_group_view *
     return one.found;
 }
 
-bool core_group_local(const struct core *core, uint64_t id, unsigned i, unsigned *ret_rank,
-                      unsigned *ret_client, uint32_t *ret_req)
+static bool local_member(const struct core *core, uint64_t id, unsigned i, bool waiters,
+                         unsigned *ret_rank, unsigned *ret_client, uint32_t *ret_req)
 {
     const struct group *group = any_group(core, id);
     struct member *member;
@@ -256,7 +259,7 @@ bool core_group_local(const struct core *core, uint64_t id, unsigned i, unsigned
         return false;
     list_each(member, &group->local, by_group) {
         assert(member->group == group && member->rank < group->size);
-        if (i-- == 0) {
+        if ((!waiters || member->claim == CLAIM_IN) && i-- == 0) {
             *ret_rank = member->rank;
             *ret_client = member->client;
             *ret_req = member->req;
@@ -264,6 +267,18 @@ bool core_group_local(const struct core *core, uint64_t id, unsigned i, unsigned
         }
     }
     return false;
+}
+
+bool core_group_local(const struct core *core, uint64_t id, unsigned i, unsigned *ret_rank,
+                      unsigned *ret_client, uint32_t *ret_req)
+{
+    return local_member(core, id, i, false, ret_rank, ret_client, ret_req);
+}
+
+bool core_group_waiter(const struct core *core, uint64_t id, unsigned i, unsigned *ret_rank,
+                       unsigned *ret_client, uint32_t *ret_req)
+{
+    return local_member(core, id, i, true, ret_rank, ret_client, ret_req);
 }
 
 bool core_peer_at(const struct core *core, unsigned node, struct core_peer_view *ret_view)
@@ -352,6 +367,8 @@ const char *core_group_word(enum core_group_state state)
         return "open";
     case CORE_GROUP_BROKEN:
         return "broken";
+    case CORE_GROUP_LEFT:
+        return "left";
     }
     return "";
 }

@@ -248,6 +248,8 @@ static void collect_group(struct collect *c, const struct core_group_view *view)
     case CORE_GROUP_BROKEN:
         m->groups_broken++;
         break;
+    case CORE_GROUP_LEFT:
+        break; /* in no list */
     }
     if (!m->groups || m->ngroups == METRICS_GROUPS_SHOWN)
         return;

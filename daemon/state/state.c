@@ -179,7 +179,9 @@ void live_forget_client(struct state *state, uint64_t id)
 
 void live_forget_group(struct state *state, uint64_t id)
 {
-    forget_kinds(state, id, 1u << KIND_GROUP | 1u << KIND_RANK_GONE | 1u << KIND_BROKEN);
+    forget_kinds(state, id,
+                 1u << KIND_GROUP | 1u << KIND_GROUP_STEP | 1u << KIND_RANK_GONE |
+                     1u << KIND_BROKEN);
 }
 
 uint64_t live_client(const struct state *state, unsigned slot)

@@ -4,11 +4,15 @@
  *
  *   WELCOME is sent to a client, no admin tool             state_client()
  *   a client closed, or is closed (CLIENT_CLOSE)           state_client_gone()
- *   CORE_DO_GROUP_OPEN, before JOINED is sent              state_group()
+ *   CORE_DO_GROUP_COMMITTED; CORE_DO_GROUP_OPEN of one node, before JOINED is sent
+ *                                                          state_group()
+ *   CORE_DO_GROUP_OPEN of several; CORE_DO_GROUP_CLOSE, if others have to hear of it
+ *                                                          state_group_step()
  *   CORE_DO_RANK_GONE, before the board is marked, with the operations that were read from it;
  *   CORE_DO_RANK_ENDED                                     state_rank_gone()
  *   CORE_DO_GROUP_BROKEN, before the board is marked       state_broken()
- *   CORE_DO_GROUP_CLOSE, before the board is closed        state_group_gone()
+ *   CORE_DO_GROUP_CLOSE, before the board is closed; CORE_DO_GROUP_FORGET
+ *                                                          state_group_gone()
  *   an arena was taken, before its answer; it ended        state_arena(), state_arena_gone()
  *
  * Writing costs some copying, and no system call but for the memory that it touches. */
@@ -20,6 +24,7 @@
 struct state;
 
 enum { STATE_TOKEN = 16, STATE_TRIES = 2 };
+enum state_step { STATE_OPEN = 1, STATE_LEFT = 2 };
 
 struct state_client {
     struct core_kept_client is;
@@ -48,7 +53,9 @@ struct state *state_free(struct state *state); /* NULL ok; what is written stays
 void state_counts(struct state *state, const struct core_counts *counts);
 void state_client(struct state *state, const struct state_client *client);
 void state_client_gone(struct state *state, unsigned slot); /* and its arenas */
-void state_group(struct state *state, const struct core *core, uint64_t id);
+void state_group(struct state *state, const struct core *core, uint64_t id, bool committed);
+/* Of one that was written as committed. */
+void state_group_step(struct state *state, uint64_t id, enum state_step step);
 void state_rank_gone(struct state *state, const struct core_rank_gone *gone);
 void state_broken(struct state *state, const struct core_group_broken *broken);
 void state_group_gone(struct state *state, uint64_t id);

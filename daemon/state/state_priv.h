@@ -18,6 +18,7 @@ enum kind {
     KIND_GROUP_GONE = 7,
     KIND_ARENA = 8,
     KIND_ARENA_GONE = 9,
+    KIND_GROUP_STEP = 10,
 };
 
 enum { STATE_BUCKETS = 1024, STATE_SLOTS_MAX = 1 << 20 };

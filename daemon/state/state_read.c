@@ -70,6 +70,19 @@ static const char *found_group(struct state *state, const uint8_t *bytes, size_t
     return NULL;
 }
 
+static const char *found_group_step(struct state *state, const uint8_t *bytes, size_t len,
+                                    size_t at)
+{
+    DECODED(group_step, GroupStep, bytes, len);
+
+    if (!msg)
+        return "a step of a group cannot be decoded";
+    if (!live_find(state, KIND_GROUP, msg->group, 0, true))
+        return "a step of no group";
+    live_add(state, KIND_GROUP_STEP, msg->group, msg->step, at, len);
+    return NULL;
+}
+
 static const char *found_rank_gone(struct state *state, const uint8_t *bytes, size_t len, size_t at)
 {
     DECODED(rank_gone, RankGone, bytes, len);
@@ -149,6 +162,9 @@ void record_found(struct state *state, uint32_t kind, const uint8_t *bytes, size
         break;
     case KIND_GROUP:
         why = found_group(state, bytes, len, at);
+        break;
+    case KIND_GROUP_STEP:
+        why = found_group_step(state, bytes, len, at);
         break;
     case KIND_RANK_GONE:
         why = found_rank_gone(state, bytes, len, at);
@@ -317,6 +333,15 @@ static bool take_lists(const struct state *state, const CommdState__Group *msg,
     return true;
 }
 
+static enum core_group_state group_state(const struct state *state, const CommdState__Group *msg)
+{
+    if (live_find(state, KIND_GROUP_STEP, msg->id, STATE_LEFT, false))
+        return CORE_GROUP_LEFT;
+    return msg->committed && !live_find(state, KIND_GROUP_STEP, msg->id, STATE_OPEN, false)
+               ? CORE_GROUP_COMMITTED
+               : CORE_GROUP_OPEN;
+}
+
 static bool read_group(struct state *state, const struct live *live, const uint8_t *bytes,
                        const struct state_ops *ops, void *arg)
 {
@@ -339,7 +364,10 @@ static bool read_group(struct state *state, const struct live *live, const uint8
                                      .nranks = (uint32_t)msg->n_rank,
                                      .nodes = (const char(*)[MSG_NAME_MAX])lists.nodes,
                                      .members = lists.members,
-                                     .ranks = lists.ranks};
+                                     .ranks = lists.ranks,
+                                     .state = group_state(state, msg)};
+    if (group.state == CORE_GROUP_LEFT)
+        group.nranks = 0;
     return !ops->group || ops->group(arg, &group);
 }
 
@@ -399,6 +427,8 @@ static bool read_one(struct state *state, const struct live *live, const struct 
         return read_broken(live, bytes, ops, arg);
     case KIND_ARENA:
         return read_arena(state, live, bytes, ops, arg);
+    case KIND_GROUP_STEP:
+        return true; /* group_state() */
     case KIND_CLIENT_GONE:
     case KIND_GROUP_GONE:
     case KIND_ARENA_GONE:

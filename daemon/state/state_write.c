@@ -156,7 +156,7 @@ static void fill_group_lists(const struct state *state, const struct core *core,
     msg->rank_client = lists->client;
 }
 
-void state_group(struct state *state, const struct core *core, uint64_t id)
+void state_group(struct state *state, const struct core *core, uint64_t id, bool committed)
 {
     CommdState__Group msg = COMMD_STATE__GROUP__INIT;
     _cleanup_(group_lists_fini) struct group_lists lists = {0};
@@ -178,15 +178,28 @@ void state_group(struct state *state, const struct core *core, uint64_t id)
     msg.latency_us = view.net.latency_us;
     msg.mbytes_s = view.net.mbytes_s;
     msg.gpu = view.gpu;
+    msg.committed = committed;
     append_live(state, KIND_GROUP, &msg.base, id, 0);
+}
+
+void state_group_step(struct state *state, uint64_t id, enum state_step step)
+{
+    CommdState__GroupStep msg = COMMD_STATE__GROUP_STEP__INIT;
+
+    if (!live_find(state, KIND_GROUP, id, 0, true))
+        return; /* nothing is kept of it */
+    msg.group = id;
+    msg.step = step;
+    append_live(state, KIND_GROUP_STEP, &msg.base, id, step);
 }
 
 void state_rank_gone(struct state *state, const struct core_rank_gone *gone)
 {
     CommdState__RankGone msg = COMMD_STATE__RANK_GONE__INIT;
 
-    if (gone->again || !live_find(state, KIND_GROUP, gone->group, 0, true))
-        return; /* it stands there already; or nothing is kept of the group */
+    if (!live_find(state, KIND_GROUP, gone->group, 0, true) ||
+        live_find(state, KIND_RANK_GONE, gone->group, gone->rank, false))
+        return; /* nothing is kept of the group; or it stands there already */
     msg.group = gone->group;
     msg.rank = gone->rank;
     msg.ops = gone->ops;

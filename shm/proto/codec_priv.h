@@ -144,7 +144,7 @@
     F(NUM, group) F(NUM, ops) F(NUM, pid) F(RANK, rank) F(CAUSE, cause) F(TEXT, text)
 #define FIELDS_broken(F)                                                                           \
     F(NUM, group) F(NUM, pid) F(CAUSE, cause) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
-#define FIELDS_sync(F)         F(NUM, group) F(FLAG, again)
+#define FIELDS_sync(F)         F(NUM, group) F(NUM, again) F(NUM, told)
 #define FIELDS_ask_absent(F)          F(NUM, group) F(NUM, ask) F(NUM, seq)
 #define FIELDS_absent_here(F) \
     F(NUM, group) F(NUM, ask) F(NUM, count) F(RANKREF, rank) F(TEXT, text)

@@ -333,7 +333,8 @@ struct msg_broken {
 
 struct msg_sync {
     uint64_t group;
-    uint32_t again; /* 1: the link is new, so say what you know of the group */
+    uint64_t again; /* a number: say that you have heard all until here; 0: not asked */
+    uint64_t told;  /* the answer to that `again` */
 };
 
 struct msg_ask_absent {

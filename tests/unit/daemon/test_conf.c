@@ -64,6 +64,7 @@ static void empty_file_is_one_node_with_defaults(void **state)
         assert_string_equal(conf->gpu_pid_file, "");
         assert_int_equal(conf->heartbeat_ms, 500);
         assert_int_equal(conf->node_timeout_ms, 3000);
+        assert_int_equal(conf->restart_timeout_ms, 10000);
         assert_int_equal(conf->progress_timeout_ms, 5000);
         assert_int_equal(conf->join_timeout_ms, 1800000);
         assert_int_equal(conf->max_clients, 1024);

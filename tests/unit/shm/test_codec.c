@@ -463,7 +463,6 @@ static void encode_refuses_fields(void **state)
     BROKEN(MSG_ENGINE_HELLO, msg.engine_hello.addr_len = UINT32_MAX);
     BROKEN(MSG_ENGINE_HELLO, msg.engine_hello.resumed = 2);
     BROKEN(MSG_GPU_HELLO, msg.gpu_hello.resumed = 2);
-    BROKEN(MSG_SYNC, msg.sync.again = 2);
     BROKEN(MSG_ENGINE_PEER_ADD, msg.engine_peer_add.peer = MSG_MAX_NODES);
     BROKEN(MSG_ENGINE_PEER_ADD, msg.engine_peer_add.node[0] = 0);
     BROKEN(MSG_ENGINE_PEER_DOWN, msg.engine_peer.peer = MSG_MAX_NODES);

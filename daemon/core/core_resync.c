@@ -1,0 +1,113 @@
+/* core_resync.c - what nodes tell each other of their groups anew, so that a commd that dies, or a
+ * link, loses nothing of it.
+ *
+ * Messages about a group are what became of its ranks (GONE), and its end (BROKEN). Both only add
+ * to what is known, and come twice without harm. So nothing is numbered and repeated: when a link is
+ * new both sides tell all that they know of their common groups, and ask with SYNC{again} whether
+ * the other one has them. Its answer says that it has heard that: SYNC{told}, or BROKEN.
+ *
+ * A node whose last rank of a group has ended has nothing to do with it but to tell. It keeps the
+ * group as LEFT, without a board, until each other participant has answered or is lost: else one
+ * whose commd died with our last words unread would never know what became of our ranks. Who is
+ * asked about a group that it does not have says BROKEN without a cause; for one that knows ranks
+ * there that have not ended, and had its SYNC, that is the loss of that node: its commd was
+ * restarted, and what it had written down was not to be had.
+ *
+ * Who wakes me: links that come up, ranks that end, answers; nodes that are lost. What if a peer
+ * dies now: it is AWAY, and asked again when it is back, or lost. What if this commd dies now: LEFT
+ * is written down. What a peer can cost: an answer for each question. */
+#include "daemon/core/core_internal.h"
+
+/* What came before is heard when the answer comes. */
+static struct act_msg ask_again(struct core *core, const struct group *group)
+{
+    return (struct act_msg){.type = MSG_SYNC,
+                            .sync = {.group = group->id, .again = ++core->asked}};
+}
+
+void group_resync(struct core *core, unsigned node)
+{
+    struct group *group;
+
+    list_each(group, &core->all_groups, all) {
+        if (group->state == GROUP_BROKEN || group_place(group, node) < 0)
+            continue; /* BROKEN: it asks, if it does not know it */
+        if (group->cause)
+            group_tell_broken(core, group, node);
+        else
+            act_fates_to(core, group, node);
+        act_to_peer(core, node, ask_again(core, group));
+    }
+}
+
+void group_told(struct core *core, struct group *group, unsigned place)
+{
+    assert(group->state == GROUP_LEFT && place != group->me);
+    if (!group->confirmed[place]) {
+        group->confirmed[place] = true;
+        group->nconfirmed++;
+    }
+    if (group->nconfirmed + 1 == group->nnodes)
+        group_forget(core, group);
+}
+
+/* Who is lost need not be told. */
+static void tell_or_forget(struct core *core, struct group *group)
+{
+    for (unsigned i = 0; i < group->nnodes && group->state == GROUP_LEFT; i++)
+        if (i != group->me && core->peers[group->nodes[i]].state == CORE_PEER_UNLINKED)
+            group_told(core, group, i);
+}
+
+void group_untold(struct core *core)
+{
+    struct group *group;
+
+    list_each(group, &core->all_groups, all)
+        if (group->state == GROUP_LEFT)
+            tell_or_forget(core, group);
+}
+
+void group_left(struct core *core, struct group *group)
+{
+    assert(group->state == GROUP_LEFT && group->nnodes > 1);
+    memset(group->confirmed, 0, group->nnodes * sizeof(*group->confirmed));
+    group->nconfirmed = 0;
+    group->asked = core->asked + 1;
+    tell_or_forget(core, group);
+    if (group->state != GROUP_LEFT)
+        return;
+    if (group->cause)
+        group_tell_broken_all(core, group);
+    act_to_group(core, group, ACT_EACH_NODE, ask_again(core, group));
+}
+
+/* GROUP_BROKEN, or RANK_GONE of each rank that is gone: the one before may have died between
+ * writing it down and telling it. */
+static void tell_boards(struct core *core, const struct group *group)
+{
+    if (group->state == GROUP_OPEN)
+        act_fates(core, group, true);
+    else if (group->state == GROUP_BROKEN)
+        group_mark_broken(core, group, true);
+}
+
+void group_taken_over(struct core *core, const char *text)
+{
+    struct group *group;
+
+    assert(core->phase == PHASE_RUNNING);
+    list_each(group, &core->all_groups, all)
+        for (unsigned i = 0; i < group->nnodes && core->engine.resuming; i++)
+            if (i != group->me)
+                peer_miss(core, group->nodes[i]);
+    list_each(group, &core->all_groups, all) {
+        tell_boards(core, group);
+        if (group->state == GROUP_LEFT)
+            group_left(core, group);
+        else if (!group->nlocal)
+            group_close(core, group); /* the one before did not come to it */
+    }
+    if (!core->engine.resuming)
+        group_node_lost(core, core->config.self, CAUSE_NODE_LOST, text, false);
+}
