@@ -52,4 +52,19 @@ int msg_send_fd(int sock, const struct msg *msg, const int *fds, unsigned nfds,
 int msg_recv_fd(int sock, struct msg *ret_msg, int *fds, unsigned max_fds, unsigned *ret_nfds,
                 int64_t deadline_ms, const char **ret_why);
 
+/* A frame that has come in part. What was read belongs to it: after a failure, or when its socket
+ * is closed, msg_reader_fini() makes it new. */
+enum { MSG_READER_FDS = 8 };
+struct msg_reader {
+    char header[CODEC_HEADER];
+    char *frame; /* owned */
+    size_t have, need;
+    int fds[MSG_READER_FDS]; /* owned */
+    unsigned nfds;
+};
+/* As msg_recv_fd(), but it never waits: -EAGAIN if the frame is not there wholly. */
+int msg_read_fd(int sock, struct msg_reader *reader, struct msg *ret_msg, int *fds,
+                unsigned max_fds, unsigned *ret_nfds, const char **ret_why);
+void msg_reader_fini(struct msg_reader *reader);
+
 #endif

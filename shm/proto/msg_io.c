@@ -1,5 +1,5 @@
-/* msg_io.c - one message at a time over a blocking UNIX stream socket, with descriptors and a
- * deadline. For clients, commctl and the engine; commd itself reads through libevent.
+/* msg_io.c - one message at a time over a UNIX stream socket, with descriptors: with a deadline, or
+ * in parts as they come. For clients, commctl and the engine; commd itself reads through libevent.
  *
  * Descriptors leave with the frame's first byte, so the kernel hands them over with the read
  * that returns it: a frame and its descriptors cannot come apart. After any failure the stream
@@ -13,24 +13,19 @@
 
 #include "shm/proto/codec.h"
 
-enum { IO_MAX_FDS = 8 };
+enum { IO_MAX_FDS = MSG_READER_FDS };
 
 union fd_space {
     struct cmsghdr align;
     char buf[CMSG_SPACE(IO_MAX_FDS * sizeof(int))];
 };
 
-/* Received descriptors on their way to the caller. */
-struct fd_list {
-    int fds[IO_MAX_FDS];
-    unsigned n;
-};
-
-static void fd_list_fini(struct fd_list *list)
+void msg_reader_fini(struct msg_reader *reader)
 {
-    for (unsigned i = 0; i < list->n; i++)
-        close_fdp(&list->fds[i]);
-    list->n = 0;
+    for (unsigned i = 0; i < reader->nfds; i++)
+        close_fdp(&reader->fds[i]);
+    free(reader->frame);
+    *reader = (struct msg_reader){0};
 }
 
 static int64_t msg_now_ms(void)
@@ -115,7 +110,7 @@ int msg_send_fd(int sock, const struct msg *msg, const int *fds, unsigned nfds, 
     return send_all(sock, frame, len, fds, nfds, deadline_ms);
 }
 
-static void msg_keep_fds(struct msghdr *mh, struct fd_list *list)
+static void msg_keep_fds(struct msghdr *mh, struct msg_reader *reader)
 {
     for (struct cmsghdr *c = CMSG_FIRSTHDR(mh); c; c = CMSG_NXTHDR(mh, c)) {
         size_t n;
@@ -127,8 +122,8 @@ static void msg_keep_fds(struct msghdr *mh, struct fd_list *list)
             int fd;
 
             memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
-            if (list->n < IO_MAX_FDS)
-                list->fds[list->n++] = fd;
+            if (reader->nfds < MSG_READER_FDS)
+                reader->fds[reader->nfds++] = fd;
             else
                 close(fd);
         }
@@ -137,31 +132,22 @@ static void msg_keep_fds(struct msghdr *mh, struct fd_list *list)
 
 /* One read: up to @len bytes, at least one. Descriptors may come with any read (a peer may send
  * them where it likes); none is leaked. More than fit are dropped by the kernel (MSG_CTRUNC);
- * the caller misses what it needs. Returns the count or negative errno. */
-static ssize_t recv_some(int sock, char *buf, size_t len, struct fd_list *list, int64_t deadline_ms)
+ * the caller misses what it needs. Returns the count or negative errno, -EAGAIN: not now. */
+static ssize_t recv_some(int sock, char *buf, size_t len, struct msg_reader *reader)
 {
-    for (;;) {
-        union fd_space space;
-        struct iovec iov = {.iov_base = buf, .iov_len = len};
-        struct msghdr mh = {.msg_iov = &iov,
-                            .msg_iovlen = 1,
-                            .msg_control = space.buf,
-                            .msg_controllen = sizeof(space.buf)};
-        ssize_t n = recvmsg(sock, &mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-        int r;
+    union fd_space space;
+    struct iovec iov = {.iov_base = buf, .iov_len = len};
+    struct msghdr mh = {.msg_iov = &iov,
+                        .msg_iovlen = 1,
+                        .msg_control = space.buf,
+                        .msg_controllen = sizeof(space.buf)};
+    ssize_t n = recvmsg(sock, &mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 
-        if (n > 0) {
-            msg_keep_fds(&mh, list);
-            return n;
-        }
-        if (n == 0)
-            return -ECONNRESET;
-        if (!try_later(errno))
-            return -errno;
-        r = wait_for(sock, POLLIN, deadline_ms);
-        if (r)
-            return r;
-    }
+    if (n > 0)
+        msg_keep_fds(&mh, reader);
+    if (n < 0)
+        return try_later(errno) ? -EAGAIN : -errno;
+    return n ? n : -ECONNRESET;
 }
 
 static int codec_failed(int r, const char **ret_why)
@@ -172,55 +158,67 @@ static int codec_failed(int r, const char **ret_why)
 
 /* Judged as it comes: a stranger's first wrong byte ends it, even if it never sends a whole
  * header. */
-static int recv_header(int sock, char header[CODEC_HEADER], struct fd_list *list, size_t *ret_need,
-                       int64_t deadline_ms, const char **ret_why)
+static int recv_header(int sock, struct msg_reader *reader, const char **ret_why)
 {
-    size_t have = 0;
-    int r;
-
-    while (have < CODEC_HEADER) {
-        ssize_t n = recv_some(sock, header + have, CODEC_HEADER - have, list, deadline_ms);
+    while (reader->have < CODEC_HEADER) {
+        ssize_t n =
+            recv_some(sock, reader->header + reader->have, CODEC_HEADER - reader->have, reader);
+        int r;
 
         if (n < 0)
             return (int)n;
-        have += (size_t)n;
-        r = codec_frame_check(header, have, CODEC_MAX_FRAME, ret_need);
+        reader->have += (size_t)n;
+        r = codec_frame_check(reader->header, reader->have, CODEC_MAX_FRAME, &reader->need);
         if (r != CODEC_OK && r != CODEC_E_MORE)
             return codec_failed(r, ret_why);
     }
     return 0;
 }
 
-int msg_recv_fd(int sock, struct msg *ret_msg, int *fds, unsigned max_fds, unsigned *ret_nfds,
-                int64_t deadline_ms, const char **ret_why)
+int msg_read_fd(int sock, struct msg_reader *reader, struct msg *ret_msg, int *fds,
+                unsigned max_fds, unsigned *ret_nfds, const char **ret_why)
 {
-    _cleanup_(freep) char *frame = NULL;
-    _cleanup_(fd_list_fini) struct fd_list list = {.n = 0};
-    char header[CODEC_HEADER];
     unsigned nfds;
-    size_t need = 0, have;
-    int r;
+    int r = recv_header(sock, reader, ret_why);
 
-    r = recv_header(sock, header, &list, &need, deadline_ms, ret_why);
     if (r)
         return r;
-    frame = malloc(need);
-    if (!frame)
-        return -ENOMEM;
-    memcpy(frame, header, CODEC_HEADER);
-    for (have = CODEC_HEADER; have < need;) {
-        ssize_t n = recv_some(sock, frame + have, need - have, &list, deadline_ms);
+    if (!reader->frame) {
+        reader->frame = malloc(reader->need);
+        if (!reader->frame)
+            return -ENOMEM;
+        memcpy(reader->frame, reader->header, CODEC_HEADER);
+    }
+    while (reader->have < reader->need) {
+        ssize_t n =
+            recv_some(sock, reader->frame + reader->have, reader->need - reader->have, reader);
 
         if (n < 0)
             return (int)n;
-        have += (size_t)n;
+        reader->have += (size_t)n;
     }
-    r = codec_decode(frame, need, ret_msg);
+    r = codec_decode(reader->frame, reader->need, ret_msg);
     if (r)
         return codec_failed(r, ret_why);
-    nfds = MIN(list.n, max_fds);
+    nfds = MIN(reader->nfds, max_fds);
     for (unsigned i = 0; i < nfds; i++)
-        fds[i] = steal_fd(&list.fds[i]);
+        fds[i] = steal_fd(&reader->fds[i]);
     *ret_nfds = nfds;
+    msg_reader_fini(reader);
     return 0;
+}
+
+int msg_recv_fd(int sock, struct msg *ret_msg, int *fds, unsigned max_fds, unsigned *ret_nfds,
+                int64_t deadline_ms, const char **ret_why)
+{
+    _cleanup_(msg_reader_fini) struct msg_reader reader = {0};
+    int r;
+
+    do {
+        r = msg_read_fd(sock, &reader, ret_msg, fds, max_fds, ret_nfds, ret_why);
+        if (r != -EAGAIN)
+            return r;
+        r = wait_for(sock, POLLIN, deadline_ms);
+    } while (r == 0);
+    return r;
 }
