@@ -267,6 +267,7 @@ static int start_cluster(struct daemon *d)
     struct program program;
     struct engine_link_config engine = {
         .program = &program,
+        .name = "engine",
         .pid_file = d->conf->engine_pid_file,
         .launcher = d->launcher,
         .keeps_port = true,
@@ -313,6 +314,7 @@ static int start_gpu(struct daemon *d)
     d->gpu_edge = (struct program_edge){d, CORE_GPU_STARTED, CORE_GPU_MSG, CORE_GPU_DOWN};
     return watch_program(d,
                          (struct engine_link_config){.program = &program,
+                                                     .name = "gpu",
                                                      .pid_file = d->conf->gpu_pid_file,
                                                      .launcher = d->gpu_launcher,
                                                      .port = -1,

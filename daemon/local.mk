@@ -64,7 +64,8 @@ daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/even
 	daemon/admin/table.h daemon/admin/tenants.c daemon/admin/tuning.c \
 	daemon/admin/tuning.h daemon/admin/verbs.h daemon/admin/waits.c daemon/admin/waits.h \
 	daemon/admin/well.c \
-	daemon/link/engine_link.c daemon/link/engine_link.h \
+	daemon/link/engine_adopt.c daemon/link/engine_link.c daemon/link/engine_link.h \
+	daemon/link/engine_link_priv.h \
 	daemon/link/engine_spawn.c daemon/link/engine_spawn.h daemon/process/ended.c \
 	daemon/process/ended.h daemon/process/files.c \
 	daemon/process/files.h daemon/process/keeper.c daemon/process/keeper.h \

@@ -31,7 +31,8 @@ libcommd_fabric_la_LIBADD = $(UCX_LIBS)
 
 # The data process. It decides nothing about groups; commd tells it.
 pkglibexec_PROGRAMS += transport/commd-engine
-transport_commd_engine_SOURCES = transport/process/engine_main.c transport/process/launcher.c \
+transport_commd_engine_SOURCES = transport/process/engine_main.c transport/process/control.c \
+	transport/process/control.h transport/process/launcher.c \
 	transport/process/launcher.h transport/process/confine.c transport/process/confine.h
 transport_commd_engine_LDADD = libcommd-engine.la libcommd-fabric.la libcommd-schedule.la \
 	libcommd-launch.la libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS)
@@ -93,8 +94,8 @@ transport_commd_gpu_SOURCES = \
 	transport/gpu/gpu_nccl.c transport/gpu/gpu_session.c \
 	transport/gpu/gpu_slot.c transport/gpu/gpu_user.c \
 	transport/gpu/gpu_wire.c transport/gpu/gpu_wire.h \
-	transport/process/confine.c transport/process/confine.h transport/process/launcher.c \
-	transport/process/launcher.h
+	transport/process/confine.c transport/process/confine.h transport/process/control.c \
+	transport/process/control.h transport/process/launcher.c transport/process/launcher.h
 transport_commd_gpu_LDADD = libcommd-gpu-plan.la libcommd-schedule.la libcommd-gpu-image.la \
 	libcommd-client.la libcommd-launch.la libcommd-proto.la libcommd-shm.la \
 	$(PROTOBUF_C_LIBS) -ldl -lpthread

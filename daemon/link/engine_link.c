@@ -5,6 +5,8 @@
  *   ENDING    the socket was closed, or sent nonsense. The pidfd will tell why the process ended;
  *             after ENGINE_LINGER_MS the process is killed
  *
+ * If commd is replaced while the process runs, the next commd takes it over: engine_adopt.c.
+ *
  * The socket and the pidfd are both watched. A process that hangs in its exit keeps the pidfd
  * silent; a leaked descriptor keeps the socket open. What the engine wrote before it died is
  * delivered first: its last message may say why.
@@ -16,8 +18,9 @@
  * Each life of an engine has 32 random bytes of its own. The tokens that other nodes' engines show
  * to this engine are made from them. Tokens go to the nodes over TLS only.
  *
- * Starting and sending never call the owner: the timer reports the outcome in the next turn. */
-#include "daemon/link/engine_link.h"
+ * Starting, adopting and sending never call the owner: the timer reports the outcome in the next
+ * turn. */
+#include "daemon/link/engine_link_priv.h"
 
 #include <assert.h>
 #include <event2/event.h>
@@ -32,12 +35,10 @@
 #include <sys/wait.h>
 
 #include "daemon/process/clock.h"
-#include "daemon/link/engine_spawn.h"
 #include "daemon/link/sock.h"
 #include "daemon/process/files.h"
 #include "daemon/process/log.h"
 #include "daemon/process/store.h"
-#include "daemon/link/stream.h"
 #include "daemon/link/tls.h"
 #include "shm/launch/launch.h"
 
@@ -45,36 +46,23 @@ enum {
     ENGINE_BUDGET = 64,
     ENGINE_LAST_BUDGET = 1024,
     ENGINE_LINGER_MS = 50,
-    ENGINE_STOP_MS = 300,         /* so long the engine has to close its fabric */
     ENGINE_MAX_UNSENT = 64 << 20, /* more than the announcements of all possible boards */
     ENGINE_RETRY_MS = 20,         /* after STREAM_LATER */
 };
 
-enum engine_state { ENGINE_DOWN, ENGINE_RUNNING, ENGINE_ENDING };
-
-struct engine_link {
-    struct event_base *base; /* borrowed */
-    const struct engine_link_ops *ops;
-    void *arg;
-    struct closer *closer; /* borrowed */
-    struct program program;
-    char pid_file[CONF_PATH_MAX];
-    enum engine_state state;
-    unsigned life;
-    pid_t pid;                    /* 0: not known yet */
-    uint32_t uid;                 /* of the process */
-    int pidfd;                    /* owned; -1: it is not our child */
-    int keeper;                   /* owned; -1: it is our child */
-    char launcher[CONF_PATH_MAX]; /* "": none */
-    struct stream stream;         /* owned */
-    bool keeps_port;
-    int port; /* owned: where engines listen, also while none runs; -1: not known */
-    struct event *read, *write, *died; /* owned, of this life */
-    struct event *timer, *retry;       /* owned */
-    uint8_t secret[CONF_KEY_BYTES];    /* of this life */
-    bool report_started;
-    char doom[MSG_TEXT_MAX]; /* DOWN: why it could not be started; RUNNING: why it will be killed */
+/* clang-format off */
+static const bool engine_may[3][3] = { /* rows: from; columns: DOWN RUNNING ENDING */
+    [ENGINE_DOWN]    = {1, 1, 0}, /* DOWN again: it could not be started */
+    [ENGINE_RUNNING] = {1, 0, 1},
+    [ENGINE_ENDING]  = {1, 0, 0},
 };
+/* clang-format on */
+
+static void engine_set_state(struct engine_link *link, enum engine_state state)
+{
+    assert(engine_may[link->state][state]);
+    link->state = state;
+}
 
 static void event_freep(struct event **event)
 {
@@ -84,19 +72,22 @@ static void event_freep(struct event **event)
 }
 
 /* Forgets the process. It has been reaped, or was never started. */
-static void link_clear(struct engine_link *link)
+void link_clear(struct engine_link *link)
 {
     event_freep(&link->read);
     event_freep(&link->write);
     event_freep(&link->died);
     event_del(link->retry);
     stream_fini(&link->stream);
+    link_forget(link);
+    close_fdp(&link->line);
     close_fdp(&link->pidfd);
     close_fdp(&link->keeper);
     if (link->state != ENGINE_DOWN)
         file_remove_pid(link->pid_file);
-    link->state = ENGINE_DOWN;
+    engine_set_state(link, ENGINE_DOWN);
     link->pid = 0;
+    link->adopted = false;
     link->report_started = false;
     link->doom[0] = '\0';
     explicit_bzero(link->secret, sizeof(link->secret));
@@ -107,7 +98,7 @@ static void link_report(struct engine_link *link)
     event_active(link->timer, EV_TIMEOUT, 0);
 }
 
-static void link_kill(struct engine_link *link)
+void link_kill(struct engine_link *link)
 {
     if (link->keeper >= 0)
         (void)!send(link->keeper, "k", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -163,7 +154,7 @@ static void link_ending(struct engine_link *link, bool kill)
     struct timeval tv = clock_timeval(ENGINE_LINGER_MS);
 
     assert(link->state == ENGINE_RUNNING);
-    link->state = ENGINE_ENDING;
+    engine_set_state(link, ENGINE_ENDING);
     event_del(link->read);
     event_del(link->write);
     if (kill)
@@ -245,6 +236,8 @@ static void keeper_read(evutil_socket_t fd, short what, void *arg)
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n == sizeof(a) && a.kind == LAUNCH_STARTED) {
+        if (link->pid)
+            return; /* it has said so before */
         link->pid = a.value;
         link->uid = (uint32_t)a.code;
         file_write_pid(link->pid_file, link->pid);
@@ -267,9 +260,14 @@ static void engine_died(evutil_socket_t fd, short what, void *arg)
     char text[MSG_TEXT_MAX];
     siginfo_t si = {0};
 
-    if (waitid(P_PIDFD, (id_t)link->pidfd, &si, WEXITED | WNOHANG) || si.si_pid == 0)
+    if (link->adopted)
+        snprintf(text, sizeof(text),
+                 "it has ended; how is not known, because the commd before this "
+                 "one had started it");
+    else if (waitid(P_PIDFD, (id_t)link->pidfd, &si, WEXITED | WNOHANG) || si.si_pid == 0)
         return;
-    exit_text(si.si_code, si.si_status, text, sizeof(text));
+    else
+        exit_text(si.si_code, si.si_status, text, sizeof(text));
     link_ended(link, text);
 }
 
@@ -293,19 +291,9 @@ static void engine_timer(evutil_socket_t fd, short what, void *arg)
 
 /* ---- what the owner may ask ------------------------------------------------------------------ */
 
-static int link_spawn(struct engine_link *link)
+int link_run(struct engine_link *link, int sock)
 {
-    int sock, r;
-
-    if (getrandom(link->secret, sizeof(link->secret), 0) != sizeof(link->secret))
-        return -EIO;
-    link->uid = geteuid();
-    r = link->launcher[0]
-            ? engine_launch(&link->program, link->port, link->launcher, &link->keeper, &sock)
-            : engine_spawn(&link->program, link->port, &link->pid, &link->pidfd, &sock);
-    if (r)
-        return r;
-    link->state = ENGINE_RUNNING;
+    engine_set_state(link, ENGINE_RUNNING);
     link->life++;
     stream_init(&link->stream, sock, CODEC_MAX_CLIENT_FRAME);
     link->stream.closer = link->closer;
@@ -318,13 +306,32 @@ static int link_spawn(struct engine_link *link)
         link->died = event_new(link->base, link->pidfd, EV_READ | EV_PERSIST, engine_died, link);
     if (!link->read || !link->write || !link->died || event_add(link->read, NULL) ||
         event_add(link->died, NULL)) {
-        link_kill(link);
-        if (link->pidfd >= 0)
-            waitid(P_PIDFD, (id_t)link->pidfd, &(siginfo_t){0}, WEXITED);
-        link_clear(link);
+        engine_link_end(link);
         return -ENOMEM;
     }
     return 0;
+}
+
+static int link_spawn(struct engine_link *link)
+{
+    struct engine_fds fds;
+    int r;
+
+    if (getrandom(link->secret, sizeof(link->secret), 0) != sizeof(link->secret))
+        return -EIO;
+    link->uid = geteuid();
+    r = link->launcher[0]
+            ? engine_launch(&link->program, link->port, link->launcher, &fds)
+            : engine_spawn(&link->program, link->port, store_is_kept(), &link->pid, &fds);
+    if (r)
+        return r;
+    link->line = fds.line;
+    link->pidfd = fds.pidfd;
+    link->keeper = fds.keeper;
+    r = link_run(link, fds.sock);
+    if (r == 0)
+        link_keep(link);
+    return r;
 }
 
 void engine_link_start(struct engine_link *link)
@@ -402,7 +409,8 @@ int engine_link_new(const struct engine_link_config *config, struct engine_link 
     link->ops = config->ops;
     link->arg = config->arg;
     link->closer = config->closer;
-    link->pidfd = link->keeper = -1;
+    link->pidfd = link->keeper = link->line = -1;
+    link->name = config->name;
     link->keeps_port = config->keeps_port;
     link->port = config->keeps_port ? config->port : -1;
     snprintf(link->launcher, sizeof(link->launcher), "%s",
@@ -422,44 +430,11 @@ int engine_link_new(const struct engine_link_config *config, struct engine_link 
     return 0;
 }
 
-/* Waits until the launcher tells the end, ENGINE_STOP_MS at most. Closing the keeper afterwards
- * kills the engine. */
-static void await_keeper(int keeper)
-{
-    struct pollfd p = {.fd = keeper, .events = POLLIN};
-    struct launch_answer a = {0};
-    uint64_t until = clock_ms() + ENGINE_STOP_MS, now;
-
-    do {
-        now = clock_ms();
-        if (now >= until || poll(&p, 1, (int)(until - now)) <= 0)
-            return;
-    } while (recv(keeper, &a, sizeof(a), MSG_DONTWAIT) == sizeof(a) && a.kind == LAUNCH_STARTED);
-}
-
 struct engine_link *engine_link_free(struct engine_link *link)
 {
     if (!link)
         return NULL;
-    if (link->state != ENGINE_DOWN)
-        close_fdp(&link->stream.fd); /* the engine ends when its socket closes */
-    if (link->keeper >= 0)
-        await_keeper(link->keeper);
-    else if (link->state != ENGINE_DOWN) {
-        siginfo_t si = {0};
-
-        for (unsigned ms = 0; ms < ENGINE_STOP_MS && si.si_pid == 0; ms += 5) {
-            if (waitid(P_PIDFD, (id_t)link->pidfd, &si, WEXITED | WNOHANG))
-                break;
-            if (si.si_pid == 0)
-                usleep(5000);
-        }
-        if (si.si_pid == 0) {
-            link_kill(link);
-            waitid(P_PIDFD, (id_t)link->pidfd, &si, WEXITED);
-        }
-    }
-    link_clear(link);
+    engine_link_end(link);
     close_fdp(&link->port);
     event_freep(&link->timer);
     event_freep(&link->retry);

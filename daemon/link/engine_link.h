@@ -20,6 +20,7 @@ struct engine_link_ops {
 struct engine_link_config {
     struct event_base *base;       /* borrowed */
     const struct program *program; /* engine_spawn.h; read during engine_link_new() only */
+    const char *name;              /* "engine", "gpu"; stays valid */
     const char *pid_file;          /* "": none */
     const char *launcher;          /* socket of commd-engine --launcher; NULL, "": our own child */
     struct closer *closer;         /* borrowed; may be NULL */
@@ -35,6 +36,18 @@ struct engine_link *engine_link_free(struct engine_link *link);
 
 /* started() or down() follows. */
 void engine_link_start(struct engine_link *link);
+/* What the next commd has to know of the engine that runs. */
+struct engine_kept {
+    uint32_t pid, uid;
+    uint8_t secret[CONF_KEY_BYTES];
+};
+void engine_link_kept(const struct engine_link *link, struct engine_kept *ret_kept);
+/* Takes over the engine that the commd before has kept: it runs now, and says a hello with
+ * `resumed`. Not 0: it does not run any more. @kept NULL: it is not wanted, and is ended. */
+int engine_link_adopt(struct engine_link *link, const struct engine_kept *kept);
+/* Ends the process, if there is one: in order, or by force after ENGINE_STOP_MS. Nothing follows.
+ */
+void engine_link_end(struct engine_link *link);
 /* Kills the engine; down() follows. Does nothing when no engine runs. */
 void engine_link_kill(struct engine_link *link);
 /* Sends @msg with duplicates of @fds. The message is lost when no engine runs. */

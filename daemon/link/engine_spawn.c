@@ -1,7 +1,7 @@
 /* engine_spawn.c - starting commd-engine or commd-gpu: by fork and exec (shm/launch/engine_exec.c),
  * or by a launcher that runs under another user (transport/process/launcher.c). Either way one end
- * of a socket pair becomes the program's control socket, and the program ends when the socket
- * closes.
+ * of a socket pair becomes the program's control socket, and that of another pair its line. The
+ * program ends when the line does (transport/process/control.c).
  */
 #include "daemon/link/engine_spawn.h"
 
@@ -136,34 +136,85 @@ void program_gpu(const struct conf *conf, struct program *ret_program)
     program_words(ret_program, words);
 }
 
-/* ---- our own child --------------------------------------------------------------------------- */
+/* ---- sockets --------------------------------------------------------------------------------- */
 
-/* The two ends of an engine's control socket. */
-static int control_pair(int *ret_ours, int *ret_theirs)
+/* A pair of sockets: ours does not block. */
+static int socket_pair(int type, int *ret_ours, int *ret_theirs)
 {
-    _cleanup_(close_fdp) int ours = -1, theirs = -1;
+    _cleanup_(close_fdp) int ours = -1;
     int pair[2];
 
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair))
+    if (socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, pair))
         return -errno;
     ours = pair[0];
-    theirs = pair[1];
+    *ret_theirs = pair[1];
     if (fcntl(ours, F_SETFL, O_NONBLOCK))
         return -errno;
     *ret_ours = steal_fd(&ours);
-    *ret_theirs = steal_fd(&theirs);
     return 0;
 }
 
-int engine_spawn(const struct program *program, int port, pid_t *ret_pid, int *ret_pidfd,
-                 int *ret_sock)
+static void fds_fini(struct engine_fds *fds)
+{
+    close_fdp(&fds->sock);
+    close_fdp(&fds->line);
+    close_fdp(&fds->pidfd);
+    close_fdp(&fds->keeper);
+}
+
+/* The sockets of a new process, and the other ends of them. */
+static int pairs(struct engine_fds *ours, int *ret_sock, int *ret_line)
+{
+    int r = socket_pair(SOCK_STREAM, &ours->sock, ret_sock);
+
+    return r ? r : socket_pair(SOCK_SEQPACKET, &ours->line, ret_line);
+}
+
+static int send_fds(int to, const void *bytes, size_t len, const int *fds, unsigned nfds)
+{
+    union {
+        struct cmsghdr align;
+        char buf[CMSG_SPACE(LAUNCH_FDS * sizeof(int))];
+    } control = {{0}};
+    struct iovec iov = {(void *)bytes, len}; /* it is only read */
+    struct msghdr mh = {.msg_iov = &iov,
+                        .msg_iovlen = 1,
+                        .msg_control = control.buf,
+                        .msg_controllen = CMSG_SPACE(nfds * sizeof(int))};
+    struct cmsghdr *cmsg = CMSG_FIRSTHDR(&mh);
+
+    assert(nfds <= LAUNCH_FDS);
+    cmsg->cmsg_level = SOL_SOCKET;
+    cmsg->cmsg_type = SCM_RIGHTS;
+    cmsg->cmsg_len = CMSG_LEN(nfds * sizeof(int));
+    memcpy(CMSG_DATA(cmsg), fds, nfds * sizeof(int));
+    return sendmsg(to, &mh, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
+}
+
+int engine_resume(int line, int *ret_sock)
 {
     _cleanup_(close_fdp) int ours = -1, theirs = -1;
+    int r = socket_pair(SOCK_STREAM, &ours, &theirs);
+
+    if (r == 0)
+        r = send_fds(line, "c", 1, &theirs, 1);
+    if (r == 0)
+        *ret_sock = steal_fd(&ours);
+    return r;
+}
+
+/* ---- our own child --------------------------------------------------------------------------- */
+
+int engine_spawn(const struct program *program, int port, bool kept, pid_t *ret_pid,
+                 struct engine_fds *ret_fds)
+{
+    _cleanup_(fds_fini) struct engine_fds ours = {-1, -1, -1, -1};
+    _cleanup_(close_fdp) int sock = -1, line = -1;
     _cleanup_(engine_env_freep) char **env = program->env(environ);
     const char *word = program->words;
     char *argv[LAUNCH_ARGS + 1] = {NULL};
-    int pidfd, r;
-    pid_t pid, parent = getpid();
+    pid_t pid, parent = kept ? 0 : getpid();
+    int r;
 
     if (!env)
         return -ENOMEM;
@@ -171,7 +222,7 @@ int engine_spawn(const struct program *program, int port, pid_t *ret_pid, int *r
         return -E2BIG;
     if (access(program->path, X_OK)) /* gives a clear error; exec's exit status does not */
         return -errno;
-    r = control_pair(&ours, &theirs);
+    r = pairs(&ours, &sock, &line);
     if (r)
         return r;
     for (unsigned i = 0; i < program->nwords; i++, word += strlen(word) + 1)
@@ -180,17 +231,17 @@ int engine_spawn(const struct program *program, int port, pid_t *ret_pid, int *r
     if (pid < 0)
         return -errno;
     if (pid == 0)
-        engine_exec(program->path, argv, env, theirs, port, parent);
-    pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-    if (pidfd < 0) {
+        engine_exec(program->path, argv, env, (const int[]){sock, port, line}, parent);
+    ours.pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (ours.pidfd < 0) {
         r = -errno;
         kill(pid, SIGKILL); /* not reaped yet, so no other process has the pid */
         waitpid(pid, NULL, 0);
         return r;
     }
     *ret_pid = pid;
-    *ret_pidfd = pidfd;
-    *ret_sock = steal_fd(&ours);
+    *ret_fds = ours;
+    ours = (struct engine_fds){-1, -1, -1, -1};
     return 0;
 }
 
@@ -212,39 +263,24 @@ static int launcher_connect(const char *launcher, int *ret_fd)
     return 0;
 }
 
-int engine_launch(const struct program *program, int port, const char *launcher, int *ret_keeper,
-                  int *ret_sock)
+int engine_launch(const struct program *program, int port, const char *launcher,
+                  struct engine_fds *ret_fds)
 {
-    _cleanup_(close_fdp) int keeper = -1, ours = -1, theirs = -1;
-    union {
-        struct cmsghdr align;
-        char buf[CMSG_SPACE(2 * sizeof(int))];
-    } control = {{0}};
-    struct iovec iov = {(void *)program->words, program->len}; /* it is only read */
-    struct msghdr mh = {.msg_iov = &iov,
-                        .msg_iovlen = 1,
-                        .msg_control = control.buf,
-                        .msg_controllen = CMSG_SPACE((port < 0 ? 1 : 2) * sizeof(int))};
-    struct cmsghdr *cmsg = CMSG_FIRSTHDR(&mh);
+    _cleanup_(fds_fini) struct engine_fds ours = {-1, -1, -1, -1};
+    _cleanup_(close_fdp) int sock = -1, line = -1;
     int r;
 
     if (!program->len)
         return -E2BIG;
-    r = launcher_connect(launcher, &keeper);
+    r = launcher_connect(launcher, &ours.keeper);
+    if (r == 0)
+        r = pairs(&ours, &sock, &line);
+    if (r == 0)
+        r = send_fds(ours.keeper, program->words, program->len, (const int[]){sock, line, port},
+                     port < 0 ? 2 : 3);
     if (r)
         return r;
-    r = control_pair(&ours, &theirs);
-    if (r)
-        return r;
-    cmsg->cmsg_level = SOL_SOCKET;
-    cmsg->cmsg_type = SCM_RIGHTS;
-    cmsg->cmsg_len = CMSG_LEN((port < 0 ? 1 : 2) * sizeof(int));
-    memcpy(CMSG_DATA(cmsg), &theirs, sizeof(int));
-    if (port >= 0)
-        memcpy(CMSG_DATA(cmsg) + sizeof(int), &port, sizeof(int));
-    if (sendmsg(keeper, &mh, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-        return -errno;
-    *ret_keeper = steal_fd(&keeper);
-    *ret_sock = steal_fd(&ours);
+    *ret_fds = ours;
+    ours = (struct engine_fds){-1, -1, -1, -1};
     return 0;
 }

@@ -21,14 +21,23 @@ struct program {
  */
 void program_engine(const struct conf *conf, const char *device, struct program *ret_program);
 void program_gpu(const struct conf *conf, struct program *ret_program);
-/* Starts the program as our child. Its descriptor 3 is one end of a stream socket pair, *ret_sock
- * the other. @port: a listening socket for it; -1: it makes one. The child dies with us. */
-int engine_spawn(const struct program *program, int port, pid_t *ret_pid, int *ret_pidfd,
-                 int *ret_sock);
+/* What commd has of a process that it has started, or had started. All owned, -1: none. */
+struct engine_fds {
+    int sock;   /* the control socket */
+    int line;   /* by which the next commd finds the process: transport/process/control.c */
+    int pidfd;  /* of our own child */
+    int keeper; /* the connection to its launcher */
+};
+/* Starts the program as our child. @port: a listening socket for it; -1: it makes one. The child
+ * dies with us, unless it is @kept for the next commd. */
+int engine_spawn(const struct program *program, int port, bool kept, pid_t *ret_pid,
+                 struct engine_fds *ret_fds);
 /* Asks the launcher that listens at @launcher to start the program (transport/process/launcher.c),
- * and does not wait. *ret_keeper is the connection to the launcher: packets of struct launch_answer
- * come from there, and a packet that we send there kills the process. */
-int engine_launch(const struct program *program, int port, const char *launcher, int *ret_keeper,
-                  int *ret_sock);
+ * and does not wait. Packets of struct launch_answer come from the launcher, and a packet that we
+ * send there kills the process. */
+int engine_launch(const struct program *program, int port, const char *launcher,
+                  struct engine_fds *ret_fds);
+/* Another control socket for a process that has @line. 0 or negative errno: it is gone. */
+int engine_resume(int line, int *ret_sock);
 
 #endif

@@ -1,8 +1,9 @@
-/* engine_exec.c - the child gets three things: a socket or two (3, 4), stderr for its log, and an
+/* engine_exec.c - the child gets three things: sockets (3 to 5), stderr for its log, and an
  * environment without secrets. The engine's environment has no foreign UCX_* variables; libucs
  * reads those in its constructor, so they must be right before exec (ucx_env.c). The environment of
  * commd-gpu has all variables that configure CUDA and NCCL, and those of UCX, which NCCL may use.
- * PR_SET_PDEATHSIG makes the kernel kill the child when its parent ends, in whatever way. The child
+ * PR_SET_PDEATHSIG makes the kernel kill the child when its parent ends, in whatever way; not where
+ * the next commd is to find it. The child
  * has a process group of its own: a Ctrl-C at the terminal is for commd, which then ends it. */
 #include "shm/launch/engine_exec.h"
 
@@ -73,26 +74,31 @@ char **gpu_env(char *const *environ)
 }
 
 /* Only async-signal-safe calls. */
-_Noreturn void engine_exec(const char *path, char *const argv[], char *const env[], int sock,
-                           int port, pid_t parent)
+_Noreturn void engine_exec(const char *path, char *const argv[], char *const env[],
+                           const int fds[LAUNCH_FDS], pid_t parent)
 {
+    int up[LAUNCH_FDS];
     sigset_t none;
 
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent)
-        _exit(1); /* it ended between fork and prctl */
+    if (parent) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent)
+            _exit(1); /* it ended between fork and prctl */
+    }
     setpgid(0, 0);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     signal(SIGPIPE, SIG_DFL);
-    if (port == ENGINE_FD && (port = dup(port)) < 0)
-        _exit(126);
-    if (sock == ENGINE_FD ? fcntl(sock, F_SETFD, 0) : dup2(sock, ENGINE_FD) < 0)
-        _exit(126);
-    if (port == ENGINE_PORT_FD ? fcntl(port, F_SETFD, 0)
-                               : port >= 0 && dup2(port, ENGINE_PORT_FD) < 0)
-        _exit(126);
-    syscall(SYS_close_range, port < 0 ? ENGINE_PORT_FD : ENGINE_PORT_FD + 1, ~0u, 0);
+    for (int i = 0; i < LAUNCH_FDS; i++) /* out of the way of each other */
+        if ((up[i] = fds[i] < 0 ? -1 : fcntl(fds[i], F_DUPFD, ENGINE_FD + LAUNCH_FDS)) < 0 &&
+            fds[i] >= 0)
+            _exit(126);
+    for (int i = 0; i < LAUNCH_FDS; i++)
+        if (up[i] < 0)
+            close(ENGINE_FD + i);
+        else if (dup2(up[i], ENGINE_FD + i) < 0)
+            _exit(126);
+    syscall(SYS_close_range, ENGINE_FD + LAUNCH_FDS, ~0u, 0);
     execve(path, argv, env);
     _exit(127);
 }

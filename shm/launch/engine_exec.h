@@ -4,8 +4,11 @@
 
 #include <sys/types.h>
 
-/* Its control socket; and where it listens, if who starts it has kept that of the one before. */
-enum { ENGINE_FD = 3, ENGINE_PORT_FD };
+#include "shm/launch/launch.h"
+
+/* Its control socket; where it listens, if who starts it has kept that of the one before; its end
+ * of the line (transport/process/control.c). */
+enum { ENGINE_FD = 3, ENGINE_PORT_FD, ENGINE_LINE_FD };
 
 /* "NAME=value" strings, NULL at the end: what must be in the environment before a process
  * that links UCX is exec'ed. */
@@ -23,9 +26,9 @@ static inline void engine_env_freep(char ***env) /* for _cleanup_() */
     *env = engine_env_free(*env);
 }
 
-/* In the child of @parent, with which it dies: @sock becomes ENGINE_FD, and @port, if not -1,
- * ENGINE_PORT_FD; everything else is closed. */
-_Noreturn void engine_exec(const char *path, char *const argv[], char *const env[], int sock,
-                           int port, pid_t parent);
+/* In the child of @parent, with which it dies, if that is not 0: @fds[0] becomes ENGINE_FD, and
+ * those behind it, if not -1, ENGINE_PORT_FD and ENGINE_LINE_FD; everything else is closed. */
+_Noreturn void engine_exec(const char *path, char *const argv[], char *const env[],
+                           const int fds[LAUNCH_FDS], pid_t parent);
 
 #endif

@@ -2,8 +2,9 @@
  * transport/process/launcher.c.
  *
  * A connection (SOCK_SEQPACKET) is one engine's life. commd sends the arguments of the engine, each
- * ended by NUL, with the descriptor of its control socket and, if the engine before had one, that
- * of the socket on which it listens. Any later packet means: kill the engine. The launcher answers
+ * ended by NUL, with descriptors: its control socket; its end of the line by which the next commd
+ * finds it (transport/process/control.c); and, if the engine before had one, the socket on which it
+ * listens. Any later packet means: kill the engine. The launcher answers
  * with a struct launch_answer when the engine has started, has not, or has ended. Whichever side
  * closes, the engine ends. */
 #ifndef COMMD_LAUNCH_H
@@ -11,7 +12,7 @@
 
 #include <stdint.h>
 
-enum { LAUNCH_ARGS_BYTES = 4096, LAUNCH_ARGS = 32 };
+enum { LAUNCH_ARGS_BYTES = 4096, LAUNCH_ARGS = 32, LAUNCH_FDS = 3 };
 enum launch_kind {
     LAUNCH_STARTED = 1, /* value: its pid; code: the user that it runs as */
     LAUNCH_FAILED,      /* value: errno */

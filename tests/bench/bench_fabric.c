@@ -193,7 +193,7 @@ static void end_open(struct end *e, const char *kind, bool child, int fd)
 {
     struct fabric_conf conf = {.kind = kind, .device = "lo", .tls = "tcp"};
     static const uint8_t token[2][32] = {{1}, {2}};
-    struct fabric_events ev = {on_msg, on_down, e};
+    struct fabric_events ev = {on_msg, on_down, e, NULL};
     uint8_t addr[FABRIC_ADDR_MAX];
     size_t len = sizeof(addr);
     char why[256];

@@ -132,7 +132,7 @@ static void conn_make(struct scene *s, unsigned channel)
 static void scene_open(struct scene *s, unsigned channels, bool accept)
 {
     struct fabric_conf conf = {.kind = "tcp", .device = "lo", .tls = "tcp"};
-    struct fabric_events ev = {on_msg, on_peer_down, s};
+    struct fabric_events ev = {on_msg, on_peer_down, s, NULL};
     uint32_t f = ACCEPT_MAGIC;
     uint8_t addr[FABRIC_ADDR_MAX], mine[32] = {2}, theirs[32] = {1};
     size_t len = sizeof(addr);

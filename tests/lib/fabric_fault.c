@@ -385,7 +385,7 @@ int fabric_fault_new(const struct fabric_fault_conf *conf, const struct fabric_e
     f->conf = *conf;
     f->rng = conf->seed ? conf->seed : 1;
     LIST_INIT(&f->claims);
-    *ret_inner = (struct fabric_events){on_inner_msg, on_inner_down, f};
+    *ret_inner = (struct fabric_events){on_inner_msg, on_inner_down, f, NULL};
     *ret_fabric = &f->base;
     return 0;
 }

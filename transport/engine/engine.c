@@ -141,6 +141,14 @@ static void fabric_peer_down(void *arg, unsigned peer, int err, const char *why)
     e->ev.on_peer_down(e->ev.arg, peer, why);
 }
 
+static void fabric_apart(void *arg, unsigned peer)
+{
+    struct engine *e = arg;
+
+    if (e->ev.on_apart)
+        e->ev.on_apart(e->ev.arg, peer);
+}
+
 struct engine *engine_new(const char *node, const struct engine_events *ev)
 {
     struct engine *e = calloc(1, sizeof *e);
@@ -148,8 +156,10 @@ struct engine *engine_new(const char *node, const struct engine_events *ev)
     if (!e)
         return NULL;
     e->ev = *ev;
-    e->fev =
-        (struct fabric_events){.on_msg = engine_on_msg, .on_peer_down = fabric_peer_down, .arg = e};
+    e->fev = (struct fabric_events){.on_msg = engine_on_msg,
+                                    .on_peer_down = fabric_peer_down,
+                                    .on_apart = fabric_apart,
+                                    .arg = e};
     snprintf(e->node, sizeof e->node, "%s", node);
     TAILQ_INIT(&e->pending.groups);
     sends_init(e);

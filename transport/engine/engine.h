@@ -17,6 +17,7 @@ struct engine_events {
     void (*on_board_error)(void *arg, uint64_t group, unsigned cause, int peer, const char *text);
     void (*on_peer_down)(void *arg, unsigned peer, const char *text);
     void *arg;
+    void (*on_apart)(void *arg, unsigned peer); /* as of struct fabric_events; may be NULL */
 };
 
 /* @node: this node's name, for texts. The fabric is attached afterwards, because it needs
@@ -28,11 +29,16 @@ void engine_set_fabric(struct engine *e, struct fabric *f); /* borrowed */
 /* Borrowed: its threads unmap boards, which takes long if these are large. */
 void engine_set_closer(struct engine *e, struct closer *closer);
 
-/* Maps the board (@fd stays the caller's). -EPROTO: board and message contradict. */
+/* Maps the board (@fd stays the caller's). -EPROTO: board and message contradict. One that is here
+ * since before engine_resume() is not looked at again. */
 int engine_board_add(struct engine *e, const struct msg_board_add *m, int fd);
 /* @abort: at once, because the group's operations never end; else what other nodes still need of
  * this node is finished first. Messages that members have written are sent in any case. */
 void engine_board_del(struct engine *e, uint64_t group, bool abort);
+/* Another commd is there: tells it of the boards that have failed. Those that it does not add
+ * before engine_resumed() have no group any more. */
+void engine_resume(struct engine *e);
+void engine_resumed(struct engine *e);
 /* The peer is being removed from the fabric: groups with it make no more progress. */
 void engine_peer_gone(struct engine *e, unsigned peer);
 /* The doorbell of @client rang: a member of one of its groups asks us to look. */

@@ -76,6 +76,9 @@ void eboard_fail(struct eboard *eb, unsigned cause, int peer, const char *fmt, .
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     eb->dead = true;
+    eb->failure = strdup(text);
+    eb->cause = cause;
+    eb->failed_peer = peer;
     board_break(eb->b.hdr, cause, -1, 0, eb->e->node, text);
     eb->e->ev.on_board_error(eb->e->ev.arg, eb->b.group, cause, peer, text);
 }
@@ -179,6 +182,7 @@ static void eboard_free(struct eboard *eb)
     free(eb->rows);
     free(eb->acc);
     free(eb->tmp);
+    free(eb->failure);
     euser_unref(eb->e, eb->user);
     if (eb->e->nboards == 0)
         malloc_trim(0); /* gives the pages of all buffers back */
@@ -237,15 +241,21 @@ static int eboard_tables(struct eboard *eb, const struct msg_board_add *m)
 int engine_board_add(struct engine *e, const struct msg_board_add *m, int fd)
 {
     _cleanup_(eboard_freep) struct eboard *eb = NULL;
+    struct eboard *before = eboard_find(e, m->group);
     int r;
 
     if (m->nnodes < 2 || m->nnodes > SCHED_MAX_NODES || m->me >= m->nnodes ||
-        eboard_find(e, m->group))
+        (before && before->round == e->round))
         return -EPROTO;
+    if (before) {
+        before->round = e->round;
+        return 0;
+    }
     eb = calloc(1, sizeof *eb);
     if (!eb)
         return -ENOMEM;
     eb->e = e;
+    eb->round = e->round;
     eb->uid = m->uid;
     inbox_init(&eb->inbox);
     for (unsigned i = 0; i < PLAN_DEPTH_NET; i++)
@@ -370,6 +380,28 @@ void engine_board_del(struct engine *e, uint64_t group, bool abort)
     eb->closing = true;
     eb->closing_ms = now_ms();
     eboard_activate(eb);
+}
+
+void engine_resume(struct engine *e)
+{
+    struct eboard *eb;
+
+    e->round++;
+    for (unsigned i = 0; i < ENGINE_HASH; i++)
+        LIST_FOREACH(eb, &e->hash[i], hash_link)
+            if (eb->failure)
+                e->ev.on_board_error(e->ev.arg, eb->b.group, eb->cause, eb->failed_peer,
+                                     eb->failure);
+}
+
+void engine_resumed(struct engine *e)
+{
+    for (unsigned i = 0; i < ENGINE_HASH; i++)
+        for (struct eboard *eb = LIST_FIRST(&e->hash[i]), *next; eb; eb = next) {
+            next = LIST_NEXT(eb, hash_link);
+            if (eb->round != e->round)
+                engine_board_del(e, eb->b.group, false);
+        }
 }
 
 void engine_peer_gone(struct engine *e, unsigned peer)

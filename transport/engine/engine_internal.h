@@ -168,7 +168,11 @@ struct eboard {
     uint32_t uid;
     bool active, closing, dead, removed; /* see engine_board.c; removed: not to be found any more */
     uint64_t closing_ms;
-    bool polling;      /* inside eboard_poll(): a callback must not enter it again */
+    unsigned round;  /* the engine's, when commd named it last */
+    char *failure;   /* owned: what commd was told when it failed; NULL: it has not, or no memory */
+    unsigned cause;  /* likewise */
+    int failed_peer; /* likewise */
+    bool polling;    /* inside eboard_poll(): a callback must not enter it again */
     unsigned inflight; /* requests whose callbacks name this board */
 
     enum eboard_state state;
@@ -249,6 +253,7 @@ struct engine {
     unsigned nboards;
     unsigned nactive;
     unsigned nowners;                     /* users with boards */
+    unsigned round;                       /* how many times there was another commd */
     unsigned rescue_at;                   /* hash chain with which engine_poll_all() goes on */
     bool published;                       /* engine_published() */
     struct sbuf *sbufs;                   /* free */

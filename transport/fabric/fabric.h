@@ -45,6 +45,9 @@ struct fabric_events {
      * before or after this call; none is lost. The peer stays "down" until peer_del. */
     void (*on_peer_down)(void *arg, unsigned peer, int err, const char *why);
     void *arg;
+    /* The peer has no connection any more, and the fabric tries to mend that; or it has one. What
+     * traffic() returns has changed. May be NULL. */
+    void (*on_apart)(void *arg, unsigned peer);
 };
 
 /* Of one peer, since it was added. What a fabric does not know is 0. */
@@ -92,7 +95,7 @@ struct fabric_ops {
     /* Asks for a wake-up on fd. 0: may sleep. 1: there is work, call progress() first.
      * 2: may not rely on the fd for now, sleep at most 1 ms. */
     int (*arm)(struct fabric *f);
-    /* False: there is no such peer, or it is not up. NULL: this fabric counts nothing. */
+    /* False: there is no such peer, or no connection to it. NULL: this fabric counts nothing. */
     bool (*traffic)(struct fabric *f, unsigned peer, struct fabric_traffic *ret_traffic);
     /* Completes what is in flight with -ECANCELED (done is called; on_msg and on_peer_down
      * are not), frees open claims, and everything else. Not from inside a callback. */

@@ -26,6 +26,7 @@
 #include "transport/gpu/gpu_plan.h"
 #include "transport/gpu/gpu_share.h"
 #include "transport/gpu/nccl.h"
+#include "transport/process/control.h"
 
 enum {
     GPU_MAX_DEVICES = MSG_MAX_GPUS,
@@ -267,7 +268,8 @@ struct gpu {
     struct gjobs *jobs;
     struct closer *closer;
     struct glane lane; /* of devices */
-    int control, epoll;
+    struct control control;
+    int epoll;
     struct gwatch control_watch, jobs_watch, wire_watch;
     bool running;
     LIST_HEAD(, guser) users;
@@ -319,7 +321,7 @@ void guser_touch(struct gpu *g, struct guser *u);   /* lists of active things ha
 void users_turn(struct gpu *g);                     /* all have been looked at */
 
 /* gpu_control.c */
-int control_hello(struct gpu *g);
+void control_hello(struct gpu *g, bool resumed);
 void control_read(struct gpu *g);
 void control_devices(struct gpu *g);
 

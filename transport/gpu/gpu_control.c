@@ -1,37 +1,22 @@
 /* gpu_control.c - commd's socket: it says whose sessions there are, and is told of the GPUs. What
- * commd says is believed, as in commd-engine. */
+ * commd says is believed, as in commd-engine. commd may die and another one come: control.c. */
 #include "transport/gpu/gpu_op.h"
 
-#include <poll.h>
 #include <stdio.h>
 
-#include "shm/proto/codec.h"
-#include "shm/util/wait.h"
+enum { CONTROL_AT_ONCE = 32 }; /* frames of commd in one look */
 
-enum {
-    FRAME_MS = 5000,
-    CONTROL_AT_ONCE = 32, /* frames of commd in one look */
-};
-
-static int control_send(struct gpu *g, const struct msg *m)
-{
-    int r = msg_send_fd(g->control, m, NULL, 0, (int64_t)now_ms() + FRAME_MS);
-
-    if (r)
-        g->running = false;
-    return r;
-}
-
-int control_hello(struct gpu *g)
+void control_hello(struct gpu *g, bool resumed)
 {
     struct msg m = {.type = MSG_GPU_HELLO};
 
     m.gpu_hello.version = MSG_VERSION;
     m.gpu_hello.pid = (uint32_t)getpid();
+    m.gpu_hello.resumed = resumed;
     m.gpu_hello.devices = g->ndevices;
     m.gpu_hello.nccl = (uint32_t)g->nccl.version;
     snprintf(m.gpu_hello.text, sizeof m.gpu_hello.text, "%s", g->ndevices ? g->runs_on : g->why);
-    return control_send(g, &m);
+    control_send(&g->control, &m, -1);
 }
 
 /* How many groups have ranks on the device. */
@@ -68,8 +53,7 @@ void control_devices(struct gpu *g)
         snprintf(m.gpu_device.state, sizeof m.gpu_device.state, "%s",
                  d->state[0] ? d->state : "ok");
         snprintf(m.gpu_device.kernels, sizeof m.gpu_device.kernels, "%s", d->kernels);
-        if (control_send(g, &m))
-            return;
+        control_send(&g->control, &m, -1);
     }
 }
 
@@ -85,27 +69,38 @@ static void control_take(struct gpu *g, const struct msg *m, int *fd)
         control_devices(g);
         pong.ping.seq = m->ping.seq;
         pong.ping.pong = 1;
-        control_send(g, &pong);
+        control_send(&g->control, &pong, -1);
     }
+}
+
+/* Another commd is there. */
+static void control_resume(struct gpu *g)
+{
+    control_hello(g, true);
+    control_devices(g);
 }
 
 /* The frames that are there, but not all at once; what is left is reported again. */
 void control_read(struct gpu *g)
 {
-    struct pollfd p = {.fd = g->control, .events = POLLIN};
+    for (unsigned n = 0; n < CONTROL_AT_ONCE && g->running; n++) {
+        struct msg m;
+        int fd;
 
-    for (unsigned n = 0; n < CONTROL_AT_ONCE && g->running && poll(&p, 1, 0) > 0; n++) {
-        struct msg m = {0};
-        const char *why = NULL;
-        int fd = -1;
-        unsigned nfds = 0;
-
-        if (msg_recv_fd(g->control, &m, &fd, 1, &nfds, (int64_t)now_ms() + FRAME_MS, &why)) {
+        switch (control_next(&g->control, &m, &fd)) {
+        case CONTROL_NONE:
+            return;
+        case CONTROL_END:
             g->running = false;
+            return;
+        case CONTROL_NEW:
+            control_resume(g);
+            break;
+        case CONTROL_MSG:
+            control_take(g, &m, &fd);
+            close_fdp(&fd);
+            msg_fini(&m);
             break;
         }
-        control_take(g, &m, &fd);
-        close_fdp(&fd);
-        msg_fini(&m);
     }
 }

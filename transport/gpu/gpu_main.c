@@ -9,9 +9,9 @@
  * in naps while it waits for an input or a stream, for which nobody rings; else until a doorbell or
  * a socket is heard.
  *
- * The end: commd closes its socket or is gone: exit at once. A GPU that fails: gpu_fatal(). Clients
- * see the end of their sockets and end what they wait for themselves. What commd-gpu knows dies
- * with it; a SIGKILL at any moment harms nobody else. */
+ * The end: there will be no commd any more (transport/process/control.c): exit at once. A GPU that
+ * fails: gpu_fatal(). Clients see the end of their sockets and end what they wait for themselves.
+ * What commd-gpu knows dies with it; a SIGKILL at any moment harms nobody else. */
 #include "config.h"
 
 #include "transport/gpu/gpu_op.h"
@@ -462,10 +462,9 @@ static int begin(struct gpu *g)
     g->loop = pthread_self();
     g->control_watch.kind = WATCH_CONTROL;
     g->jobs_watch.kind = WATCH_JOBS;
-    if (fcntl(g->control, F_SETFD, FD_CLOEXEC) ||
-        jobs_new(g->nccl.version < NCCL_ABORTS_AT_ONCE, &g->jobs) ||
+    if (jobs_new(g->nccl.version < NCCL_ABORTS_AT_ONCE, &g->jobs) ||
         gpu_watch(g, jobs_fd(g->jobs), EPOLLIN, &g->jobs_watch) ||
-        gpu_watch(g, g->control, EPOLLIN, &g->control_watch))
+        gpu_watch(g, control_fd(&g->control), EPOLLIN, &g->control_watch))
         return -errno;
     closer_new(&g->closer); /* without it we close on the loop */
     closer_reserve();
@@ -475,7 +474,7 @@ static int begin(struct gpu *g)
 
 int main(int argc, char **argv)
 {
-    static struct gpu g = {.control = -1, .epoll = -1, .running = true};
+    static struct gpu g = {.epoll = -1, .running = true};
     struct gpu_options o = {.fd = -1,
                             .launcher = -1,
                             .part = GPU_PART,
@@ -489,7 +488,8 @@ int main(int argc, char **argv)
         return launcher_run(o.launcher, gpu_env);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGINT, SIG_IGN); /* Ctrl-C at a terminal is commd's to handle */
-    g.control = o.fd;
+    if (control_begin(&g.control, o.fd))
+        return 1;
     g.node = o.node;
     g.socket = o.socket;
     if (o.socket) /* for libcommd; a group that waits for another node's ranks is no news */
@@ -508,8 +508,7 @@ int main(int argc, char **argv)
         gpu_log(&g, LOG_ERROR, "cannot start: %s", strerror(errno));
         return 1;
     }
-    if (control_hello(&g))
-        return 1;
+    control_hello(&g, false);
     control_devices(&g);
     serve(&g);
     _exit(0); /* threads of the driver may be in the middle of something */

@@ -8,8 +8,11 @@
  * and sleeps in epoll. While it is awake it looks at commd's socket and the doorbells every
  * LOOK_EVERY turns: one busy group must not make it deaf to the others.
  *
- * The end: commd closes the socket or is gone. Members are told through their boards, and the
- * process exits. A SIGKILL at any moment is commd's way to abort and harms nobody else. */
+ * commd may die: the data go on, and the next commd is told what there is (control.c, resume()). It
+ * names the boards that it knows; those that it does not know are finished.
+ *
+ * The end: there will be no commd any more. Members are told through their boards, and the process
+ * exits. A SIGKILL at any moment is commd's way to abort and harms nobody else. */
 #include "config.h"
 
 #include <getopt.h>
@@ -22,17 +25,17 @@
 #include "shm/proto/codec.h"
 #include "shm/util/wait.h"
 #include "transport/process/confine.h"
+#include "transport/process/control.h"
 #include "transport/engine/engine.h"
 #include "transport/process/launcher.h"
 
 enum {
-    SPIN_NS = 300000, /* covers the gap between two operations of a tight loop */
-    LOOK_EVERY = 256, /* turns */
-    WORK_NS = 60000,  /* a yield that takes longer: members copy, or compute */
-    CLOCK_EVERY = 16, /* idle turns between looks at the clock */
-    RESCUE_MS = 100,  /* sleep at most so long while operations are under way */
-    REST_MS = 1000,   /* while only idle boards exist */
-    FRAME_MS = 5000,
+    SPIN_NS = 300000,     /* covers the gap between two operations of a tight loop */
+    LOOK_EVERY = 256,     /* turns */
+    WORK_NS = 60000,      /* a yield that takes longer: members copy, or compute */
+    CLOCK_EVERY = 16,     /* idle turns between looks at the clock */
+    RESCUE_MS = 100,      /* sleep at most so long while operations are under way */
+    REST_MS = 1000,       /* while only idle boards exist */
     CONTROL_AT_ONCE = 32, /* frames of commd in one look */
     TRAFFIC_AT_ONCE = 64, /* peers in one report, and users */
 };
@@ -41,23 +44,22 @@ struct shell {
     struct engine *engine;
     struct fabric *fabric;
     struct closer *closer;
-    int control, epoll;
+    struct control control;
+    int epoll;
     int *bells; /* by client slot; -1: none */
     unsigned nbells;
-    uint64_t incarnation[FABRIC_MAX_PEERS]; /* of the peers in the fabric; 0: none */
-    unsigned traffic_at;                    /* whose traffic is told next */
+    struct shell_peer {
+        uint64_t incarnation; /* of the peer in the fabric; 0: none */
+        char *lost;           /* owned: why it was lost; NULL: it was not */
+    } peers[FABRIC_MAX_PEERS];
+    unsigned traffic_at; /* whose traffic is told next */
     const char *node;
+    char runs_on[300];   /* for people */
     uint64_t rescued_ms; /* when all boards were looked at last */
     bool running;
 };
 
 enum { EV_CONTROL = UINT32_MAX, EV_FABRIC = UINT32_MAX - 1 };
-
-static void send_msg(struct shell *s, const struct msg *m)
-{
-    if (msg_send_fd(s->control, m, NULL, 0, (int64_t)now_ms() + FRAME_MS))
-        s->running = false;
-}
 
 /* ---- reports ------------------------------------------------------------------------------ */
 
@@ -69,18 +71,63 @@ static void on_board_error(void *arg, uint64_t group, unsigned cause, int peer, 
     m.board.cause = cause;
     m.board.peer = peer;
     snprintf(m.board.text, sizeof m.board.text, "%s", text);
-    send_msg(arg, &m);
+    control_send(&((struct shell *)arg)->control, &m, -1);
+}
+
+/* What is known of a peer: our side of the connection is there, or it is lost. */
+static void tell_peer(struct shell *s, unsigned peer)
+{
+    const struct shell_peer *p = &s->peers[peer];
+    struct msg m = {.type = p->lost ? MSG_ENGINE_PEER_DOWN : MSG_ENGINE_PEER_READY};
+
+    m.engine_peer.peer = peer;
+    m.engine_peer.engine = p->incarnation;
+    snprintf(m.engine_peer.text, sizeof m.engine_peer.text, "%s", p->lost ? p->lost : "");
+    control_send(&s->control, &m, -1);
 }
 
 static void on_peer_down(void *arg, unsigned peer, const char *text)
 {
     struct shell *s = arg;
-    struct msg m = {.type = MSG_ENGINE_PEER_DOWN};
+    char *lost = strdup(*text ? text : "lost"), *none = "lost, and the engine has no memory";
 
-    m.engine_peer.peer = peer;
-    m.engine_peer.engine = peer < FABRIC_MAX_PEERS ? s->incarnation[peer] : 0;
-    snprintf(m.engine_peer.text, sizeof m.engine_peer.text, "%s", text);
-    send_msg(s, &m);
+    if (peer >= FABRIC_MAX_PEERS || !s->peers[peer].incarnation)
+        return free(lost); /* commd has dropped it */
+    free(s->peers[peer].lost);
+    s->peers[peer].lost = lost ? lost : strdup(none);
+    tell_peer(s, peer);
+}
+
+/* What it sent to a peer, and whether the two have a connection. */
+static void tell_traffic_of(struct shell *s, unsigned peer)
+{
+    struct msg m = {.type = MSG_ENGINE_TRAFFIC};
+    struct fabric_traffic traffic = {0};
+    bool apart = !s->fabric->ops->traffic(s->fabric, peer, &traffic);
+
+    m.engine_traffic = (struct msg_engine_traffic){
+        .peer = peer,
+        .engine = s->peers[peer].incarnation,
+        .sent = traffic.sent,
+        .received = traffic.received,
+        .segments = traffic.segments,
+        .retransmits = traffic.retransmits,
+        .stalled_us = traffic.stalled_us,
+        .rtt_us = traffic.rtt_us,
+        .min_rtt_us = traffic.min_rtt_us,
+        .rate = traffic.rate,
+        .mends = traffic.mends,
+        .apart = apart,
+    };
+    control_send(&s->control, &m, -1);
+}
+
+static void on_apart(void *arg, unsigned peer)
+{
+    struct shell *s = arg;
+
+    if (s->peers[peer].incarnation)
+        tell_traffic_of(s, peer);
 }
 
 /* ---- orders from commd ---------------------------------------------------------------------- */
@@ -125,33 +172,30 @@ static void bell_add(struct shell *s, unsigned client, int *fd)
 
 static void peer_del(struct shell *s, unsigned peer)
 {
-    if (peer >= FABRIC_MAX_PEERS || !s->incarnation[peer])
+    if (peer >= FABRIC_MAX_PEERS || !s->peers[peer].incarnation)
         return;
-    s->incarnation[peer] = 0;
+    free(s->peers[peer].lost);
+    s->peers[peer] = (struct shell_peer){0};
     engine_peer_gone(s->engine, peer);
     s->fabric->ops->peer_del(s->fabric, peer);
 }
 
 static void shell_peer_add(struct shell *s, const struct msg_engine_peer_add *a)
 {
-    struct msg m = {.type = MSG_ENGINE_PEER_READY};
     int r;
 
     if (a->peer >= FABRIC_MAX_PEERS || !a->engine)
         return;
     peer_del(s, a->peer);
     r = s->fabric->ops->peer_add(s->fabric, a->peer, a->addr, a->addr_len, a->token, a->expect);
-    s->incarnation[a->peer] = a->engine;
-    if (r) {
+    s->peers[a->peer].incarnation = a->engine;
+    if (r)
         on_peer_down(s, a->peer,
                      r == -EPROTONOSUPPORT ? "it uses another fabric: transport.fabric and "
                                              "transport.ucx_tls must be the same on all nodes"
                                            : strerror(-r));
-        return;
-    }
-    m.engine_peer.peer = a->peer;
-    m.engine_peer.engine = a->engine;
-    send_msg(s, &m);
+    else
+        tell_peer(s, a->peer);
 }
 
 static void board_add(struct shell *s, const struct msg_board_add *b, int fd)
@@ -167,34 +211,16 @@ static void board_add(struct shell *s, const struct msg_board_add *b, int fd)
 /* Of some peers at a time: asking the kernel takes a microsecond for each connection. */
 static void tell_traffic(struct shell *s)
 {
-    struct msg m = {.type = MSG_ENGINE_TRAFFIC};
     unsigned told = 0;
 
     if (!s->fabric || !s->fabric->ops->traffic)
         return;
     for (unsigned n = 0; n < FABRIC_MAX_PEERS && told < TRAFFIC_AT_ONCE; n++) {
         unsigned peer = s->traffic_at++ % FABRIC_MAX_PEERS;
-        struct fabric_traffic traffic = {0};
-        bool apart;
 
-        if (!s->incarnation[peer])
+        if (!s->peers[peer].incarnation)
             continue;
-        apart = !s->fabric->ops->traffic(s->fabric, peer, &traffic);
-        m.engine_traffic = (struct msg_engine_traffic){
-            .peer = peer,
-            .engine = s->incarnation[peer],
-            .sent = traffic.sent,
-            .received = traffic.received,
-            .segments = traffic.segments,
-            .retransmits = traffic.retransmits,
-            .stalled_us = traffic.stalled_us,
-            .rtt_us = traffic.rtt_us,
-            .min_rtt_us = traffic.min_rtt_us,
-            .rate = traffic.rate,
-            .mends = traffic.mends,
-            .apart = apart,
-        };
-        send_msg(s, &m);
+        tell_traffic_of(s, peer);
         told++;
     }
 }
@@ -210,8 +236,40 @@ static void tell_users(struct shell *s)
         m.engine_sent.uid = told[i].uid;
         m.engine_sent.ms = (uint32_t)MIN(told[i].ms, (uint64_t)UINT32_MAX);
         m.engine_sent.bytes = told[i].bytes;
-        send_msg(s, &m);
+        control_send(&s->control, &m, -1);
     }
+}
+
+static void say_hello(struct shell *s, const char *text, bool resumed)
+{
+    struct msg m = {.type = MSG_ENGINE_HELLO};
+    size_t len = sizeof m.engine_hello.addr;
+
+    m.engine_hello.version = MSG_VERSION;
+    m.engine_hello.pid = (uint32_t)getpid();
+    m.engine_hello.resumed = resumed;
+    snprintf(m.engine_hello.text, sizeof m.engine_hello.text, "%s", text);
+    if (s->fabric && !s->fabric->ops->address(s->fabric, m.engine_hello.addr, &len))
+        m.engine_hello.addr_len = (uint32_t)len;
+    /* commd keeps our socket that listens open when we are gone */
+    control_send(&s->control, &m, s->fabric && s->fabric->port > 0 ? s->fabric->port : -1);
+}
+
+/* Tells another commd all that the one before it was told and that is so still. */
+static void resume(struct shell *s)
+{
+    struct msg m = {.type = MSG_ENGINE_RESUMED};
+
+    say_hello(s, s->runs_on, true);
+    for (unsigned peer = 0; peer < FABRIC_MAX_PEERS; peer++) {
+        if (!s->peers[peer].incarnation)
+            continue;
+        tell_peer(s, peer);
+        if (!s->peers[peer].lost && s->fabric->ops->traffic)
+            tell_traffic_of(s, peer);
+    }
+    engine_resume(s->engine);
+    control_send(&s->control, &m, -1);
 }
 
 static void control_msg(struct shell *s, const struct msg *m, int *fd)
@@ -228,6 +286,8 @@ static void control_msg(struct shell *s, const struct msg *m, int *fd)
         engine_board_del(s->engine, m->board.group, m->board.abort);
     } else if (m->type == MSG_DOORBELL_ADD && *fd >= 0) {
         bell_add(s, m->doorbell.client, fd);
+    } else if (m->type == MSG_ENGINE_KEEP) {
+        engine_resumed(s->engine);
     } else if (m->type == MSG_DOORBELL_DEL) {
         bell_del(s, m->doorbell.client);
     } else if (m->type == MSG_PING && !m->ping.pong) {
@@ -235,7 +295,7 @@ static void control_msg(struct shell *s, const struct msg *m, int *fd)
         tell_users(s);
         pong.ping.seq = m->ping.seq;
         pong.ping.pong = 1;
-        send_msg(s, &pong);
+        control_send(&s->control, &pong, -1);
     }
 }
 
@@ -243,21 +303,25 @@ static void control_msg(struct shell *s, const struct msg *m, int *fd)
  * end must not hold up the data of others. epoll reports again what is left. */
 static void control_read(struct shell *s)
 {
-    struct pollfd p = {.fd = s->control, .events = POLLIN};
+    for (unsigned n = 0; n < CONTROL_AT_ONCE; n++) {
+        struct msg m;
+        int fd;
 
-    for (unsigned n = 0; n < CONTROL_AT_ONCE && s->running && poll(&p, 1, 0) > 0; n++) {
-        struct msg m = {0};
-        const char *why = NULL;
-        int fd = -1;
-        unsigned nfds = 0;
-
-        if (msg_recv_fd(s->control, &m, &fd, 1, &nfds, (int64_t)now_ms() + FRAME_MS, &why)) {
+        switch (control_next(&s->control, &m, &fd)) {
+        case CONTROL_NONE:
+            return;
+        case CONTROL_END:
             s->running = false;
+            return;
+        case CONTROL_NEW:
+            resume(s);
+            break;
+        case CONTROL_MSG:
+            control_msg(s, &m, &fd);
+            close_fdp(&fd);
+            msg_fini(&m);
             break;
         }
-        control_msg(s, &m, &fd);
-        close_fdp(&fd);
-        msg_fini(&m);
     }
 }
 
@@ -339,26 +403,6 @@ static void shell_serve(struct shell *s)
 
 /* ---- start ----------------------------------------------------------------------------------- */
 
-static int say_hello(struct shell *s, const char *text)
-{
-    struct msg m = {.type = MSG_ENGINE_HELLO};
-    size_t len = sizeof m.engine_hello.addr;
-
-    m.engine_hello.version = MSG_VERSION;
-    m.engine_hello.pid = (uint32_t)getpid();
-    snprintf(m.engine_hello.text, sizeof m.engine_hello.text, "%s", text);
-    if (s->fabric) {
-        int r = s->fabric->ops->address(s->fabric, m.engine_hello.addr, &len);
-
-        if (r)
-            return r;
-        m.engine_hello.addr_len = (uint32_t)len;
-    }
-    /* commd keeps our socket that listens open when we are gone */
-    return msg_send_fd(s->control, &m, s->fabric ? &s->fabric->port : NULL,
-                       s->fabric && s->fabric->port > 0, (int64_t)now_ms() + FRAME_MS);
-}
-
 /* The socket that listens, if our parent gave one; another file there is not taken. */
 static int kept_port(void)
 {
@@ -437,8 +481,10 @@ static int parse_engine_words(int argc, char **argv, struct engine_options *o)
 
 static int shell_start(struct shell *s, const struct engine_options *o, char why[256])
 {
-    struct engine_events ev = {
-        .on_board_error = on_board_error, .on_peer_down = on_peer_down, .arg = s};
+    struct engine_events ev = {.on_board_error = on_board_error,
+                               .on_peer_down = on_peer_down,
+                               .on_apart = on_apart,
+                               .arg = s};
     int r, fd;
 
     s->engine = engine_new(o->node, &ev);
@@ -451,7 +497,7 @@ static int shell_start(struct shell *s, const struct engine_options *o, char why
     if (r)
         return r;
     engine_set_fabric(s->engine, s->fabric);
-    watch(s, s->control, EPOLLIN, EV_CONTROL);
+    watch(s, control_fd(&s->control), EPOLLIN, EV_CONTROL);
     fd = s->fabric->ops->fd(s->fabric);
     if (fd >= 0)
         watch(s, fd, EPOLLIN, EV_FABRIC);
@@ -464,6 +510,9 @@ static int end(struct shell *s, int status)
     engine_free(s->engine);
     closer_free(s->closer);
     free(s->bells);
+    for (unsigned peer = 0; peer < FABRIC_MAX_PEERS; peer++)
+        free(s->peers[peer].lost);
+    control_fini(&s->control);
     return status;
 }
 
@@ -471,8 +520,8 @@ int main(int argc, char **argv)
 {
     struct engine_options o = {
         .fd = -1, .launcher = -1, .fabric = {.device = "lo", .tls = "tcp", .express = true}};
-    struct shell s = {.control = -1, .epoll = -1, .running = true};
-    char why[256] = "", runs_on[300], gone[160];
+    static struct shell s = {.epoll = -1, .running = true};
+    char why[256] = "", gone[160];
 
     if (parse_engine_words(argc, argv, &o))
         return 64;
@@ -480,13 +529,14 @@ int main(int argc, char **argv)
         return launcher_run(o.launcher, engine_env);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGINT, SIG_IGN); /* Ctrl-C at a terminal is commd's to handle */
-    s.control = o.fd;
+    if (control_begin(&s.control, o.fd))
+        return 1;
     o.fabric.port = kept_port();
     s.node = o.node;
     if (!HAS_LEAK_CHECK)
         confine(CONFINE_LOADING); /* where the kernel can: without it we serve all the same */
     if (shell_start(&s, &o, why)) {
-        say_hello(&s, why);
+        say_hello(&s, why, false);
         return end(&s, 1);
     }
     if (!HAS_LEAK_CHECK && !strncmp(s.fabric->ops->name, "tcp", 3))
@@ -494,9 +544,8 @@ int main(int argc, char **argv)
     /* its threads are as confined as we are now; without them boards are unmapped on the loop */
     if (closer_new(&s.closer) == 0)
         engine_set_closer(s.engine, s.closer);
-    snprintf(runs_on, sizeof runs_on, "%s%s%s", s.fabric->ops->name, *why ? "; " : "", why);
-    if (say_hello(&s, runs_on))
-        return end(&s, 1);
+    snprintf(s.runs_on, sizeof s.runs_on, "%s%s%s", s.fabric->ops->name, *why ? "; " : "", why);
+    say_hello(&s, s.runs_on, false);
     shell_serve(&s);
     snprintf(gone, sizeof gone, "commd on node %s is gone", s.node);
     engine_break_all(s.engine, CAUSE_NODE_LOST, gone);

@@ -7,9 +7,11 @@
  * first connection.
  *
  * A connection lasts as long as its engine; shm/launch/launch.h says what is spoken. The launcher
- * executes its own program, never a path from outside. commd cannot signal the engine, so it asks
- * the launcher: any packet, or the end of the connection, is a SIGKILL. The engine has
- * PR_SET_PDEATHSIG: it dies with the launcher.
+ * executes its own program, never a path from outside: as it is installed now, which after an
+ * upgrade is a newer one than itself. The connection may be that of one commd after another, which
+ * leave it to each other. commd cannot signal the engine, so it asks the launcher: any packet, or
+ * the end of the connection, is a SIGKILL. The engine has PR_SET_PDEATHSIG: it dies with the
+ * launcher.
  *
  *   ASKED    connected, no engine yet         wakes: the request, or the end
  *   RUNS     an engine lives                  wakes: its pidfd; the connection
@@ -48,12 +50,28 @@ static void child_tell(const struct child *c, uint32_t kind, int code, int value
         (void)!send(c->conn, &a, sizeof a, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
+/* The program that is installed where ours was. @buf has @len bytes. */
+static const char *own_program(char *buf, size_t len)
+{
+    static const char gone[] = " (deleted)"; /* proc(5) puts it behind the name of one */
+    ssize_t n = readlink("/proc/self/exe", buf, len - 1);
+    size_t cut = sizeof gone - 1;
+
+    if (n <= 0)
+        return "/proc/self/exe";
+    buf[n] = '\0';
+    if ((size_t)n > cut && !strcmp(buf + n - cut, gone))
+        buf[(size_t)n - cut] = '\0';
+    return access(buf, X_OK) ? "/proc/self/exe" : buf; /* in the middle of an upgrade */
+}
+
 /* 0 or negative errno. */
-static int child_start(struct child *c, launch_env_fn make_env, char *words, size_t len, int sock,
-                       int port)
+static int child_start(struct child *c, launch_env_fn make_env, char *words, size_t len,
+                       const int fds[LAUNCH_FDS])
 {
     _cleanup_(engine_env_freep) char **env = make_env(environ);
-    char *argv[LAUNCH_ARGS + 1];
+    char *argv[LAUNCH_ARGS + 1], buf[4096];
+    const char *program = own_program(buf, sizeof buf);
     pid_t parent = getpid();
     unsigned n = 0;
 
@@ -71,7 +89,7 @@ static int child_start(struct child *c, launch_env_fn make_env, char *words, siz
     if (c->pid < 0)
         return -errno;
     if (c->pid == 0)
-        engine_exec("/proc/self/exe", argv, env, sock, port, parent);
+        engine_exec(program, argv, env, fds, parent);
     c->pidfd = (int)syscall(SYS_pidfd_open, c->pid, 0);
     if (c->pidfd < 0) {
         int r = -errno;
@@ -88,7 +106,7 @@ static void request(struct child *c, launch_env_fn make_env)
 {
     union {
         struct cmsghdr align;
-        char buf[CMSG_SPACE(2 * sizeof(int))];
+        char buf[CMSG_SPACE(LAUNCH_FDS * sizeof(int))];
     } control;
     char words[LAUNCH_ARGS_BYTES];
     struct iovec iov = {words, sizeof words};
@@ -97,7 +115,9 @@ static void request(struct child *c, launch_env_fn make_env)
                         .msg_control = control.buf,
                         .msg_controllen = sizeof control.buf};
     _cleanup_(close_fdp) int sock = -1;
+    _cleanup_(close_fdp) int line = -1;
     _cleanup_(close_fdp) int port = -1;
+    int *const to[LAUNCH_FDS] = {&sock, &line, &port};
     ssize_t n = recvmsg(c->conn, &mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     struct cmsghdr *cmsg = n > 0 ? CMSG_FIRSTHDR(&mh) : NULL;
     int r;
@@ -109,13 +129,12 @@ static void request(struct child *c, launch_env_fn make_env)
         return;
     }
     if (cmsg && cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SCM_RIGHTS) {
-        memcpy(&sock, CMSG_DATA(cmsg), sizeof sock);
-        if (cmsg->cmsg_len == CMSG_LEN(2 * sizeof(int)))
-            memcpy(&port, CMSG_DATA(cmsg) + sizeof sock, sizeof port);
+        for (size_t i = 0; i < LAUNCH_FDS && cmsg->cmsg_len >= CMSG_LEN((i + 1) * sizeof(int)); i++)
+            memcpy(to[i], CMSG_DATA(cmsg) + i * sizeof(int), sizeof(int));
     }
     r = sock < 0 || mh.msg_flags & (MSG_TRUNC | MSG_CTRUNC)
             ? -EPROTO
-            : child_start(c, make_env, words, (size_t)n, sock, port);
+            : child_start(c, make_env, words, (size_t)n, (const int[]){sock, port, line});
     if (r) {
         child_tell(c, LAUNCH_FAILED, 0, -r);
         close_fdp(&c->conn);

@@ -75,7 +75,8 @@ tests_unit_daemon_test_diary_SOURCES = tests/unit/daemon/test_diary.c daemon/adm
 tests_unit_daemon_test_diary_LDADD = $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_engine_link_SOURCES = tests/unit/daemon/test_engine_link.c \
-	daemon/link/engine_link.c daemon/link/engine_spawn.c daemon/process/files.c
+	daemon/link/engine_adopt.c daemon/link/engine_link.c daemon/link/engine_spawn.c \
+	daemon/process/files.c
 tests_unit_daemon_test_engine_link_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
 tests_unit_daemon_test_engine_link_LDADD = libcommd-link.la libcommd-conf.la libcommd-proto.la \
 	libcommd-launch.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)

@@ -162,6 +162,7 @@ static void make(struct world *w, const char *mode)
     struct program program;
     struct engine_link_config config = {.base = w->base,
                                         .program = &program,
+                                        .name = "engine",
                                         .pid_file = w->conf->engine_pid_file,
                                         .ops = &ops,
                                         .arg = w};

@@ -166,7 +166,7 @@ static int make_fabric(struct world *w, const struct fabric_events *ev, struct f
 static void side_open(struct world *w, unsigned i)
 {
     struct side *s = &w->side[i];
-    struct fabric_events ev = {on_msg, on_peer_down, s};
+    struct fabric_events ev = {on_msg, on_peer_down, s, NULL};
 
     memset(s, 0, sizeof(*s));
     assert_int_equal(make_fabric(w, &ev, &s->f), 0);

@@ -419,7 +419,7 @@ static void fault_breaks_after_n(void **state)
     static const struct fabric_fault_conf conf = {.seed = 3, .max_delay = 2, .break_after = N};
     struct world *w = world_new("loop", 2);
     struct side *s = &w->side[0];
-    struct fabric_events ev = {on_msg, on_peer_down, s}, inner_ev;
+    struct fabric_events ev = {on_msg, on_peer_down, s, NULL}, inner_ev;
     struct sending out[N];
     struct fabric *inner;
     unsigned failed = 0;

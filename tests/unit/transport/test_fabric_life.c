@@ -412,7 +412,7 @@ static void begin(struct life *l)
 {
     for (unsigned i = 0; i < SIDES; i++) {
         l->being[i] = (struct being){.life = l, .side = &l->w->side[i], .index = i};
-        l->being[i].events = (struct fabric_events){life_msg, life_down, &l->being[i]};
+        l->being[i].events = (struct fabric_events){life_msg, life_down, &l->being[i], NULL};
         l->w->side[i].instead = &l->being[i].events;
     }
     each_tie(l, do_add);

@@ -309,7 +309,7 @@ static void asks_and_never_reads(void **state)
     enum { AT_MOST = 2000000, BATCH = 256 };
     struct world *w = world_new("tcp", 1);
     struct side *s = &w->side[0];
-    struct fabric_events ev = {drop_all, on_peer_down, s};
+    struct fabric_events ev = {drop_all, on_peer_down, s, NULL};
     struct frame ask[BATCH];
     int fd = raw_linked(w, s, 1);
 
@@ -428,7 +428,7 @@ static void one_peer_does_not_hold_up_a_turn(void **state)
     struct world *w = world_new("tcp", 1);
     struct side *s = &w->side[0];
     int fd = raw_linked(w, s, 1), room = 4 * MB;
-    struct fabric_events ev = {drop_all, on_peer_down, s};
+    struct fabric_events ev = {drop_all, on_peer_down, s, NULL};
     struct frame f = {.type = FRAME_MSG};
     ssize_t sent = sizeof(f);
     int queued = 0;

@@ -18,7 +18,7 @@ void refused(const char *kind, const char *device, const char *tls, const char *
              const char *text)
 {
     struct fabric_conf conf = {.kind = kind, .device = device, .tls = tls, .port_range = ports};
-    struct fabric_events ev = {on_msg, on_peer_down, NULL};
+    struct fabric_events ev = {on_msg, on_peer_down, NULL, NULL};
     struct fabric *f = NULL;
     char why[256] = "";
 
@@ -41,7 +41,7 @@ static void takes_a_port_of_the_range(void **state)
 {
     struct fabric_conf conf = {.kind = *state, .device = "lo", .tls = "tcp"};
     struct sockaddr_storage addr = {.ss_family = AF_INET};
-    struct fabric_events ev = {on_msg, on_peer_down, NULL};
+    struct fabric_events ev = {on_msg, on_peer_down, NULL, NULL};
     socklen_t len = sizeof(addr);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     char range[32], text[96], why[256];
@@ -84,7 +84,7 @@ static unsigned listening(unsigned port, int *ret_fd)
 static void listens_where_the_last_one_did(void **state)
 {
     struct fabric_conf conf = {.kind = *state, .device = "lo", .tls = "tcp"};
-    struct fabric_events ev = {on_msg, on_peer_down, NULL};
+    struct fabric_events ev = {on_msg, on_peer_down, NULL, NULL};
     char range[32], why[256];
     struct stat kept, ours;
     struct fabric *f;
@@ -120,7 +120,7 @@ static int open_unprivileged(const char *kind, const char *congestion, char why[
 {
     struct fabric_conf conf = {
         .kind = kind, .device = "lo", .tls = "tcp", .congestion = congestion};
-    struct fabric_events ev = {on_msg, on_peer_down, NULL};
+    struct fabric_events ev = {on_msg, on_peer_down, NULL, NULL};
     struct {
         int r;
         char why[256];

@@ -266,7 +266,7 @@ static void random_frames(void **state)
     enum { ROUNDS = 400, FRAMES = 8 };
     struct world *w = world_new("tcp", 1);
     struct side *s = &w->side[0];
-    struct fabric_events ev = {on_any, on_peer_down, s};
+    struct fabric_events ev = {on_any, on_peer_down, s, NULL};
     uint8_t *buf = calloc(FRAMES, 60000);
     uint64_t rng = 4711;
 

@@ -266,8 +266,10 @@ bool conns_mend(struct tcp *t)
         any = true;
         conn_drain(c);
         conn_cut(c);
-        if (!c->peer->failed)
-            connect_again(c);
+        if (c->peer->failed)
+            continue;
+        peer_tell_apart(c->peer);
+        connect_again(c);
     }
     return any;
 }

@@ -100,6 +100,22 @@ void conn_lost(struct conn *c, int err)
         retry_later(peer);
 }
 
+bool peer_connected(const struct tcp_peer *peer)
+{
+    return peer->state == PEER_UP && peer->nopen;
+}
+
+void peer_tell_apart(struct tcp_peer *peer)
+{
+    struct tcp *t = peer->t;
+
+    if (peer->told_connected == peer_connected(peer))
+        return;
+    peer->told_connected = !peer->told_connected;
+    if (t->ev.on_apart && !t->stopping)
+        t->ev.on_apart(t->ev.arg, peer->index);
+}
+
 void peer_opened(struct conn *c)
 {
     struct tcp_peer *peer = c->peer;
@@ -113,10 +129,11 @@ void peer_opened(struct conn *c)
     peer->retries = 0;
     if (c->cut_ms)
         conn_mended(c);
+    if (peer->nopen == peer->channels + peer->express && peer->state == PEER_GREETING)
+        peer_set_state(&peer->state, PEER_UP);
+    peer_tell_apart(peer);
     if (peer->nopen < peer->channels + peer->express)
         return;
-    if (peer->state == PEER_GREETING)
-        peer_set_state(&peer->state, PEER_UP);
     /* done() may drop the peer: the rest is then cancelled by peers_reap() */
     while (peer->state == PEER_UP && !peer->failed && (req = TAILQ_FIRST(&peer->waiting))) {
         fabric_done_fn done = req->done;

@@ -186,6 +186,7 @@ struct tcp_peer {
     unsigned express;                           /* 1: there is such a connection */
     unsigned answers;                           /* queued, or kept */
     unsigned mends;                             /* times a stream went on over another socket */
+    bool told_connected;                        /* on_apart() */
     uint32_t seq_out, seq_in, next_id, express_out, express_in;
     uint64_t retry_ms; /* connect again then; 0: no need */
     unsigned retries;
@@ -319,7 +320,9 @@ void peer_greeted(struct conn *c);
 /* @c has ended by itself; @err: positive errno, 0 at the end of the stream. */
 void conn_lost(struct conn *c, int err);
 void retry_later(struct tcp_peer *peer);
-void peer_not_mended(struct conn *c);         /* mend_ms are over */
+void peer_not_mended(struct conn *c); /* mend_ms are over */
+bool peer_connected(const struct tcp_peer *peer);
+void peer_tell_apart(struct tcp_peer *peer);  /* if that has changed */
 void peer_opened(struct conn *c);             /* one side has accepted the other's answer on @c */
 void peers_tick(struct tcp *t, uint64_t now); /* connects again */
 

@@ -43,7 +43,7 @@ bool tcp_traffic(struct fabric *f, unsigned index, struct fabric_traffic *ret_tr
     const struct tcp_peer *peer = index < FABRIC_MAX_PEERS ? t->slot[index] : NULL;
 
     *ret_traffic = (struct fabric_traffic){0};
-    if (!peer || peer->state != PEER_UP)
+    if (!peer || !peer_connected(peer))
         return false;
     ret_traffic->mends = peer->mends;
     for (unsigned i = 0; i < ARRAY_LEN(peer->conn); i++) {

@@ -1,0 +1,230 @@
+/* control.c - the socket on which commd gives orders and is told what happens, for commd-engine and
+ * commd-gpu. What commd says is believed.
+ *
+ *   ATTACHED   a commd is there                     wakes: the socket, the line
+ *   DETACHED   it is gone; the data go on           wakes: the line
+ *   ENDED      there will be none any more: the caller ends
+ *
+ * The line is a pair of sockets of which the other end is kept by whoever starts commd again
+ * (daemon/process/store.h). The next commd sends one end of a new control socket over it; of
+ * several that wait the last one counts, because those before it are of commds that have died. What
+ * the old socket had in part, in and out, is forgotten then. The end of the line says that nobody
+ * keeps it: commd has ended for good. Without a line that is said by the end of the socket.
+ *
+ * commd may be there and not read: it hangs, or is stopped. Reports wait in memory then and the
+ * data go on, up to OUT_MAX; after that we are detached, and this commd finds the end of its
+ * socket. So nothing here waits for commd, and no report is lost in the middle of what a commd is
+ * told. */
+#include "transport/process/control.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "shm/launch/engine_exec.h"
+
+enum { OUT_MAX = 4 << 20 }; /* several errors for each board that there can be */
+
+static int control_watch(struct control *c, int fd, int op, uint32_t events)
+{
+    struct epoll_event ev = {.events = events};
+
+    return epoll_ctl(c->epoll, op, fd, &ev) ? -errno : 0;
+}
+
+/* The file at that number may be something else, if we were started by hand. */
+static int line_given(void)
+{
+    int type = 0;
+    socklen_t len = sizeof type;
+
+    return !getsockopt(ENGINE_LINE_FD, SOL_SOCKET, SO_TYPE, &type, &len) && type == SOCK_SEQPACKET
+               ? ENGINE_LINE_FD
+               : -1;
+}
+
+int control_begin(struct control *c, int sock)
+{
+    int r;
+
+    *c =
+        (struct control){.sock = sock, .line = line_given(), .epoll = epoll_create1(EPOLL_CLOEXEC)};
+    if (c->epoll < 0 || fcntl(sock, F_SETFD, FD_CLOEXEC))
+        return -errno;
+    r = control_watch(c, sock, EPOLL_CTL_ADD, EPOLLIN);
+    if (r || c->line < 0)
+        return r;
+    fcntl(c->line, F_SETFD, FD_CLOEXEC);
+    return control_watch(c, c->line, EPOLL_CTL_ADD, EPOLLIN);
+}
+
+static void forget_parts(struct control *c)
+{
+    msg_reader_fini(&c->in);
+    free(c->out);
+    c->out = NULL;
+    c->out_at = c->out_len = 0;
+    c->writes = false;
+}
+
+void control_fini(struct control *c)
+{
+    forget_parts(c);
+    close_fdp(&c->sock);
+    close_fdp(&c->line);
+    close_fdp(&c->epoll);
+}
+
+static void control_lost(struct control *c)
+{
+    forget_parts(c);
+    close_fdp(&c->sock);
+    c->ended |= c->line < 0;
+}
+
+/* ---- out ------------------------------------------------------------------------------------- */
+
+/* How much of it the socket takes now; negative errno: nothing any more. */
+static ssize_t send_some(struct control *c, const char *bytes, size_t len, int fd)
+{
+    union {
+        struct cmsghdr align;
+        char buf[CMSG_SPACE(sizeof(int))];
+    } space = {{0}};
+    struct iovec iov = {(void *)bytes, len};
+    struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1};
+    ssize_t n;
+
+    if (fd >= 0) {
+        mh.msg_control = space.buf;
+        mh.msg_controllen = sizeof space.buf;
+        space.align = (struct cmsghdr){CMSG_LEN(sizeof fd), SOL_SOCKET, SCM_RIGHTS};
+        memcpy(CMSG_DATA(&space.align), &fd, sizeof fd);
+    }
+    do
+        n = sendmsg(c->sock, &mh, MSG_DONTWAIT | MSG_NOSIGNAL);
+    while (n < 0 && errno == EINTR);
+    return n >= 0 ? n : errno == EAGAIN ? 0 : -errno;
+}
+
+static void out_flush(struct control *c)
+{
+    ssize_t n = 0;
+
+    while (c->out_at < c->out_len &&
+           (n = send_some(c, c->out + c->out_at, c->out_len - c->out_at, -1)) > 0)
+        c->out_at += (size_t)n;
+    if (n < 0)
+        return control_lost(c);
+    if (c->out_at == c->out_len)
+        c->out_at = c->out_len = 0;
+    if (c->writes != (c->out_len > 0)) {
+        c->writes = !c->writes;
+        control_watch(c, c->sock, EPOLL_CTL_MOD, EPOLLIN | (c->writes ? EPOLLOUT : 0));
+    }
+}
+
+static bool out_add(struct control *c, const char *bytes, size_t len)
+{
+    char *more;
+
+    if (c->out_at) {
+        memmove(c->out, c->out + c->out_at, c->out_len -= c->out_at);
+        c->out_at = 0;
+    }
+    if (c->out_len + len > OUT_MAX)
+        return false;
+    more = realloc(c->out, c->out_len + len);
+    if (!more)
+        return false;
+    memcpy(more + c->out_len, bytes, len);
+    c->out = more;
+    c->out_len += len;
+    return true;
+}
+
+void control_send(struct control *c, const struct msg *msg, int fd)
+{
+    _cleanup_(freep) void *frame = NULL;
+    ssize_t n = 0;
+    size_t len;
+
+    if (c->sock < 0)
+        return;
+    if (codec_encode(msg, &frame, &len))
+        return control_lost(c);
+    if (!c->out_len)
+        n = send_some(c, frame, len, fd);
+    else if (fd >= 0)
+        n = -ENOBUFS; /* only a hello has one, and is the first */
+    if (n < 0 || ((size_t)n < len && !out_add(c, (char *)frame + n, len - (size_t)n)))
+        return control_lost(c);
+    if (c->out_len)
+        out_flush(c);
+}
+
+/* ---- in -------------------------------------------------------------------------------------- */
+
+/* A packet of the line. 0: there is none; 1: it is another control socket; negative: its end. */
+static int line_read(struct control *c, int *ret_sock)
+{
+    union {
+        struct cmsghdr align;
+        char buf[CMSG_SPACE(sizeof(int))];
+    } space;
+    char byte;
+    struct iovec iov = {&byte, 1};
+    struct msghdr mh = {
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = space.buf, .msg_controllen = sizeof space};
+    ssize_t n = recvmsg(c->line, &mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    struct cmsghdr *cmsg = n > 0 ? CMSG_FIRSTHDR(&mh) : NULL;
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return 0;
+    if (!cmsg || cmsg->cmsg_type != SCM_RIGHTS)
+        return -ECONNRESET;
+    memcpy(ret_sock, CMSG_DATA(cmsg), sizeof *ret_sock);
+    return 1;
+}
+
+/* True: there is another commd. */
+static bool line_turn(struct control *c)
+{
+    bool is_new = false;
+    int sock = -1, r;
+
+    while (c->line >= 0 && (r = line_read(c, &sock))) {
+        if (r < 0) {
+            c->ended = true;
+            break;
+        }
+        forget_parts(c);
+        close_fdp(&c->sock);
+        c->sock = sock;
+        is_new = control_watch(c, sock, EPOLL_CTL_ADD, EPOLLIN) == 0;
+    }
+    return is_new;
+}
+
+enum control_event control_next(struct control *c, struct msg *ret_msg, int *ret_fd)
+{
+    const char *why;
+    unsigned nfds = 0;
+    bool is_new = line_turn(c);
+    int r;
+
+    if (c->ended)
+        return CONTROL_END;
+    if (is_new)
+        return CONTROL_NEW;
+    if (c->sock >= 0 && c->writes)
+        out_flush(c);
+    *ret_fd = -1;
+    *ret_msg = (struct msg){0};
+    r = c->sock < 0 ? -EAGAIN : msg_read_fd(c->sock, &c->in, ret_msg, ret_fd, 1, &nfds, &why);
+    if (r == 0)
+        return CONTROL_MSG;
+    if (r != -EAGAIN)
+        control_lost(c);
+    return c->ended ? CONTROL_END : CONTROL_NONE;
+}
