@@ -129,7 +129,7 @@ static bool take_client(void *arg, const struct state_client *client)
     pidfd = store_take(name);
     if (pidfd < 0 || is->slot >= d->nslots || !core_restore_client(d->core, is)) {
         store_drop(name);
-        d->left_out = true;
+        d->left_out |= is->uid != CORE_GPU_UID; /* commd-gpu ended, and its ranks with it */
         return false;
     }
     command = &d->commands[is->slot];
@@ -352,7 +352,7 @@ static bool keep_client(struct daemon *d, unsigned slot)
     unsigned at = slot;
 
     if (!keeps(d) || !core_client_scan(d->core, &at, &view) || view.client != slot || view.admin ||
-        view.uid == CORE_GPU_UID || !view.pid)
+        !view.pid)
         return false;
     pidfd = listener_pidfd(d->listener, slot);
     if (pidfd < 0 || getrandom(client.token, MSG_KEY, 0) != MSG_KEY)

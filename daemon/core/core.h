@@ -340,6 +340,9 @@ struct core_kept_group { /* one that was committed, open, or broken since, or LE
                                            group opened */
 };
 void core_restore_begin(struct core *core, uint64_t now_ms);
+/* The process of commd-gpu goes on, and is told of this commd; before clients, of whom it may be
+ * one. False: this commd wants none. */
+bool core_restore_gpu(struct core *core, uint32_t pid);
 /* It is away until CORE_CLIENT_BACK, and counts as if it were not; nothing is sent to it. */
 bool core_restore_client(struct core *core, const struct core_kept_client *kept);
 /* A rank whose client was not restored ends as lost at CORE_TAKEN_OVER. */

@@ -80,7 +80,7 @@ void act_to_engine(struct core *core, struct act_msg msg)
 
 void act_to_gpu(struct core *core, struct act_msg msg)
 {
-    assert(core->gpu.life.state == CORE_ENGINE_UP);
+    assert(core->gpu.life.state != CORE_ENGINE_OFF);
     push(core, (struct act){.type = CORE_DO_GPU_SEND, .msg = msg});
 }
 

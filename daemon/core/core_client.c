@@ -29,9 +29,11 @@ void client_set_state(struct core *core, unsigned slot, enum client_state state)
 
     assert(client_may[client->state][state]);
     assert(state != CLIENT_AWAY || core->phase == PHASE_RESTORING);
-    assert(client->state != CLIENT_AWAY || core->naway);
-    core->naway -= client->state == CLIENT_AWAY;
-    core->naway += state == CLIENT_AWAY;
+    if (client->uid != CORE_GPU_UID) { /* as nclients */
+        assert(client->state != CLIENT_AWAY || core->naway);
+        core->naway -= client->state == CLIENT_AWAY;
+        core->naway += state == CLIENT_AWAY;
+    }
     client->state = state;
     client->since_ms = core->now;
 }

@@ -13,10 +13,14 @@
  * That user takes all that others leave of a limit, is not stopped by draining, and alone has group
  * names that begin with CORE_GPU_NAMES. See gpu_spare() for the groups that others leave it.
  *
+ * It outlives commd. The next commd finds it STARTING, and hears from it whose sessions it has
+ * before it says hello (session_goes_on()). Who asks meanwhile waits.
+ *
  * Who wakes me: requests, its messages, its exit, and gpu_deadline(): ping it, give it up.
  * What if the peer (commd-gpu) dies now: CORE_GPU_DOWN; the sockets of its sessions close, by which
  * its clients know. What if a client dies now: GPU_SESSION_DEL.
- * What if I am stopped now: see core_engine.c; gpu_forgive(). */
+ * What if I am stopped now: see core_engine.c; gpu_forgive(). What if another commd takes over now:
+ * core_restore_gpu(); a session that only one side heard of ends, and its client asks again. */
 #include <stdarg.h>
 
 #include "daemon/core/core_internal.h"
@@ -101,7 +105,7 @@ static bool asks_too_often(struct core *core, struct client *client)
 
 static void start(struct core *core)
 {
-    assert(core->config.gpu && !core->gpu.sessions);
+    assert(core->config.gpu && !core->gpu.sessions && !core->gpu.resuming);
     assert(core->gpu.waiting && !core->gpu.ndevices);
     life_set_state(core, &core->gpu.life, CORE_ENGINE_STARTING);
     text_copy(core->gpu.life.text, sizeof(core->gpu.life.text), "it starts");
@@ -169,11 +173,15 @@ static void gpu_hello(struct core *core, const struct msg_gpu_hello *msg)
 {
     struct own_gpu *gpu = &core->gpu;
 
-    assert(gpu->life.state == CORE_ENGINE_STARTING && !gpu->sessions);
+    assert(gpu->life.state == CORE_ENGINE_STARTING && (gpu->resuming || !gpu->sessions));
     text_copy(gpu->life.text, sizeof(gpu->life.text), msg->text);
     if (msg->version != MSG_VERSION) {
         life_kill(core, &core->gpu.life,
                   "it speaks another protocol version: install one version of commd");
+        return;
+    }
+    if (gpu->resuming != !!msg->resumed) {
+        life_kill(core, &gpu->life, "it is not the one that was there before commd was restarted");
         return;
     }
     if (!msg->devices || msg->devices > MSG_MAX_GPUS) {
@@ -181,14 +189,32 @@ static void gpu_hello(struct core *core, const struct msg_gpu_hello *msg)
         return;
     }
     life_set_state(core, &gpu->life, CORE_ENGINE_UP);
+    gpu->resuming = false;
     gpu->ndevices = msg->devices;
     gpu->nccl = msg->nccl;
-    act_note(core, CORE_NOTE_GPU_UP, CORE_BY_NOBODY, 0, CORE_LOG_INFO, "commd-gpu pid %u is up: %s",
-             gpu->life.pid, gpu->life.text);
+    act_note(core, CORE_NOTE_GPU_UP, CORE_BY_NOBODY, 0, CORE_LOG_INFO, "commd-gpu pid %u %s: %s",
+             gpu->life.pid, msg->resumed ? "goes on since before commd was restarted" : "is up",
+             gpu->life.text);
     for (unsigned slot = 0; slot < core->client_slots && gpu->waiting; slot++)
         if (core->clients[slot].gpu_waits)
             begin_session(core, slot);
     assert(!gpu->waiting);
+}
+
+/* A session that a commd before this one made. Its client may have ended since. */
+static void session_goes_on(struct core *core, const struct msg_gpu_session *msg)
+{
+    struct client *client = msg->client < core->client_slots ? &core->clients[msg->client] : NULL;
+
+    assert(core->gpu.resuming);
+    if (!client || !client_counts(client) || client->uid == CORE_GPU_UID ||
+        client->pid != msg->pid) {
+        act_to_gpu(
+            core, (struct act_msg){.type = MSG_GPU_SESSION_DEL, .gpu_session.client = msg->client});
+        return;
+    }
+    core->gpu.sessions += !client->gpu_session;
+    client->gpu_session = true;
 }
 
 static void gpu_device(struct core *core, const struct msg_gpu_device *msg)
@@ -208,12 +234,16 @@ void gpu_msg(struct core *core, const struct msg *msg)
 
     if (gpu->life.state == CORE_ENGINE_OFF || gpu->life.killed)
         return; /* last words of one that is going */
+    if (gpu->resuming && msg->type == MSG_GPU_SESSION) {
+        session_goes_on(core, &msg->gpu_session);
+        return;
+    }
     if ((gpu->life.state == CORE_ENGINE_STARTING) != (msg->type == MSG_GPU_HELLO)) {
         life_kill(core, &core->gpu.life,
                   "it broke the protocol: hello has to be its first message and no other");
         return;
     }
-    switch ((int)msg->type) { /* int: of all types it may send three */
+    switch ((int)msg->type) { /* int: of all types it may send three here */
     case MSG_GPU_HELLO:
         gpu_hello(core, &msg->gpu_hello);
         break;
@@ -246,7 +276,8 @@ void gpu_down(struct core *core, const char *why)
 
     if (gpu->life.state == CORE_ENGINE_OFF)
         return;
-    was_up = life_end(core, &gpu->life, why);
+    was_up = life_end(core, &gpu->life, why) || gpu->resuming;
+    gpu->resuming = false;
     gpu->ndevices = gpu->nccl = 0;
     memset(gpu->devices, 0, sizeof(gpu->devices));
     if (was_up)
@@ -282,6 +313,23 @@ void gpu_tick(struct core *core)
 uint64_t gpu_deadline(const struct core *core)
 {
     return life_deadline(&core->gpu.life, gpu_start_limit(core), core->config.gpu_timeout_ms);
+}
+
+/* ---- taking over ----------------------------------------------------------------------------- */
+
+bool core_restore_gpu(struct core *core, uint32_t pid)
+{
+    struct life *life = &core->gpu.life;
+
+    assert(core->phase == PHASE_RESTORING && !core->naway);
+    assert(life->state == CORE_ENGINE_OFF);
+    if (!core->config.gpu || !pid)
+        return false;
+    life_set_state(core, life, CORE_ENGINE_STARTING);
+    life->pid = pid;
+    core->gpu.resuming = true;
+    text_copy(life->text, sizeof(life->text), "it goes on, and was not heard yet");
+    return true;
 }
 
 /* ---- its share ------------------------------------------------------------------------------- */

@@ -219,6 +219,7 @@ struct own_engine {
 
 struct own_gpu {
     struct life life;
+    bool resuming;              /* restored: STARTING, and tells which sessions it has */
     unsigned waiting, sessions; /* clients that wait for it, that have a session */
     uint32_t nccl, ndevices;
     struct msg_gpu_device devices[MSG_MAX_GPUS];

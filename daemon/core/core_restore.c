@@ -20,7 +20,8 @@
  * again; who does not wait for it any more withdraws.
  *
  * What is restored comes from outside of the core: each reference in it is checked. Not restored
- * are joins that wait (clients ask again), links, sessions at commd-gpu, and draining.
+ * are joins that wait (clients ask again), links, and draining. commd-gpu goes on:
+ * core_restore_gpu(). It is a client, too.
  *
  * Who wakes me: the caller, before the first event; clients that come back. What if a client that
  * is away dies now: CORE_CLIENT_CLOSED, as of any other. What if this commd dies now: its successor
@@ -59,19 +60,20 @@ void core_restore_counts(struct core *core, const struct core_counts *counts)
 
 bool core_restore_client(struct core *core, const struct core_kept_client *kept)
 {
+    bool is_gpu = kept->uid == CORE_GPU_UID;
     struct client *client;
     struct user *user;
 
     assert(core->phase == PHASE_RESTORING);
-    /* commd-gpu was a process of the old commd, and ended with it. */
     if (kept->slot >= core->client_slots || core->clients[kept->slot].state != CLIENT_FREE ||
-        kept->uid == CORE_GPU_UID || kept->payer == CORE_GPU_UID)
+        is_gpu != (kept->payer == CORE_GPU_UID) ||
+        (is_gpu && (!core->gpu.resuming || kept->pid != core->gpu.life.pid)))
         return false;
     user = user_get(core, kept->payer, true);
     if (!user)
         return false;
     user->clients++;
-    core->nclients++;
+    core->nclients += !is_gpu;
     client = &core->clients[kept->slot];
     *client = (struct client){.uid = kept->uid, .payer = kept->payer, .pid = kept->pid};
     list_init(&client->members);
@@ -123,8 +125,8 @@ static bool kept_ranks_fit(struct core *core, const struct core_kept_group *kept
 
 static bool kept_group_fits(struct core *core, const struct core_kept_group *kept, int *ret_me)
 {
-    return !group_find(core, kept->id) && kept->id && kept->name[0] && kept->uid != CORE_GPU_UID &&
-           kept->size && kept->size <= core->config.max_size && kept->nranks <= kept->size &&
+    return !group_find(core, kept->id) && kept->id && kept->name[0] && kept->size &&
+           kept->size <= core->config.max_size && kept->nranks <= kept->size &&
            core->members.live + kept->nranks <= core->max_members &&
            (kept->state == CORE_GROUP_OPEN || kept->nnodes > 1) &&
            (kept->state == CORE_GROUP_COMMITTED || kept->state == CORE_GROUP_OPEN ||

@@ -168,6 +168,7 @@ static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
                                           MSG_ENGINE_SENT,
                                           MSG_GPU_ASK,
                                           MSG_GPU_HELLO,
+                                          MSG_GPU_SESSION,
                                           MSG_GPU_DEVICE,
                                           MSG_TABLES};
 
@@ -280,6 +281,11 @@ static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
     case MSG_GPU_HELLO:
         msg->gpu_hello.version = draw(fuzz, 9) ? MSG_VERSION : 0;
         msg->gpu_hello.devices = draw(fuzz, 9) ? small(fuzz) : number(fuzz);
+        msg->gpu_hello.resumed = (uint32_t)draw(fuzz, 2);
+        break;
+    case MSG_GPU_SESSION:
+        msg->gpu_session.client = draw(fuzz, 9) ? small(fuzz) : number(fuzz);
+        msg->gpu_session.pid = 100 + small(fuzz);
         break;
     case MSG_GPU_DEVICE:
         msg->gpu_device.device = small(fuzz);
@@ -336,7 +342,8 @@ static void revive(struct fuzz *fuzz)
     }
 }
 
-/* Sessions are at one that is up, requests wait for one that is not yet, or is being killed. */
+/* Sessions are at one that is up, or resumes; requests wait for one that is not yet up, or is being
+ * killed. */
 static void look_at_gpu(const struct core *core)
 {
     unsigned waiting = 0, sessions = 0;
@@ -349,7 +356,7 @@ static void look_at_gpu(const struct core *core)
     }
     assert_int_equal(core->gpu.waiting, waiting);
     assert_int_equal(view.sessions, sessions);
-    assert_true(!sessions || view.state == CORE_ENGINE_UP);
+    assert_true(!sessions || view.state != CORE_ENGINE_OFF);
     assert_true(!waiting || view.state == CORE_ENGINE_STARTING || core->gpu.life.killed);
     assert_true(view.ndevices <= MSG_MAX_GPUS);
 }
@@ -480,6 +487,8 @@ static void restore_anything(struct fuzz *fuzz)
     struct core *core = fuzz->bench->core;
 
     core_restore_begin(core, fuzz->bench->now);
+    if (draw(fuzz, 2))
+        core_restore_gpu(core, 103);
     for (unsigned i = 0; i < 200; i++) {
         unsigned slot = draw(fuzz, 30) ? (unsigned)draw(fuzz, 7) : small(fuzz);
         uint64_t what = draw(fuzz, i < 10 ? 1 : 4);
@@ -487,8 +496,10 @@ static void restore_anything(struct fuzz *fuzz)
         if (what == 0)
             core_restore_client(
                 core, &(struct core_kept_client){.slot = slot,
-                                                 .uid = draw(fuzz, 20) ? 1000 : small(fuzz),
-                                                 .payer = 1000,
+                                                 .uid = draw(fuzz, 20)  ? 1000
+                                                        : draw(fuzz, 2) ? CORE_GPU_UID
+                                                                        : small(fuzz),
+                                                 .payer = draw(fuzz, 20) ? 1000 : CORE_GPU_UID,
                                                  .pid = 100 + slot,
                                                  .since_ms = draw(fuzz, 2 * fuzz->bench->now),
                                                  .program = "train"});

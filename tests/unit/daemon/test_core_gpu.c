@@ -382,6 +382,188 @@ static void draining_does_not_stop_it(void **state)
     bench_free(bench);
 }
 
+/* ---- taking over ----------------------------------------------------------------------------- */
+
+static bool restore_client(struct bench *bench, unsigned slot, uint32_t uid, uint32_t pid)
+{
+    return core_restore_client(
+        bench->core, &(struct core_kept_client){
+                         .slot = slot, .uid = uid, .payer = uid, .pid = pid, .program = "train"});
+}
+
+/* Clients 0 and 1 are away, and so is commd-gpu, which has pid 55. */
+static struct bench *gpu_resuming(void)
+{
+    struct bench *bench = gpu_bench(1);
+
+    core_restore_begin(bench->core, bench->now);
+    assert_true(core_restore_gpu(bench->core, 55));
+    assert_true(restore_client(bench, 0, 1000, 100));
+    assert_true(restore_client(bench, 1, 1001, 101));
+    assert_true(restore_client(bench, 2, CORE_GPU_UID, 55));
+    assert_false(restore_client(bench, 3, CORE_GPU_UID, 56)); /* another process */
+    feed(bench, (struct core_event){.type = CORE_TAKEN_OVER});
+    expect(bench, "");
+    return bench;
+}
+
+static void has_session(struct bench *bench, uint32_t client, uint32_t pid)
+{
+    struct msg msg = {.type = MSG_GPU_SESSION, .gpu_session = {.client = client, .pid = pid}};
+
+    gpu_says(bench, &msg);
+}
+
+static void resumes(struct bench *bench)
+{
+    struct msg msg = {.type = MSG_GPU_HELLO};
+
+    msg.gpu_hello =
+        (struct msg_gpu_hello){.version = MSG_VERSION, .devices = 1, .nccl = 1, .resumed = 1};
+    text_copy(msg.gpu_hello.text, sizeof(msg.gpu_hello.text), "fake");
+    gpu_says(bench, &msg);
+}
+
+static void back(struct bench *bench, unsigned client)
+{
+    struct msg msg = {.type = MSG_CLIENT_HELLO};
+
+    msg.client_hello.version = MSG_VERSION;
+    feed(bench, (struct core_event){.type = CORE_CLIENT_BACK,
+                                    .client = client,
+                                    .uid = client == 2 ? CORE_GPU_UID : 1000 + client,
+                                    .pid = client == 2 ? 55 : 100 + client,
+                                    .msg = &msg});
+    bench->got[0] = 0;
+}
+
+static void sessions_go_on(void **state)
+{
+    struct bench *bench = gpu_resuming();
+    struct core_gpu_view view;
+    struct core_status status;
+
+    core_status(bench->core, &status);
+    assert_int_equal(status.clients, 2); /* commd-gpu is not counted, away or not */
+    has_session(bench, 0, 100);
+    has_session(bench, 1, 101);
+    has_session(bench, 1, 101);
+    resumes(bench);
+    expect(bench, "");
+    core_gpu(bench->core, &view);
+    assert_true(view.state == CORE_ENGINE_UP && view.pid == 55 && view.sessions == 2);
+    assert_int_equal(core_counts(bench->core)->gpu_starts, 0);
+    feed(bench, (struct core_event){.type = CORE_CLIENT_CLOSED, .client = 0});
+    expect(bench, "to gpu message 64 of 0\n");
+    back(bench, 1);
+    back(bench, 2);
+    core_status(bench->core, &status);
+    assert_int_equal(status.clients, 1);
+    ask(bench, 1, 5);
+    expect(bench, "to gpu message 64 of 1\n1 gpu session req 5, user 1001 pid 101\n");
+    has_session(bench, 1, 101); /* not any more */
+    expect(bench, "gpu kill\n");
+    gpu_dies(bench, NULL);
+    assert_int_equal(core_counts(bench->core)->gpu_losses, 1);
+    bench_free(bench);
+}
+
+static void sessions_of_who_has_ended_end(void **state)
+{
+    struct bench *bench = gpu_resuming();
+
+    has_session(bench, 0, 100);
+    feed(bench, (struct core_event){.type = CORE_CLIENT_CLOSED, .client = 0});
+    expect(bench, "to gpu message 64 of 0\n");
+    feed(bench, (struct core_event){.type = CORE_CLIENT_CLOSED, .client = 1});
+    expect(bench, "");
+    hello(bench, 1, 1001, false); /* pid 101, as the one before it */
+    feed(bench, (struct core_event){.type = CORE_CLIENT_CLOSED, .client = 1});
+    bench->got[0] = 0;
+    has_session(bench, 1, 101);
+    has_session(bench, 0, 100);
+    has_session(bench, 2, 55); /* its own slot */
+    has_session(bench, 1000000, 7);
+    expect(bench, "to gpu message 64 of 1\nto gpu message 64 of 0\nto gpu message 64 of 2\n"
+                  "to gpu message 64 of 1000000\n");
+    hello(bench, 0, 1000, true);
+    bench->got[0] = 0;
+    has_session(bench, 0, 100); /* a tool of the admin has none */
+    expect(bench, "to gpu message 64 of 0\n");
+    bench_free(bench);
+}
+
+static void who_asks_while_it_resumes_waits(void **state)
+{
+    struct bench *bench = gpu_resuming();
+
+    back(bench, 0);
+    back(bench, 1);
+    ask(bench, 0, 5);
+    ask(bench, 1, 6);
+    has_session(bench, 0, 100); /* of which the client has not heard */
+    expect(bench, "");
+    resumes(bench);
+    expect(bench, "to gpu message 64 of 0\n0 gpu session req 5, user 1000 pid 100\n"
+                  "1 gpu session req 6, user 1001 pid 101\n");
+    bench_free(bench);
+}
+
+static void it_ends_instead_of_resuming(void **state)
+{
+    struct bench *bench = gpu_resuming();
+
+    back(bench, 1);
+    has_session(bench, 0, 100);
+    ask(bench, 1, 5);
+    gpu_dies(bench, "it ended while commd was restarted");
+    expect(bench, "1 GPU_ANSWER req 5 cause 9: node a has no GPU service: it ended while commd was "
+                  "restarted\n");
+    assert_int_equal(core_counts(bench->core)->gpu_losses, 1);
+    feed(bench, (struct core_event){.type = CORE_CLIENT_CLOSED, .client = 0});
+    expect(bench, "");
+    bench->now += 1000;
+    ask(bench, 1, 6);
+    has_session(bench, 1, 101); /* a new one has none yet */
+    expect(bench, "gpu start\ngpu kill\n");
+    bench_free(bench);
+}
+
+static void one_that_does_not_resume_is_killed(void **state)
+{
+    struct bench *bench = gpu_resuming();
+
+    bench->now = core_deadline(bench->core);
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    expect(bench, "gpu kill\n");
+    bench_free(bench);
+    bench = gpu_resuming();
+    gpu_hello(bench, 1, "as if it were new");
+    expect(bench, "gpu kill\n");
+    bench_free(bench);
+    bench = two_clients();
+    ask(bench, 0, 1);
+    resumes(bench); /* a new one */
+    expect(bench, "gpu start\ngpu kill\n");
+    bench_free(bench);
+}
+
+static void none_is_taken_over_where_none_is_wanted(void **state)
+{
+    struct core_config config = config_of(1);
+    struct bench *bench = bench_new(&config);
+
+    core_restore_begin(bench->core, bench->now);
+    assert_false(core_restore_gpu(bench->core, 55));
+    assert_false(restore_client(bench, 2, CORE_GPU_UID, 55));
+    bench_free(bench);
+    bench = gpu_bench(1);
+    core_restore_begin(bench->core, bench->now);
+    assert_false(core_restore_gpu(bench->core, 0));
+    assert_false(restore_client(bench, 2, CORE_GPU_UID, 0)); /* as pid of none */
+    bench_free(bench);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -402,6 +584,12 @@ int main(void)
         cmocka_unit_test(its_names_are_its_own),
         cmocka_unit_test(users_cannot_starve_it),
         cmocka_unit_test(draining_does_not_stop_it),
+        cmocka_unit_test(sessions_go_on),
+        cmocka_unit_test(sessions_of_who_has_ended_end),
+        cmocka_unit_test(who_asks_while_it_resumes_waits),
+        cmocka_unit_test(it_ends_instead_of_resuming),
+        cmocka_unit_test(one_that_does_not_resume_is_killed),
+        cmocka_unit_test(none_is_taken_over_where_none_is_wanted),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
