@@ -27,12 +27,14 @@ static void welcome(struct daemon *d, unsigned slot, const struct msg *half)
 }
 
 /* The token that @node's engine has to show to our engine. Each link has another token: a late
- * message of an earlier link, such as a good-bye, must not be taken for one of the present link. */
+ * message of an earlier link, such as a good-bye, must not be taken for one of the present link. A
+ * commd begins to count anew, with the same engine. */
 static int our_token(struct daemon *d, unsigned node, uint8_t ret_token[32])
 {
-    char text[CONF_NAME_MAX + 16];
+    char text[CONF_NAME_MAX + 48];
 
-    snprintf(text, sizeof(text), "%s %u", d->conf->nodes[node].name, d->token_turns[node]);
+    snprintf(text, sizeof(text), "%s %llx %u", d->conf->nodes[node].name,
+             (unsigned long long)d->incarnation, d->token_turns[node]);
     return engine_link_token(d->engine, text, ret_token);
 }
 
@@ -100,7 +102,7 @@ void apply_client_gone(struct daemon *d, unsigned slot)
     admin_drop(d, slot);
     gather_drop(d, slot);
     waits_gone(d, slot);
-    if (!life || life != engine_link_life(d->engine))
+    if (!life || (life != DOORBELL_BEFORE && life != engine_link_life(d->engine)))
         return;
     msg.doorbell.client = slot;
     engine_link_send(d->engine, &msg, NULL, 0);
@@ -178,7 +180,10 @@ void apply_action(struct daemon *d, const struct core_action *a)
         engine_link_kill(d->engine);
         break;
     case CORE_DO_ENGINE_KEPT:
+        takeover_program(d, d->engine, &a->engine_kept);
+        break;
     case CORE_DO_ENGINE_RESUMED:
+        apply_engine_resumed(d);
         break;
     case CORE_DO_GPU_START:
         engine_link_start(d->gpu);

@@ -311,6 +311,29 @@ void apply_group_open(struct daemon *d, uint64_t id)
     }
 }
 
+/* The engine of a commd before this one has those boards of which it was told. */
+static bool board_again(void *daemon, const struct core_group_view *view)
+{
+    struct daemon *d = daemon;
+    struct board_entry *entry = view->id ? boards_find(&d->boards, view->id) : NULL;
+    unsigned life = engine_link_life(d->engine);
+
+    if (!entry || view->nnodes < 2 || entry->engine_life == life)
+        return true;
+    if (board_to_engine(d, view, boards_own_fd(entry)))
+        engine_link_kill(d->engine); /* no memory: it would drop the board */
+    entry->engine_life = life;
+    return true;
+}
+
+void apply_engine_resumed(struct daemon *d)
+{
+    struct msg msg = {.type = MSG_ENGINE_KEEP};
+
+    core_group_each(d->core, board_again, d);
+    engine_link_send(d->engine, &msg, NULL, 0);
+}
+
 /* ---- what happens to an open group ----------------------------------------------------------- */
 
 void apply_rank_gone(struct daemon *d, const struct core_rank_gone *gone)

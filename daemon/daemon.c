@@ -354,13 +354,13 @@ int daemon_start(struct daemon *d)
     r = start_listener(d);
     if (r)
         return r;
-    takeover_restore(d);
     r = start_cluster(d);
     if (r)
         return r;
     r = start_gpu(d);
     if (r)
         return r;
+    takeover_restore(d);
     r = start_http(d);
     if (r)
         return r;

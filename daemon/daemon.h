@@ -32,6 +32,8 @@ struct subuid;
 struct admin;
 struct http;
 
+enum { DOORBELL_BEFORE = UINT32_MAX };
+
 /* The client that was last in a slot, as it describes itself. */
 struct client_command {
     uint32_t uid, payer, pid;
@@ -72,7 +74,8 @@ struct daemon {
     struct arenas arenas;
     uint8_t (*peer_tokens)[32]; /* by node: the token that our engine shows to the node's engine */
     unsigned *token_turns;      /* by node: how many links there were, see our_token() */
-    unsigned *doorbells;        /* by client slot: the engine's life that has its doorbell */
+    unsigned *doorbells; /* by client slot: the engine's life that has its doorbell, or 0: none has;
+                            DOORBELL_BEFORE: perhaps, from a commd before */
     unsigned nslots;
     struct failed_board *failed;     /* boards that could not be made; told when the core's queue is
                                       * empty */
@@ -189,6 +192,10 @@ void takeover_rank_gone(struct daemon *d, const struct core_rank_gone *gone);
 void takeover_broken(struct daemon *d, const struct core_group_broken *broken);
 void takeover_closing(struct daemon *d, const struct core_group_close *close);
 void takeover_forget(struct daemon *d, uint64_t group);
+/* The engine, or commd-gpu, is up (@engine: as the core says, of the engine); it has ended. */
+void takeover_program(struct daemon *d, const struct engine_link *link,
+                      const struct core_kept_engine *engine);
+void takeover_program_gone(struct daemon *d, const struct engine_link *link);
 /* At the end of a turn: what the core has counted. */
 void takeover_counts(struct daemon *d);
 
@@ -209,6 +216,8 @@ void apply_client_gone(struct daemon *d, unsigned slot);
 bool apply_next_failed(struct daemon *d, uint64_t *ret_group, enum cause *ret_cause, char *ret_text,
                        size_t len);
 void apply_group_open(struct daemon *d, uint64_t id);
+/* The engine has told what it has from the commd before. */
+void apply_engine_resumed(struct daemon *d);
 /* The index of @rank among the local members, which are in ascending order. */
 unsigned apply_local_index(const struct core_group_view *view, unsigned rank);
 /* The answer of a commd before this one did not reach the client. */

@@ -165,6 +165,8 @@ static void edge_program_msg(void *arg, const struct msg *msg)
     const struct program_edge *edge = arg;
     struct core_event e = {.type = edge->msg, .msg = msg};
 
+    if (msg->type == MSG_GPU_HELLO)
+        takeover_program(edge->d, edge->d->gpu, NULL);
     daemon_dispatch(edge->d, &e);
 }
 
@@ -172,7 +174,9 @@ static void edge_program_down(void *arg, const char *text)
 {
     const struct program_edge *edge = arg;
     struct core_event e = {.type = edge->down, .text = text};
+    struct daemon *d = edge->d;
 
+    takeover_program_gone(d, edge == &d->gpu_edge ? d->gpu : d->engine);
     daemon_dispatch(edge->d, &e);
 }
 

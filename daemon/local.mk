@@ -51,7 +51,7 @@ daemon/state/state.pb-c.h: daemon/state/state.pb-c.c
 sbin_PROGRAMS += daemon/commd
 daemon_commd_SOURCES = daemon/main.c daemon/daemon.c daemon/daemon.h daemon/events.c \
 	daemon/loop.c daemon/apply.c daemon/apply_group.c daemon/payers.c daemon/reload.c \
-	daemon/takeover.c daemon/takeover.h daemon/takeover_away.c \
+	daemon/takeover.c daemon/takeover.h daemon/takeover_away.c daemon/takeover_engine.c \
 	daemon/memory/arena_link.c daemon/memory/arenas.c daemon/memory/arenas.h \
 	daemon/memory/boards.c daemon/memory/boards_adopt.c daemon/memory/boards_priv.h \
 	daemon/memory/boards.h daemon/core/share.h daemon/admin/admin.c daemon/admin/answers.c \

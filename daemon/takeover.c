@@ -1,11 +1,13 @@
 /* takeover.c - what this commd writes down for the commd that follows it, and what it takes over
  * from the commd before it.
  *
- * Three kinds of things are kept, by the service manager or the keeper (daemon/process/store.h):
+ * Four kinds of things are kept, by the service manager or the keeper (daemon/process/store.h):
  *   state               records of clients, groups and what became of ranks: daemon/state/
  *   pid.SLOT            the pidfd of a client
  *   board.GROUP.PAYER   the board of a group; who pays for it stands in its name, because a board
  *                       that processes hold is charged longer than its group is known
+ *
+ *   engine., gpu.       commd-engine and commd-gpu, which go on: takeover_engine.c
  *
  * Each is written before anybody is told of what it says. A client without a pidfd (of a pid
  * namespace that we do not see), or one for which there is no room, is not kept: then nor are the
@@ -137,6 +139,8 @@ static bool take_client(void *arg, const struct state_client *client)
         (struct client_command){.uid = is->uid, .payer = is->payer, .pid = is->pid, .here = true};
     snprintf(command->text, sizeof(command->text), "%s", client->command);
     snprintf(command->job, sizeof(command->job), "%s", client->job);
+    if (d->engine && engine_link_life(d->engine))
+        d->doorbells[is->slot] = DOORBELL_BEFORE;
     d->kept[is->slot].kept = d->kept[is->slot].unheard = true;
     memcpy(d->kept[is->slot].key, client->token, MSG_KEY);
     /* without memory for that the client stays away for good, as far as we can tell */
@@ -275,8 +279,9 @@ void takeover_restore(struct daemon *d)
     unsigned dropped;
 
     if (!d->restoring || !try_to_restore(d))
-        return;
+        return takeover_programs(d); /* which ends what there is */
     core_restore_begin(d->core, clock_ms());
+    takeover_programs(d);
     state_read(d->state, &ops, d);
     dropped = state_dropped(d->state, &why);
     if (dropped)

@@ -13,6 +13,8 @@ struct kept_client {
     unsigned nknown;
 };
 
+/* takeover_engine.c: takes over the engine and commd-gpu, or ends them. Clients come after that. */
+void takeover_programs(struct daemon *d);
 /* A timer's callback; @daemon is a struct daemon. */
 void takeover_look_away(evutil_socket_t fd, short what, void *daemon);
 

@@ -13,6 +13,7 @@
  *   CORE_DO_GROUP_BROKEN, before the board is marked       state_broken()
  *   CORE_DO_GROUP_CLOSE, before the board is closed; CORE_DO_GROUP_FORGET
  *                                                          state_group_gone()
+ *   CORE_DO_ENGINE_KEPT, GPU_HELLO came; it ended          state_program()
  *   an arena was taken, before its answer; it ended        state_arena(), state_arena_gone()
  *
  * Writing costs some copying, and no system call but for the memory that it touches. */
@@ -23,13 +24,22 @@
 
 struct state;
 
-enum { STATE_TOKEN = 16, STATE_TRIES = 2 };
+enum { STATE_TOKEN = 16, STATE_SECRET = 32, STATE_TRIES = 2 };
 enum state_step { STATE_OPEN = 1, STATE_LEFT = 2 };
 
 struct state_client {
     struct core_kept_client is;
     uint8_t token[STATE_TOKEN]; /* by which its process shows that it is the same */
     const char *command, *job;  /* as in its hello */
+};
+enum state_program { STATE_ENGINE, STATE_GPU };
+struct state_engine {
+    uint32_t pid, uid;
+    uint64_t settings, incarnation;
+    uint8_t secret[STATE_SECRET];
+    uint8_t addr[MSG_ADDR_MAX];
+    uint32_t addr_len;
+    char text[MSG_TEXT_MAX];
 };
 struct state_arena {
     unsigned slot; /* of its client */
@@ -59,6 +69,9 @@ void state_group_step(struct state *state, uint64_t id, enum state_step step);
 void state_rank_gone(struct state *state, const struct core_rank_gone *gone);
 void state_broken(struct state *state, const struct core_group_broken *broken);
 void state_group_gone(struct state *state, uint64_t id);
+/* @engine NULL: it has ended. */
+void state_program(struct state *state, enum state_program which,
+                   const struct state_engine *engine);
 void state_arena(struct state *state, const struct state_arena *arena);
 void state_arena_gone(struct state *state, unsigned slot, uint64_t id);
 /* Nothing is kept any more: the next commd starts clean. */
@@ -81,6 +94,9 @@ struct state_ops {
     bool (*rank_gone)(void *arg, const struct core_rank_gone *gone);
     bool (*broken)(void *arg, const struct core_group_broken *broken);
 };
+/* The process that was there last; false: it ended. */
+bool state_read_program(const struct state *state, enum state_program which,
+                        struct state_engine *ret_engine);
 void state_read(struct state *state, const struct state_ops *ops, void *arg);
 /* Records that did not fit so far; *ret_why: of the last one, for the log. */
 unsigned state_dropped(const struct state *state, const char **ret_why);

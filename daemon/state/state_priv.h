@@ -19,6 +19,8 @@ enum kind {
     KIND_ARENA = 8,
     KIND_ARENA_GONE = 9,
     KIND_GROUP_STEP = 10,
+    KIND_ENGINE = 11,
+    KIND_GPU = 12,
 };
 
 enum { STATE_BUCKETS = 1024, STATE_SLOTS_MAX = 1 << 20 };

@@ -23,14 +23,14 @@ static void msg_freep(void *msg)
 #define DECODED(type, Type, bytes, len)                                                            \
     _cleanup_(msg_freep) CommdState__##Type *msg = commd_state__##type##__unpack(NULL, len, bytes)
 
-static const char *found_counts(struct state *state, const uint8_t *bytes, size_t len, size_t at)
+/* There is one of its kind, and the last counts. */
+static void found_only(struct state *state, enum kind kind, size_t len, size_t at)
 {
-    struct live *before = live_find(state, KIND_COUNTS, 0, 0, true);
+    struct live *before = live_find(state, kind, 0, 0, true);
 
     if (before)
         live_forget(state, before);
-    live_add(state, KIND_COUNTS, 0, 0, at, len);
-    return NULL;
+    live_add(state, kind, 0, 0, at, len);
 }
 
 static const char *found_client(struct state *state, const uint8_t *bytes, size_t len, size_t at)
@@ -152,7 +152,9 @@ void record_found(struct state *state, uint32_t kind, const uint8_t *bytes, size
         return;
     switch ((int)kind) { /* int: another version has other kinds, too */
     case KIND_COUNTS:
-        why = found_counts(state, bytes, len, at);
+    case KIND_ENGINE:
+    case KIND_GPU:
+        found_only(state, (enum kind)kind, len, at);
         break;
     case KIND_CLIENT:
         why = found_client(state, bytes, len, at);
@@ -429,6 +431,9 @@ static bool read_one(struct state *state, const struct live *live, const struct 
         return read_arena(state, live, bytes, ops, arg);
     case KIND_GROUP_STEP:
         return true; /* group_state() */
+    case KIND_ENGINE:
+    case KIND_GPU:
+        return true; /* state_read_program() */
     case KIND_CLIENT_GONE:
     case KIND_GROUP_GONE:
     case KIND_ARENA_GONE:
@@ -456,6 +461,28 @@ static void refuse_record(struct state *state, struct live *live)
         state_group_gone(state, live->key);
     else
         live_forget(state, live);
+}
+
+bool state_read_program(const struct state *state, enum state_program which,
+                        struct state_engine *ret_engine)
+{
+    const struct live *live =
+        live_find(state, which == STATE_GPU ? KIND_GPU : KIND_ENGINE, 0, 0, true);
+    _cleanup_(msg_freep) CommdState__Engine *msg =
+        live ? commd_state__engine__unpack(NULL, live->len, file_record(state, live)) : NULL;
+
+    if (!msg || !msg->pid || msg->secret.len != STATE_SECRET || msg->addr.len > MSG_ADDR_MAX ||
+        !take_text(&msg->text, ret_engine->text, sizeof(ret_engine->text)))
+        return false;
+    ret_engine->pid = msg->pid;
+    ret_engine->uid = msg->uid;
+    ret_engine->settings = msg->settings;
+    ret_engine->incarnation = msg->incarnation;
+    memcpy(ret_engine->secret, msg->secret.data, STATE_SECRET);
+    ret_engine->addr_len = (uint32_t)msg->addr.len;
+    if (msg->addr.len)
+        memcpy(ret_engine->addr, msg->addr.data, msg->addr.len);
+    return true;
 }
 
 void state_read(struct state *state, const struct state_ops *ops, void *arg)

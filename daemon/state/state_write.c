@@ -234,6 +234,27 @@ void state_group_gone(struct state *state, uint64_t id)
     live_forget_group(state, id);
 }
 
+void state_program(struct state *state, enum state_program which, const struct state_engine *engine)
+{
+    CommdState__Engine msg = COMMD_STATE__ENGINE__INIT;
+    enum kind kind = which == STATE_GPU ? KIND_GPU : KIND_ENGINE;
+    struct live *before = live_find(state, kind, 0, 0, true);
+
+    if (!engine && !before)
+        return;
+    if (engine) {
+        msg.pid = engine->pid;
+        msg.uid = engine->uid;
+        msg.settings = engine->settings;
+        msg.incarnation = engine->incarnation;
+        msg.secret = (ProtobufCBinaryData){STATE_SECRET, (uint8_t *)engine->secret};
+        msg.addr = (ProtobufCBinaryData){engine->addr_len, (uint8_t *)engine->addr};
+        msg.text = field_of(engine->text);
+    }
+    if (append_live(state, kind, &msg.base, 0, 0) && before)
+        live_forget(state, before);
+}
+
 void state_arena(struct state *state, const struct state_arena *arena)
 {
     CommdState__Arena msg = COMMD_STATE__ARENA__INIT;
