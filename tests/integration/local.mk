@@ -11,7 +11,7 @@ TESTS += tests/integration/check_man.py tests/integration/check_commctl.py \
 # Real daemons, engines and ranks (cluster.py), each also a program of its own: needs python3 only.
 integration_tests = tests/integration/test_collectives.py tests/integration/test_perf.py \
 	tests/integration/test_faults.py tests/integration/test_many_groups.py \
-	tests/integration/test_restart.py \
+	tests/integration/test_restart.py tests/integration/test_restart_engine.py \
 	tests/integration/test_mend.py \
 	tests/integration/test_bad_input.py tests/integration/test_service.py \
 	tests/integration/test_autostart.py tests/integration/test_netns.py \
@@ -33,7 +33,8 @@ integration_tests = tests/integration/test_collectives.py tests/integration/test
 	tests/integration/test_described.py tests/integration/test_torch_choice.py
 dist_check_SCRIPTS += $(integration_tests)
 TESTS += $(integration_tests)
-EXTRA_DIST += tests/integration/lib/cluster.py tests/integration/lib/commd_client.py \
+EXTRA_DIST += tests/integration/lib/cluster.py tests/integration/lib/keeping.py \
+	tests/integration/lib/commd_client.py \
 	tests/integration/lib/hoarder.py tests/integration/lib/faults.py tests/integration/lib/many.py \
 	tests/integration/lib/torch_rank.py tests/integration/lib/torch_staged.py \
 	tests/integration/lib/gpu_arrays.py tests/integration/lib/gpu_driver.py \

@@ -19,6 +19,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import cluster as c  # noqa: E402
 from cluster import Cluster, Skip, check, equal, main, running, until  # noqa: E402
+from keeping import commd_pid, gap, kill, restart, serves  # noqa: E402
 from wire import (  # noqa: E402
     ABORT, HELLO, JOINED, REFUSED, VERSION, WELCOME, Wire, field, framed, join, leave,
 )  # fmt: skip
@@ -34,25 +35,6 @@ def preloaded(**more):
     return {"LD_PRELOAD": f"{first} {DIE_AT}".strip(), **more}
 
 
-def commd_pid(node):
-    """0: there is none."""
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        with open(os.path.join(node.home, "commd.pid")) as file:
-            pid = int(file.read())
-        return pid if running(pid) else 0
-    return 0
-
-
-def serves(node, after=0):
-    """The pid of the commd that serves, which is not @after."""
-
-    def there():
-        pid = commd_pid(node)
-        return pid if pid and pid != after and node.ctl("status") else 0
-
-    return until(there, f"{node.name} serves again after {after}")
-
-
 @contextlib.contextmanager
 def kept(changes=None, environment=None):
     """A cluster of one node whose commd has a keeper."""
@@ -62,31 +44,6 @@ def kept(changes=None, environment=None):
         cluster.expect("killed by signal 9")
         serves(cluster.nodes[0])
         yield cluster, cluster.nodes[0]
-
-
-def kill(node):
-    """Kills commd. The pid that it had."""
-    pid = serves(node)
-    os.kill(pid, signal.SIGKILL)
-    return pid
-
-
-def restart(node):
-    return serves(node, kill(node))
-
-
-@contextlib.contextmanager
-def gap(node):
-    """commd is dead, and the keeper starts none until the end."""
-    pid = serves(node)
-    os.kill(node.pid, signal.SIGSTOP)
-    os.kill(pid, signal.SIGKILL)
-    until(lambda: not running(pid), "commd ends")
-    try:
-        yield
-    finally:
-        os.kill(node.pid, signal.SIGCONT)
-    serves(node, pid)
 
 
 def all_do(ranks, do, **arguments):

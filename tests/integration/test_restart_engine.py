@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""commd dies and its engine goes on: the next commd takes it over, or learns that it has ended, and
+none is left when nobody is there to start commd again."""
+
+import contextlib
+import os
+import signal
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+from cluster import Cluster, check, equal, main, running, until  # noqa: E402
+from keeping import commd_pid, gap, restart, serves  # noqa: E402
+
+
+@contextlib.contextmanager
+def kept(changes=None):
+    """Two nodes whose commds have keepers."""
+    with Cluster(2, changes, start=False) as cluster:
+        for node in cluster.nodes:
+            node.write_config()
+            node.start(arguments=["--keep"])
+        cluster.expect("killed by signal 9")
+        for node in cluster.nodes:
+            serves(node)
+        cluster.wait_linked()
+        yield cluster, cluster.nodes[0]
+
+
+def engine_of(node):
+    return until(node.engine_pid, f"{node.name} has an engine")
+
+
+def test_the_engine_goes_on():
+    with kept() as (cluster, node):
+        engines = [engine_of(n) for n in cluster.nodes]
+        for _ in range(3):  # the later ones take over what was taken over
+            restart(node)
+            cluster.wait_linked()
+            equal([engine_of(n) for n in cluster.nodes], engines)
+        equal(node.log().count("goes on since before commd was restarted"), 3)
+        check("lost each other" not in node.log(), "the engines kept their connection")
+
+
+def test_two_commds_die_before_the_engine_hears_of_them():
+    with kept() as (cluster, node):
+        engine = engine_of(node)
+        os.kill(engine, signal.SIGSTOP)
+        try:
+            restart(node)
+            pid = restart(node)
+        finally:
+            os.kill(engine, signal.SIGCONT)
+        cluster.wait_linked()
+        equal((engine_of(node), commd_pid(node)), (engine, pid))
+
+
+def test_an_engine_that_ends_in_the_gap_is_told():
+    with kept() as (cluster, node):
+        cluster.expect("has ended while no commd was there")
+        cluster.expect("lost each other")
+        cluster.expect("was lost")
+        engine = engine_of(node)
+        with gap(node):
+            os.kill(engine, signal.SIGKILL)
+            until(lambda: not running(engine), "the engine ends")
+        node.wait_log(f"engine pid {engine} has ended while no commd was there")
+        cluster.wait_linked()
+        check(engine_of(node) != engine, "there is another engine")
+
+
+def test_an_engine_that_ends_later_is_told():
+    with kept() as (cluster, node):
+        cluster.expect("the engine of node")
+        cluster.expect("lost each other")
+        cluster.expect("was lost")
+        engine = engine_of(node)
+        restart(node)
+        cluster.wait_linked()
+        os.kill(engine, signal.SIGKILL)
+        node.wait_log("how is not known")
+        cluster.wait_linked()
+        check(engine_of(node) != engine, "there is another engine")
+
+
+def test_an_engine_with_other_settings_is_ended():
+    with kept() as (cluster, node):
+        cluster.expect("was started with other settings")
+        cluster.expect("lost each other")
+        cluster.expect("was lost")
+        engine = engine_of(node)
+        with gap(node):
+            node.write_config(transport={"channels": "2"})
+        until(lambda: not running(engine), "the engine ends")
+        cluster.wait_linked()
+        check(engine_of(node) != engine, "there is another engine")
+
+
+def test_to_make_room_does_not_end_the_engine():
+    with kept() as (cluster, node):
+        engine, pid = engine_of(node), serves(node)
+        os.kill(node.pid, signal.SIGUSR1)
+        serves(node, pid)
+        cluster.wait_linked()
+        equal(engine_of(node), engine)
+
+
+def test_nothing_is_left_without_a_keeper():
+    with kept() as (cluster, node):
+        cluster.expect("was lost")
+        cluster.expect("lost each other")
+        cluster.expect("the engine of node")
+        engine, pid = engine_of(node), serves(node)
+        with gap(node):  # nobody would end the engine but the keeper's end
+            node.process.kill()
+            node.process.wait()
+            until(lambda: not running(engine), "the engine ends", 5)
+            for name in os.listdir(node.home):
+                if name not in ("commd.log", "commd.yaml"):
+                    os.unlink(os.path.join(node.home, name))
+            node.start(arguments=["--keep"])
+        serves(node, pid)
+        node.process.kill()  # commd ends in order, with its engine
+        engine, pid = engine_of(node), commd_pid(node)
+        until(lambda: not running(pid) and not running(engine), "commd and its engine end", 5)
+        node.process.wait()
+
+
+
+
+main(globals())
