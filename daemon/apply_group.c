@@ -273,10 +273,11 @@ void apply_group_close(struct daemon *d, const struct core_group_close *close)
     struct board_entry *entry = boards_find(&d->boards, close->group);
     struct msg msg = {.type = MSG_BOARD_DEL};
 
+    if (entry)
+        past_closing(&d->gather->past, d, entry);
+    takeover_closing(d, close);
     if (!entry)
         return;
-    past_closing(&d->gather->past, d, entry);
-    takeover_closing(d, close);
     if (entry->engine_life && entry->engine_life == engine_link_life(d->engine)) {
         msg.board = (struct msg_board){.group = close->group, .abort = close->abort, .peer = -1};
         engine_link_send(d->engine, &msg, NULL, 0);

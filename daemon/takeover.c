@@ -191,8 +191,10 @@ static bool take_group(void *arg, const struct core_kept_group *group)
     struct core_group_view view;
     bool known;
 
+    if (group->state == CORE_GROUP_COMMITTED)
+        drop_board(group->id, group->payer); /* nobody was told of it */
     if (group->state != CORE_GROUP_OPEN)
-        return core_restore_group(d->core, group); /* it has no board */
+        return core_restore_group(d->core, group);
     /* a rank without a client is lost, unless its client was merely left out */
     for (uint32_t i = 0; d->left_out && i < group->nranks; i++)
         if (group->ranks[i].slot == CORE_NOBODY)

@@ -184,8 +184,8 @@ struct core_group_broken {
     const char *node, *text;
     bool again; /* as of core_rank_gone */
 };
-/* (Only after GROUP_OPEN, and not after BOARD_FAILED.) Forget @group: unmap the board; BOARD_DEL to
- * the engine if the engine has it. */
+/* No rank is left here. If there is a board: unmap it; BOARD_DEL to the engine if the engine has it.
+ */
 struct core_group_close {
     uint64_t group;
     bool abort; /* of BOARD_DEL */

@@ -111,7 +111,7 @@ void group_close(struct core *core, struct group *group)
                  "group %s: no rank of this node is left%s -> closed",
                  text_quote(name, group->name), group->unclean ? ", and one was lost" : "");
     assert(!group->nlocal);
-    if (group->boarded)
+    if (group->boarded || (!group->cause && group->nnodes > 1))
         act_push(core, (struct core_action){.type = CORE_DO_GROUP_CLOSE,
                                             .group_close = {.group = group->id,
                                                             .abort = group->unclean,
@@ -484,8 +484,9 @@ void group_board_failed(struct core *core, uint64_t id, enum cause cause, const 
     end_committed(core, group);
 }
 
-void group_node_lost(struct core *core, unsigned node, enum cause cause, const char *text,
-                     bool tell)
+/* Those that are open, and with @committed those that are to be. */
+static void lose_node(struct core *core, unsigned node, enum cause cause, const char *text,
+                      bool tell, bool committed)
 {
     struct group *group;
 
@@ -493,11 +494,22 @@ void group_node_lost(struct core *core, unsigned node, enum cause cause, const c
     assert(node < core->config.nnodes);
     list_each(group, &core->all_groups, all) {
         if (group->nnodes == 1 || group_place(group, node) < 0 ||
-            (group->state != GROUP_OPEN && group->state != GROUP_COMMITTED))
+            (group->state != GROUP_OPEN && (!committed || group->state != GROUP_COMMITTED)))
             continue;
         set_cause(group, cause, -1, 0, node, text);
         break_group(core, group, tell);
     }
+}
+
+void group_node_lost(struct core *core, unsigned node, enum cause cause, const char *text,
+                     bool tell)
+{
+    lose_node(core, node, cause, text, tell, true);
+}
+
+void group_unconnected(struct core *core, unsigned node, const char *text)
+{
+    lose_node(core, node, CAUSE_ENGINE_LOST, text, true, false);
 }
 
 void group_stop(struct core *core)

@@ -546,6 +546,8 @@ void group_forget(struct core *core, struct group *group); /* and nobody has to 
  * see it by themselves. */
 void group_node_lost(struct core *core, unsigned node, enum cause cause, const char *text,
                      bool tell);
+/* Our engine, which went on, does not have that of @node: open groups with it break. */
+void group_unconnected(struct core *core, unsigned node, const char *text);
 void group_stop(struct core *core);
 void group_reap(struct core *core);
 struct group *group_find(const struct core *core, uint64_t id); /* not DEAD */

@@ -434,7 +434,7 @@ void peer_engine_resumed(struct core *core)
         peer->lost_ms = CORE_NEVER;
         if (peer->state == CORE_PEER_AWAY)
             unlink_peer(core, i);
-        group_node_lost(core, i, CAUSE_ENGINE_LOST, text, true);
+        group_unconnected(core, i, text);
     }
 }
 

@@ -23,7 +23,6 @@ struct board_entry {
     struct board_ctl *ctl; /* owned; NULL when the group is closed here */
     size_t bytes;
     unsigned watchers[3];         /* questions that want a timing, by enum recorder_timing */
-    bool kept;                    /* the next commd will know the group */
     unsigned engine_life;         /* the life of the engine that has the board; 0: no engine */
     uint32_t counted;             /* its operations that boards->ops contains */
     struct recorder_totals *seen; /* owned: its part of boards->totals; NULL: nothing yet */

@@ -289,6 +289,7 @@ void sim_open(struct sim *sim, unsigned node)
         .self = node,
         .heartbeat_ms = 100,
         .node_timeout_ms = 600,
+        .restart_timeout_ms = 4000,
         .join_timeout_ms = sim->options.join_timeout_ms ? sim->options.join_timeout_ms : 60000,
         .engine_timeout_ms = 500,
         .gpu = node != 1, /* see check_opened() */
@@ -336,6 +337,7 @@ static void crash(struct sim *sim, unsigned node, bool flush)
     n->alive = false;
     engine_kill_process(sim, node, false);
     n->engine_gen++;
+    n->engine_kept = 0;
     edge_forget(sim, node);
     state_stop(sim, node);
     net_node_gone(sim, node, flush);

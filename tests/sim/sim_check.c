@@ -50,6 +50,16 @@ static void remember(struct sim *sim, const struct core_group_view *view)
         fact->lives[i] = sim->nodes[view->nodes[i]].life;
 }
 
+/* Of one that was taken over the numbers of the requests are not known. */
+static bool same_members(const struct fact *fact, const struct core_group_view *view)
+{
+    for (unsigned i = 0; i < fact->size; i++)
+        if (fact->members[i].node != view->members[i].node ||
+            fact->members[i].pid != view->members[i].pid)
+            return false;
+    return true;
+}
+
 void check_opened(struct sim *sim, unsigned node, const struct core_group_view *view)
 {
     const struct node *n = &sim->nodes[node];
@@ -74,7 +84,7 @@ void check_opened(struct sim *sim, unsigned node, const struct core_group_view *
     }
     if (fact->size != view->size || fact->nnodes != view->nnodes ||
         memcmp(fact->nodes, view->nodes, view->nnodes * sizeof(*fact->nodes)) ||
-        memcmp(fact->members, view->members, view->size * sizeof(*fact->members)))
+        !same_members(fact, view))
         sim_fail(sim, "node %s has another idea of group \"%s\" than the first",
                  sim_node_name(sim, node), view->name);
 }
@@ -177,7 +187,7 @@ void check_overdue(struct sim *sim)
         const struct handle *handle = &sim->handles[i];
         const struct core_config *config;
 
-        if (!handle->alive)
+        if (!handle->alive || handle->away)
             continue;
         config = &sim->nodes[handle->node].core->config;
         for (unsigned j = 0; j < handle->njoins; j++) {

@@ -185,12 +185,15 @@ static void group_open(struct sim *sim, unsigned node, uint64_t id)
     check_opened(sim, node, &view);
     if (state_cut(sim, node))
         return;
-    state_group(sim->nodes[node].state, sim->nodes[node].core, id);
+    if (view.nnodes == 1)
+        state_group(sim->nodes[node].state, sim->nodes[node].core, id, false);
+    else
+        state_group_step(sim->nodes[node].state, id, STATE_OPEN);
     if (state_cut(sim, node))
         return;
     sim_note(sim, "%s: %s open, %u ranks on %u nodes", sim_node_name(sim, node),
              sim_group_name(sim, id, name), view.size, view.nnodes);
-    for (unsigned i = 0; core_group_local(sim->nodes[node].core, id, i, &rank, &slot, &req); i++) {
+    for (unsigned i = 0; core_group_waiter(sim->nodes[node].core, id, i, &rank, &slot, &req); i++) {
         tell_joined(sim, node, &view, slot, rank, req);
         if (state_cut(sim, node))
             return;
@@ -230,6 +233,7 @@ static void rank_gone(struct sim *sim, unsigned node, const struct core_rank_gon
         check_member(sim, gone->group, gone->rank, &join);
         msg.gone.ops = join ? join->ops : 0; /* it may never have heard of it */
     }
+    core_rank_counted(sim->nodes[node].core, gone->group, gone->rank, msg.gone.ops);
     keep_gone(sim, node, gone, msg.gone.ops);
     if (state_cut(sim, node))
         return;
@@ -272,10 +276,13 @@ static void close_group(struct sim *sim, unsigned node, const struct core_group_
     struct board *board = edge_board(sim, node, close->group);
     char name[64];
 
-    if (!board)
+    if (!board && !close->left)
         sim_fail(sim, "node %s closes a group that it does not have", sim_node_name(sim, node));
-    state_group_gone(sim->nodes[node].state, close->group);
-    if (state_cut(sim, node))
+    if (close->left)
+        state_group_step(sim->nodes[node].state, close->group, STATE_LEFT);
+    else
+        state_group_gone(sim->nodes[node].state, close->group);
+    if (state_cut(sim, node) || !board)
         return;
     sim_note(sim, "%s: %s close%s", sim_node_name(sim, node),
              sim_group_name(sim, close->group, name), close->abort ? ", abort" : "");
@@ -308,7 +315,8 @@ static void note_message(struct sim *sim, unsigned from, unsigned to, const stru
         sim_note(sim, "%s -> %s COMMIT %s", a, b, sim_group_name(sim, msg->commit.group, name));
         break;
     case MSG_SYNC:
-        sim_note(sim, "%s -> %s SYNC %s", a, b, sim_group_name(sim, msg->sync.group, name));
+        sim_note(sim, "%s -> %s SYNC %s%s%s", a, b, sim_group_name(sim, msg->sync.group, name),
+                 msg->sync.again ? " again" : "", msg->sync.told ? " told" : "");
         break;
     case MSG_GONE:
         sim_note(sim, "%s -> %s GONE %s rank %u", a, b, sim_group_name(sim, msg->gone.group, name),
@@ -400,6 +408,20 @@ void edge_action(struct sim *sim, unsigned node, const struct core_action *actio
     case CORE_DO_ENGINE_KILL:
         sim->oracle.engine_fault[node] = true;
         engine_kill_process(sim, node, true);
+        break;
+    case CORE_DO_ENGINE_KEPT:
+        if (!state_cut(sim, node))
+            sim->nodes[node].engine_kept = action->engine_kept.incarnation;
+        break;
+    case CORE_DO_ENGINE_RESUMED:
+        break;
+    case CORE_DO_GROUP_COMMITTED:
+        if (!state_cut(sim, node))
+            state_group(sim->nodes[node].state, sim->nodes[node].core,
+                        action->group_committed.group, true);
+        break;
+    case CORE_DO_GROUP_FORGET:
+        state_group_gone(sim->nodes[node].state, action->group_forget.group);
         break;
     case CORE_DO_GROUP_OPEN:
         group_open(sim, node, action->group_open.group);

@@ -1,5 +1,6 @@
 /* sim_engine.c - a fake commd-engine per node: it starts after a while, has an address,
- * connects to peers whose address is alive, and notices when one is not any more. */
+ * connects to peers whose address is alive, and notices when one is not any more. It outlives its
+ * commd: then it says nothing, and tells the next one what it has. */
 #include "tests/sim/sim_internal.h"
 
 static uint64_t wait_some(struct sim *sim)
@@ -26,6 +27,8 @@ void engine_start_process(struct sim *sim, unsigned node)
     n->engine_gen++;
     memset(n->engine_has, 0, sizeof(n->engine_has));
     memset(n->engine_ok, 0, sizeof(n->engine_ok));
+    memset(n->engine_lost, 0, sizeof(n->engine_lost));
+    n->engine_kept = 0;
     at(sim, 0, EV_ENGINE_STARTED, node, 0, 0);
     at(sim, wait_some(sim), EV_ENGINE_HELLO, node, 0, 0);
 }
@@ -81,7 +84,7 @@ void engine_receive(struct sim *sim, unsigned node, const struct msg *msg)
         memcpy(&address, msg->engine_peer_add.addr, sizeof(address));
         if (msg->engine_peer_add.addr_len != sizeof(address))
             sim_fail(sim, "node %s adds a peer without an address", sim_node_name(sim, node));
-        if (n->engine_has[msg->engine_peer_add.peer])
+        if (n->engine_has[msg->engine_peer_add.peer] && !sim->taken_over)
             sim_fail(sim, "node %s adds a peer twice", sim_node_name(sim, node));
         n->engine_has[msg->engine_peer_add.peer] = address;
         n->engine_for[msg->engine_peer_add.peer] = msg->engine_peer_add.engine;
@@ -94,12 +97,13 @@ void engine_receive(struct sim *sim, unsigned node, const struct msg *msg)
     }
 }
 
-static void hello(struct sim *sim, unsigned node)
+static void hello(struct sim *sim, unsigned node, bool resumed)
 {
     struct msg msg = {.type = MSG_ENGINE_HELLO};
 
     sim->nodes[node].engine_hello = true;
     msg.engine_hello.version = MSG_VERSION;
+    msg.engine_hello.resumed = resumed;
     msg.engine_hello.pid = 9000 + node;
     msg.engine_hello.addr_len = sizeof(uint64_t);
     memcpy(msg.engine_hello.addr, &sim->nodes[node].engine_gen, sizeof(uint64_t));
@@ -107,21 +111,80 @@ static void hello(struct sim *sim, unsigned node)
     say(sim, node, &msg);
 }
 
+void engine_restore(struct sim *sim, unsigned node)
+{
+    struct node *n = &sim->nodes[node];
+    struct core_kept_engine kept = {.pid = 9000 + node,
+                                    .incarnation = n->engine_kept,
+                                    .addr = (const uint8_t *)&n->engine_gen,
+                                    .addr_len = sizeof(n->engine_gen),
+                                    .text = "fake"};
+
+    if (n->engine_kept && !core_restore_engine(n->core, &kept))
+        sim_fail(sim, "node %s refuses its engine", sim_node_name(sim, node));
+}
+
+void engine_adopted(struct sim *sim, unsigned node)
+{
+    struct node *n = &sim->nodes[node];
+
+    if (!n->engine_kept)
+        return;
+    n->engine_hello = false;
+    at(sim, wait_some(sim), n->engine_alive ? EV_ENGINE_RESUME : EV_ENGINE_EXIT, node, 0, 0);
+}
+
+/* It is killed, commd, where it takes in what its engine has. */
+static void resume(struct sim *sim, unsigned node)
+{
+    struct node *n = &sim->nodes[node];
+    uint64_t life = sim->taken_over;
+
+    hello(sim, node, true);
+    for (unsigned i = 0; i < sim->options.nodes && n->alive && life == sim->taken_over; i++) {
+        if (n->engine_lost[i])
+            say_peer(sim, node, MSG_ENGINE_PEER_DOWN, i, n->engine_for[i], "connection reset");
+        else if (n->engine_ok[i])
+            say_peer(sim, node, MSG_ENGINE_PEER_READY, i, n->engine_for[i], "");
+        else
+            continue;
+        n->engine_lost[i] = false;
+    }
+    if (n->alive && life == sim->taken_over)
+        say(sim, node, &(struct msg){.type = MSG_ENGINE_RESUMED});
+}
+
 static void connected(struct sim *sim, const struct ev *ev)
 {
     struct node *n = &sim->nodes[ev->a], *peer = &sim->nodes[ev->b];
     uint64_t address = n->engine_has[ev->b];
+    bool lost;
 
     if (!address)
         return; /* deleted meanwhile */
     /* It answers late, even about an address that was deleted and added anew: the core has to
      * look at the incarnation. */
-    if (!peer->engine_alive || peer->engine_gen != address || sim->cut[ev->a][ev->b]) {
-        say_peer(sim, ev->a, MSG_ENGINE_PEER_DOWN, ev->b, ev->arg, "no route");
-    } else {
+    lost = !peer->engine_alive || peer->engine_gen != address || sim->cut[ev->a][ev->b];
+    if (!lost)
         n->engine_ok[ev->b] |= n->engine_for[ev->b] == ev->arg;
+    if (!n->engine_hello)
+        n->engine_lost[ev->b] |= lost && n->engine_for[ev->b] == ev->arg;
+    else if (lost)
+        say_peer(sim, ev->a, MSG_ENGINE_PEER_DOWN, ev->b, ev->arg, "no route");
+    else
         say_peer(sim, ev->a, MSG_ENGINE_PEER_READY, ev->b, ev->arg, "");
-    }
+}
+
+static void lost_peer(struct sim *sim, const struct ev *ev)
+{
+    struct node *n = &sim->nodes[ev->a];
+
+    if (n->engine_has[ev->b] != ev->arg || !ev->arg)
+        return;
+    n->engine_ok[ev->b] = false;
+    n->engine_lost[ev->b] = !n->engine_hello;
+    if (n->engine_hello)
+        say_peer(sim, ev->a, MSG_ENGINE_PEER_DOWN, ev->b, n->engine_for[ev->b], "connection reset");
 }
 
 void engine_event(struct sim *sim, const struct ev *ev)
@@ -129,37 +192,45 @@ void engine_event(struct sim *sim, const struct ev *ev)
     struct node *n = &sim->nodes[ev->a];
     struct msg msg = {.type = MSG_PING};
 
-    if (!n->alive || ev->gen != n->engine_gen)
+    if ((!n->alive && !n->gap) || ev->gen != n->engine_gen)
         return;
     if (ev->type == EV_ENGINE_EXIT) {
-        sim_input(sim, ev->a,
-                  (struct core_event){.type = CORE_ENGINE_DOWN, .text = "killed by signal 9"});
+        if (n->alive)
+            sim_input(sim, ev->a,
+                      (struct core_event){.type = CORE_ENGINE_DOWN, .text = "killed by signal 9"});
         return;
     }
     if (!n->engine_alive)
         return;
-    if (ev->type == EV_ENGINE_STARTED) {
+    if (ev->type == EV_ENGINE_ADDED)
+        connected(sim, ev);
+    else if (ev->type == EV_ENGINE_LOST)
+        lost_peer(sim, ev);
+    else if (ev->type == EV_ENGINE_DIES)
+        sim_crash_engine(sim, ev->a);
+    else if (!n->alive)
+        return; /* nobody hears it */
+    else if (ev->type == EV_ENGINE_STARTED)
         sim_input(sim, ev->a,
                   (struct core_event){.type = CORE_ENGINE_STARTED, .pid = 9000 + ev->a});
-    } else if (ev->type == EV_ENGINE_HELLO) {
-        hello(sim, ev->a);
-    } else if (ev->type == EV_ENGINE_ADDED) {
-        connected(sim, ev);
-    } else if (ev->type == EV_ENGINE_PONG) {
+    else if (ev->type == EV_ENGINE_HELLO)
+        hello(sim, ev->a, false);
+    else if (ev->type == EV_ENGINE_RESUME && !n->engine_hello)
+        resume(sim, ev->a);
+    else if (ev->type == EV_ENGINE_PONG && n->engine_hello) {
         msg.ping.seq = ev->arg;
         msg.ping.pong = 1;
         say(sim, ev->a, &msg);
-    } else if (ev->type == EV_ENGINE_LOST && n->engine_has[ev->b] == ev->arg && ev->arg) {
-        n->engine_ok[ev->b] = false;
-        say_peer(sim, ev->a, MSG_ENGINE_PEER_DOWN, ev->b, n->engine_for[ev->b], "connection reset");
     }
 }
 
 void sim_crash_engine(struct sim *sim, unsigned node)
 {
-    if (!sim->nodes[node].alive || !sim->nodes[node].engine_alive)
+    if (!sim->nodes[node].engine_alive)
         return;
     sim->oracle.engine_fault[node] = true;
+    if (sim->nodes[node].gap) /* for the others it is the node */
+        sim->oracle.node_fault[node] = true;
     sim_note(sim, "engine of %s is killed", sim_node_name(sim, node));
     engine_kill_process(sim, node, true);
 }
@@ -168,7 +239,7 @@ void sim_engine_lost(struct sim *sim, unsigned node, unsigned peer)
 {
     struct node *n = &sim->nodes[node];
 
-    if (!n->alive || !n->engine_alive || !n->engine_has[peer])
+    if (!n->engine_alive || !n->engine_has[peer])
         return;
     sim->oracle.engine_fault[node] = sim->oracle.engine_fault[peer] = true;
     at(sim, 1, EV_ENGINE_LOST, node, peer, n->engine_has[peer]);

@@ -18,6 +18,8 @@ enum ev_type {
     EV_ENGINE_LOST,  /* a: node, b: peer; gen: engine; arg: peer's incarnation */
     EV_ENGINE_EXIT,  /* a: node; gen: engine */
     EV_ENGINE_PONG,  /* a: node; gen: engine; arg: seq */
+    EV_ENGINE_RESUME, /* a: node; gen: engine */
+    EV_ENGINE_DIES,  /* a: node; gen: engine; while commd is gone */
     EV_TAKE_OVER,    /* a: node */
     EV_CLIENT_BACK,  /* a: client */
 };
@@ -88,6 +90,10 @@ struct node {
     uint64_t engine_has[SIM_NODES]; /* address of the peer it was told of, 0 */
     uint64_t engine_for[SIM_NODES]; /* the incarnation that came with it */
     bool engine_ok[SIM_NODES];      /* it has connected to it */
+    bool engine_lost[SIM_NODES];    /* it could not tell so: commd was gone */
+    uint64_t engine_kept;           /* its incarnation, as written down; 0: not */
+    uint64_t killed_at;             /* when commd was killed last */
+    unsigned kills;                 /* that followed each other soon */
 };
 
 struct fact { /* what the first node that opened a group said of it */
@@ -168,6 +174,8 @@ void engine_event(struct sim *sim, const struct ev *ev);
 void engine_start_process(struct sim *sim, unsigned node);
 void engine_receive(struct sim *sim, unsigned node, const struct msg *msg);
 void engine_kill_process(struct sim *sim, unsigned node, bool report);
+void engine_restore(struct sim *sim, unsigned node);
+void engine_adopted(struct sim *sim, unsigned node); /* after CORE_TAKEN_OVER */
 
 /* sim_check.c */
 void check_step(struct sim *sim, unsigned node);

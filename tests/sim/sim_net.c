@@ -215,11 +215,19 @@ void net_node_started(struct sim *sim, unsigned node)
             reconnect(sim, node, i);
 }
 
+/* Does @a keep its groups over @b when their link is gone? */
+static bool holds(const struct sim *sim, unsigned a, unsigned b)
+{
+    return sim->nodes[a].alive && (peer_usable(sim->nodes[a].core, b) ||
+                                   peer_is_missed(sim->nodes[a].core, b));
+}
+
 void sim_reset(struct sim *sim, unsigned a, unsigned b)
 {
     if (!sim->live[a][b])
         return;
-    sim->oracle.node_fault[a] = sim->oracle.node_fault[b] = true;
+    if (!holds(sim, a, b) || !holds(sim, b, a))
+        sim->oracle.node_fault[a] = sim->oracle.node_fault[b] = true;
     sim_note(sim, "link %s-%s is reset", sim_node_name(sim, a), sim_node_name(sim, b));
     end_link(sim, a, b);
 }

@@ -95,7 +95,10 @@ static bool take_group(void *arg, const struct core_kept_group *group)
 {
     struct taker *taker = arg;
 
-    return must(taker, edge_board(taker->sim, taker->node, group->id), "a group without a board") &&
+    return must(taker,
+                group->state != CORE_GROUP_OPEN ||
+                    edge_board(taker->sim, taker->node, group->id),
+                "a group without a board") &&
            must(taker, core_restore_group(taker->core, group), "a group");
 }
 
@@ -138,7 +141,8 @@ static void same(const struct taker *taker, bool ok, const char *what)
 
 static bool is_kept(const struct core_group_view *view)
 {
-    return view->state == CORE_GROUP_OPEN || view->state == CORE_GROUP_BROKEN;
+    return view->state == CORE_GROUP_OPEN || view->state == CORE_GROUP_BROKEN ||
+           view->state == CORE_GROUP_COMMITTED;
 }
 
 static void same_ranks(const struct taker *taker, const struct core *live, uint64_t id)
@@ -166,6 +170,8 @@ static void same_group(const struct taker *taker, const struct core *live,
              !strcmp(a->name, b.name) && !memcmp(&a->net, &b.net, sizeof(a->net)) &&
              !memcmp(a->nodes, b.nodes, a->nnodes * sizeof(*a->nodes)),
          "what a group is");
+    if (a->state == CORE_GROUP_COMMITTED)
+        ours = theirs; /* what others told of their ranks they tell again */
     same(taker,
          a->cause == b.cause && a->cause_rank == b.cause_rank &&
              !strcmp(a->cause_text, b.cause_text) && ours->cause_pid == theirs->cause_pid &&
@@ -178,7 +184,9 @@ static void same_group(const struct taker *taker, const struct core *live,
              a->members[rank].node == b.members[rank].node &&
                  a->members[rank].pid == b.members[rank].pid,
              "a member of a group");
-        same(taker, core_rank_fate(live, a->id, rank) == core_rank_fate(taker->core, a->id, rank),
+        same(taker,
+             core_rank_fate(live, a->id, rank) == core_rank_fate(taker->core, a->id, rank) ||
+                 (a->state == CORE_GROUP_COMMITTED && a->members[rank].node != a->me),
              "what became of a rank");
     }
     same_ranks(taker, live, a->id);
@@ -219,20 +227,41 @@ static void same_clients(const struct taker *taker, const struct core *live)
     same(taker, !core_client_scan(taker->core, &at[1], &theirs), "how many clients there are");
 }
 
-/* Of what is kept: groups that have not opened and joins that wait are asked for again. */
+/* Groups of which others have to hear yet. @return how many need not be known: withdrawn ones. */
+static unsigned same_left(const struct taker *taker, const struct core *live)
+{
+    const struct group *theirs;
+    struct group *group;
+    unsigned withdrawn = 0;
+
+    list_each(group, &live->all_groups, all) {
+        if (group->state != GROUP_LEFT)
+            continue;
+        theirs = group_find(taker->core, group->id);
+        withdrawn += !theirs;
+        same(taker,
+             theirs ? theirs->state == GROUP_LEFT && theirs->cause == group->cause : group->cause,
+             "a group that all have left");
+        for (uint32_t i = 0; theirs && !group->cause && i < group->size; i++)
+            same(taker,
+                 group->members[i].node != group->me ||
+                     core_rank_fate(taker->core, group->id, i) != CAUSE_NONE,
+                 "a rank that was told to be gone");
+    }
+    return withdrawn;
+}
+
+/* Of what is kept: joins that wait are asked for again. */
 static void same_shares(const struct taker *taker, const struct core *live)
 {
     struct core_share ours[CORE_SHARES], theirs[CORE_SHARES];
-    unsigned committed = 0;
-    struct group *group;
+    unsigned withdrawn = same_left(taker, live);
 
-    list_each(group, &live->all_groups, all)
-        committed += group->state == GROUP_COMMITTED;
     core_user_shares(live, 1000, ours);
     core_user_shares(taker->core, 1000, theirs);
     same(taker, ours[CORE_SHARE_CLIENTS].used == theirs[CORE_SHARE_CLIENTS].used,
          "the clients of a user");
-    same(taker, ours[CORE_SHARE_GROUPS].used == theirs[CORE_SHARE_GROUPS].used + committed,
+    same(taker, ours[CORE_SHARE_GROUPS].used == theirs[CORE_SHARE_GROUPS].used + withdrawn,
          "the groups of a user");
     same(taker, ours[CORE_SHARE_MEMBERS].used >= theirs[CORE_SHARE_MEMBERS].used,
          "the room for members of a user");
@@ -243,7 +272,7 @@ static void same_shares(const struct taker *taker, const struct core *live)
             same(taker, ours[CORE_SHARE_RANKS].used == theirs[CORE_SHARE_RANKS].used + waiting,
                  "the ranks of a user");
         else
-            waiting += member->state != MEMBER_FREE && member->state != MEMBER_JOINED;
+            waiting += member->state == MEMBER_ASKING || member->state == MEMBER_EXPIRING;
     }
 }
 
@@ -278,9 +307,25 @@ static void check_kept(struct sim *sim, unsigned node)
 
 /* ---- killed ---------------------------------------------------------------------------------- */
 
+/* Groups over it go on if it is back soon, and was there before. */
+static void blame(struct sim *sim, unsigned node, uint64_t gap)
+{
+    struct node *n = &sim->nodes[node];
+
+    n->kills = n->killed_at && sim->now - n->killed_at < 4000 ? n->kills + 1 : 1;
+    n->killed_at = sim->now;
+    if (gap > 1000 || n->kills > 3)
+        sim->oracle.node_fault[node] = true;
+    for (unsigned i = 0; i < sim->options.nodes; i++)
+        if (i != node && sim->nodes[i].alive && !peer_usable(sim->nodes[i].core, node) &&
+            !peer_is_missed(sim->nodes[i].core, node))
+            sim->oracle.node_fault[node] = true;
+}
+
 void state_kill(struct sim *sim, unsigned node, bool at_rest)
 {
     struct node *n = &sim->nodes[node];
+    uint64_t gap = 1 + sim_random(sim, STREAM_NODE, sim_random(sim, STREAM_NODE, 10) ? 200 : 6000);
 
     sim_note(sim, "commd of %s is killed", sim_node_name(sim, node));
     if (at_rest)
@@ -288,15 +333,22 @@ void state_kill(struct sim *sim, unsigned node, bool at_rest)
     n->alive = n->dying = false;
     n->gap = true;
     sim->crash_now = false;
-    sim->oracle.node_fault[node] = sim->oracle.engine_fault[node] = true;
-    engine_kill_process(sim, node, false);
-    n->engine_gen++;
+    blame(sim, node, gap);
+    if (!n->engine_kept || !n->engine_alive) {
+        sim->oracle.engine_fault[node] = sim->oracle.node_fault[node] = true;
+        engine_kill_process(sim, node, false);
+        n->engine_kept = 0;
+        n->engine_gen++;
+    } else if (sim_random(sim, STREAM_ENGINE, 8) == 0) {
+        sim_at(sim, sim_random(sim, STREAM_ENGINE, gap + 20),
+               (struct ev){.type = EV_ENGINE_DIES, .a = node, .gen = n->engine_gen});
+    }
+    n->engine_hello = false;
     for (unsigned i = 0; i < sim->nhandles + 1 && i < SIM_HANDLES; i++)
         if (sim->handles[i].node == node && sim->handles[i].alive)
             sim->handles[i].away = true; /* also the one that connects right now */
     net_node_gone(sim, node, sim_random(sim, STREAM_NODE, 2));
-    sim_at(sim, 1 + sim_random(sim, STREAM_NODE, 200),
-           (struct ev){.type = EV_TAKE_OVER, .a = node});
+    sim_at(sim, gap, (struct ev){.type = EV_TAKE_OVER, .a = node});
 }
 
 /* ---- another one takes over ------------------------------------------------------------------ */
@@ -324,7 +376,9 @@ static void close_boards(struct sim *sim, unsigned node)
     struct core_group_view view;
 
     for (unsigned b = 0; b < SIM_BOARDS; b++) {
-        if (!n->boards[b].group || core_group(n->core, n->boards[b].group, &view))
+        if (!n->boards[b].group ||
+            (core_group(n->core, n->boards[b].group, &view) &&
+             (view.state == CORE_GROUP_OPEN || view.state == CORE_GROUP_BROKEN)))
             continue;
         for (unsigned i = 0; i < sim->nhandles; i++) {
             struct handle *handle = &sim->handles[i];
@@ -383,6 +437,7 @@ static void take_over(struct sim *sim, unsigned node)
         sim_fail(sim, "node %s has written no state", sim_node_name(sim, node));
     sim_open(sim, node);
     restore(sim, node, n->core, n->state);
+    engine_restore(sim, node);
     n->gap = false;
     n->alive = true;
     sim->taken_over++;
@@ -390,6 +445,8 @@ static void take_over(struct sim *sim, unsigned node)
     close_boards(sim, node);
     free_slots(sim, node);
     sim_input(sim, node, (struct core_event){.type = CORE_TAKEN_OVER});
+    if (n->alive)
+        engine_adopted(sim, node);
     if (!n->alive || !end_dead_clients(sim, node))
         return; /* it was killed, too */
     net_node_started(sim, node);
