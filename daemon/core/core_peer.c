@@ -128,8 +128,9 @@ static void peer_add_engine(struct core *core, unsigned node)
 {
     struct peer *peer = &core->peers[node];
 
-    if (!engine_speaks(core) || !peer->engine || peer->theirs || !peer_linked(core, node))
-        return;
+    if (!engine_speaks(core) || !peer->engine || peer->theirs || !peer->said ||
+        !peer_linked(core, node))
+        return; /* before it says so its address is not known */
     assert(peer->addr_len <= MSG_ADDR_MAX);
     set_theirs(core, node, PEER_ENGINE_ADDED);
     act_to_engine(core, (struct act_msg){.type = MSG_ENGINE_PEER_ADD,
@@ -291,7 +292,7 @@ static void peer_engine_state(struct core *core, unsigned node, const struct msg
 {
     struct peer *peer = &core->peers[node];
     char text[MSG_TEXT_MAX];
-    bool lost = peer->engine && peer->engine != msg->engine;
+    bool lost = peer->engine && peer->engine != msg->engine, first = !peer->said;
 
     if (msg->addr_len > MSG_ADDR_MAX)
         return;
@@ -299,6 +300,8 @@ static void peer_engine_state(struct core *core, unsigned node, const struct msg
     peer->addr_len = msg->addr_len;
     memcpy(peer->addr, msg->addr, msg->addr_len);
     if (peer->engine == msg->engine) {
+        if (first)
+            peer_add_engine(core, node);
         review(core, node);
         return;
     }
@@ -411,7 +414,7 @@ static void engine_has(struct core *core, unsigned node, uint64_t engine)
     struct peer *peer = &core->peers[node];
 
     if (node == core->config.self || !engine || peer->theirs ||
-        (peer->engine && peer->engine != engine))
+        (peer->said && peer->engine != engine))
         return; /* peer_engine_resumed() */
     peer_miss(core, node);
     peer->engine = engine;
@@ -635,8 +638,10 @@ static void check_peers(struct core *core)
             peer->doubt_ms = CORE_NEVER;
             group_node_lost(core, i, CAUSE_ENGINE_LOST, peer->error, true);
         }
-        if (core->now >= peer->retry_ms)
+        if (core->now >= peer->retry_ms) {
+            peer->retry_ms = CORE_NEVER;
             peer_add_engine(core, i);
+        }
         next = MIN(next, check_at(core, i));
     }
     core->silent_ms = next;

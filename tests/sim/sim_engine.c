@@ -88,12 +88,12 @@ void engine_receive(struct sim *sim, unsigned node, const struct msg *msg)
             sim_fail(sim, "node %s adds a peer twice", sim_node_name(sim, node));
         n->engine_has[msg->engine_peer_add.peer] = address;
         n->engine_for[msg->engine_peer_add.peer] = msg->engine_peer_add.engine;
-        n->engine_ok[msg->engine_peer_add.peer] = false;
+        n->engine_ok[msg->engine_peer_add.peer] = n->engine_lost[msg->engine_peer_add.peer] = false;
         at(sim, wait_some(sim), EV_ENGINE_ADDED, node, msg->engine_peer_add.peer,
            msg->engine_peer_add.engine);
     } else if (msg->type == MSG_ENGINE_PEER_DEL) {
         n->engine_has[msg->engine_peer.peer] = 0;
-        n->engine_ok[msg->engine_peer.peer] = false;
+        n->engine_ok[msg->engine_peer.peer] = n->engine_lost[msg->engine_peer.peer] = false;
     }
 }
 
@@ -229,8 +229,6 @@ void sim_crash_engine(struct sim *sim, unsigned node)
     if (!sim->nodes[node].engine_alive)
         return;
     sim->oracle.engine_fault[node] = true;
-    if (sim->nodes[node].gap) /* for the others it is the node */
-        sim->oracle.node_fault[node] = true;
     sim_note(sim, "engine of %s is killed", sim_node_name(sim, node));
     engine_kill_process(sim, node, true);
 }

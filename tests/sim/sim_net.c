@@ -164,11 +164,20 @@ static void link_up(struct sim *sim, const struct ev *ev)
     sim_input(sim, ev->a, (struct core_event){.type = CORE_PEER_UP, .node = ev->b, .msg = &hello});
 }
 
+/* Does @a keep its groups over @b when their link is gone? */
+static bool holds(const struct sim *sim, unsigned a, unsigned b)
+{
+    return sim->nodes[a].alive && (peer_usable(sim->nodes[a].core, b) ||
+                                   peer_is_missed(sim->nodes[a].core, b));
+}
+
 static void link_down(struct sim *sim, const struct ev *ev)
 {
     if (!sim->nodes[ev->a].alive || !sim->up[ev->a][ev->b])
         return;
     sim->up[ev->a][ev->b] = false;
+    if (!holds(sim, ev->a, ev->b))
+        sim->oracle.node_fault[ev->a] = sim->oracle.node_fault[ev->b] = true;
     sim_input(
         sim, ev->a,
         (struct core_event){.type = CORE_PEER_DOWN, .node = ev->b, .text = "connection reset"});
@@ -213,13 +222,6 @@ void net_node_started(struct sim *sim, unsigned node)
     for (unsigned i = 0; i < sim->options.nodes; i++)
         if (i != node)
             reconnect(sim, node, i);
-}
-
-/* Does @a keep its groups over @b when their link is gone? */
-static bool holds(const struct sim *sim, unsigned a, unsigned b)
-{
-    return sim->nodes[a].alive && (peer_usable(sim->nodes[a].core, b) ||
-                                   peer_is_missed(sim->nodes[a].core, b));
 }
 
 void sim_reset(struct sim *sim, unsigned a, unsigned b)

@@ -268,7 +268,8 @@ static void join_all(struct run *run)
     }
     sim_run(run->sim, 3000);
     if (sim_answers(run->sim, true) != granted + NODES) {
-        fprintf(stderr, "VIOLATION: the cluster is at rest and grants no join\n");
+        fprintf(stderr, "%sVIOLATION: the cluster is at rest and grants no join\n",
+                sim_trace(run->sim));
         abort();
     }
     for (unsigned i = 0; i < NODES; i++)
@@ -292,11 +293,12 @@ static void come_to_rest(struct run *run)
             sim_admin(sim, i, "undrain", "", 0);
     }
     sim_heal(sim);
-    sim_run(sim, 10000);
+    sim_run(sim, 15000);
     sim_check_marks(sim);
     for (unsigned i = 0; i < run->nclients; i++)
         if (sim_client_alive(sim, run->clients[i]) && sim_client_pending(sim, run->clients[i])) {
-            fprintf(stderr, "client %u still waits\n", run->clients[i]);
+            fprintf(stderr, "%sVIOLATION: client %u still waits\n", sim_trace(sim),
+                    run->clients[i]);
             abort();
         }
     for (unsigned i = 0; i < run->nclients; i++)
