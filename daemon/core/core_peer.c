@@ -16,7 +16,7 @@
  * A commd that dies takes its link along, and neither its engine nor the data. So a READY node whose
  * link closes is AWAY ("restarting"), as long as our engine has its engine: it is no home, joins
  * that waited at it ask elsewhere, and groups with it stay. When it is linked again and its engine
- * is the same it is READY again, and both say anew what they know of their groups
+ * is the same it is READY again, and tells anew what it knows of their groups, as we do
  * (group_resync()). It is lost when it is not READY by @lost_ms, or when our engine has lost its.
  *
  * After a taking-over all nodes that we have groups with are AWAY. Which engines ours has it tells
@@ -122,6 +122,8 @@ static void review(struct core *core, unsigned node)
              !ready ? "linked, but its engine and ours do not accept each other"
              : back ? "back"
                     : "ready");
+    if (ready && back)
+        group_resync(core, node);
 }
 
 static void peer_add_engine(struct core *core, unsigned node)
@@ -193,7 +195,7 @@ static void unlink_peer(struct core *core, unsigned node)
     peer->lost_ms = CORE_NEVER;
     peer_set_state(core, node, CORE_PEER_UNLINKED);
     assert(!peer_linked(core, node) && !peer->theirs);
-    group_untold(core);
+    group_forgo(core, node);
 }
 
 static void leave_homes(struct core *core, unsigned node)
@@ -285,7 +287,13 @@ void peer_up(struct core *core, const struct core_event *event)
     act_log(core, CORE_LOG_INFO, "node %s is linked", core_node_name(core, event->node));
     if (!core->engine.resuming)
         tell_engine(core, event->node);
-    group_resync(core, event->node);
+}
+
+/* It is linked, and not the one that it was. */
+static void forgo(struct core *core, unsigned node)
+{
+    core->peers[node].lost_ms = CORE_NEVER;
+    group_forgo(core, node);
 }
 
 static void peer_engine_state(struct core *core, unsigned node, const struct msg_engine_state *msg)
@@ -310,7 +318,7 @@ static void peer_engine_state(struct core *core, unsigned node, const struct msg
     assert(!peer->theirs); /* ours has forgotten the one before */
     peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
     if (lost)
-        peer->lost_ms = CORE_NEVER;
+        forgo(core, node);
     review(core, node);
     if (lost) {
         text_format(text, sizeof(text), TEXT_ENGINE_LOST, core_node_name(core, node));
@@ -400,7 +408,8 @@ void peer_engine_down(struct core *core)
     for (unsigned i = 0; i < core->config.nnodes; i++) {
         if (core->peers[i].state == CORE_PEER_AWAY)
             unlink_peer(core, i);
-        core->peers[i].lost_ms = CORE_NEVER;
+        else if (peer_is_missed(core, i))
+            forgo(core, i);
         forget_theirs(core, i);
         review(core, i);
         if (peer_linked(core, i))
@@ -434,9 +443,10 @@ void peer_engine_resumed(struct core *core)
         text_format(text, sizeof(text), TEXT_ENGINES_APART, core_self_name(core),
                     core_node_name(core, i));
         text_copy(peer->error, sizeof(peer->error), text);
-        peer->lost_ms = CORE_NEVER;
         if (peer->state == CORE_PEER_AWAY)
             unlink_peer(core, i);
+        else
+            forgo(core, i);
         group_unconnected(core, i, text);
     }
 }
@@ -543,7 +553,7 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
     act_note(core, CORE_NOTE_ENGINE_LOST, CORE_BY_NODE, msg->peer, CORE_LOG_WARN,
              "%s -> connecting them again in %llu ms", text, (unsigned long long)peer->backoff_ms);
     forget_theirs(core, msg->peer);
-    peer->lost_ms = CORE_NEVER; /* no longer for this */
+    forgo(core, msg->peer);
     review(core, msg->peer);
     peer->doubt_ms = core->now + CORE_ENGINE_DOUBT_MS;
     peer->retry_ms = core->now + peer->backoff_ms;

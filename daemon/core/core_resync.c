@@ -13,7 +13,7 @@
  * there that have not ended, and had its SYNC, that is the loss of that node: its commd was
  * restarted, and what it had written down was not to be had.
  *
- * Who wakes me: links that come up, ranks that end, answers; nodes that are lost. What if a peer
+ * Who wakes me: nodes that are back, ranks that end, answers; nodes that are lost. What if a peer
  * dies now: it is AWAY, and asked again when it is back, or lost. What if this commd dies now: LEFT
  * is written down. What a peer can cost: an answer for each question. */
 #include "daemon/core/core_internal.h"
@@ -51,7 +51,7 @@ void group_told(struct core *core, struct group *group, unsigned place)
         group_forget(core, group);
 }
 
-/* Who is lost need not be told. */
+/* Those that are lost need not be told. */
 static void tell_or_forget(struct core *core, struct group *group)
 {
     for (unsigned i = 0; i < group->nnodes && group->state == GROUP_LEFT; i++)
@@ -59,13 +59,16 @@ static void tell_or_forget(struct core *core, struct group *group)
             group_told(core, group, i);
 }
 
-void group_untold(struct core *core)
+void group_forgo(struct core *core, unsigned node)
 {
     struct group *group;
 
-    list_each(group, &core->all_groups, all)
-        if (group->state == GROUP_LEFT)
-            tell_or_forget(core, group);
+    list_each(group, &core->all_groups, all) {
+        int place = group->state == GROUP_LEFT ? group_place(group, node) : -1;
+
+        if (place >= 0)
+            group_told(core, group, (unsigned)place);
+    }
 }
 
 void group_left(struct core *core, struct group *group)
@@ -75,11 +78,8 @@ void group_left(struct core *core, struct group *group)
     group->nconfirmed = 0;
     group->asked = core->asked + 1;
     tell_or_forget(core, group);
-    if (group->state != GROUP_LEFT)
-        return;
-    if (group->cause)
-        group_tell_broken_all(core, group);
-    act_to_group(core, group, ACT_EACH_NODE, ask_again(core, group));
+    if (group->state == GROUP_LEFT)
+        act_to_group(core, group, ACT_EACH_NODE, ask_again(core, group));
 }
 
 /* GROUP_BROKEN, or RANK_GONE of each rank that is gone: the one before may have died between

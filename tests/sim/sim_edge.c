@@ -315,6 +315,8 @@ static void note_message(struct sim *sim, unsigned from, unsigned to, const stru
         sim_note(sim, "%s -> %s COMMIT %s", a, b, sim_group_name(sim, msg->commit.group, name));
         break;
     case MSG_SYNC:
+        if ((msg->sync.again || msg->sync.told) && !sim->taken_over)
+            break; /* that a group has ended was heard */
         sim_note(sim, "%s -> %s SYNC %s%s%s", a, b, sim_group_name(sim, msg->sync.group, name),
                  msg->sync.again ? " again" : "", msg->sync.told ? " told" : "");
         break;

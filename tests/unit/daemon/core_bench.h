@@ -133,6 +133,18 @@ static inline void feed(struct bench *bench, struct core_event event)
             note(bench, "%u gpu session req %u, user %u pid %u\n", action.gpu_session.client,
                  action.gpu_session.req, action.gpu_session.uid, action.gpu_session.pid);
             break;
+        case CORE_DO_ENGINE_KEPT:
+            note(bench, "engine kept\n");
+            break;
+        case CORE_DO_ENGINE_RESUMED:
+            note(bench, "engine resumed\n");
+            break;
+        case CORE_DO_GROUP_COMMITTED:
+            note(bench, "group committed\n");
+            break;
+        case CORE_DO_GROUP_FORGET:
+            note(bench, "group forget\n");
+            break;
         case CORE_DO_GROUP_OPEN:
             bench->hash ^= action.group_open.group;
             note(bench, "group open\n");

@@ -155,8 +155,8 @@ static void write_some(struct fix *f)
     add_client(f->state, 0, 100);
     add_client(f->state, 1, 101);
     state_counts(f->state, &(struct core_counts){.clients = 2, .groups_broken = {[8] = 1}});
-    state_group(f->state, f->bench->core, f->g);
-    state_group(f->state, f->bench->core, f->h);
+    state_group(f->state, f->bench->core, f->g, false);
+    state_group(f->state, f->bench->core, f->h, false);
     state_arena(f->state, &(struct state_arena){.slot = 1, .id = 3, .size = 4096});
     state_rank_gone(f->state, &(struct core_rank_gone){
                                   .group = f->g, .rank = 1, .ops = 12, .cause = CAUSE_LEFT});
@@ -239,7 +239,7 @@ static void a_slot_that_is_used_again(void **state)
 
     add_client(f->state, 0, 100);
     add_client(f->state, 1, 101);
-    state_group(f->state, f->bench->core, f->g);
+    state_group(f->state, f->bench->core, f->g, false);
     state_arena(f->state, &(struct state_arena){.slot = 1, .id = 3, .size = 4096});
     state_client_gone(f->state, 1);
     add_client(f->state, 1, 101);
@@ -312,7 +312,7 @@ static void there_is_room_for_what_limits_allow(void **state)
             state_arena(full, &(struct state_arena){
                                   .slot = i % CLIENTS, .id = UINT64_MAX - i, .size = UINT64_MAX});
         state_group_gone(full, f->g);
-        state_group(full, f->bench->core, f->g);
+        state_group(full, f->bench->core, f->g, false);
         state_broken(full, &(struct core_group_broken){
                                .group = f->g, .cause = 8, .node = program, .text = text});
     }
@@ -527,7 +527,7 @@ static void what_is_refused_is_forgotten(void **state)
     f->refuse_groups = false;
     successor(f);
     assert_string_equal(content(f, f->state), CLIENT_0 CLIENT_1 "counts 2 1\narena 3 of 1, 4096\n");
-    state_group(f->state, f->bench->core, f->h);
+    state_group(f->state, f->bench->core, f->h, false);
     f->refuse_clients = true;
     assert_string_equal(content(f, f->state),
                         "counts 2 1\n"
