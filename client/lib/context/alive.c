@@ -69,7 +69,7 @@ void alive_begin(struct commd_group *g, int board_fd)
     struct flock mine = byte_of(g->rank);
 
     a->pids = g->ctx->commd_seen && (pid_t)g->members[g->rank].pid == getpid();
-    if (g->board.nnodes > 1) /* which do not outlive commd */
+    if (g->board.nnodes > 1) /* they wait for the next commd */
         return;
     a->fd = open_again(board_fd);
     if (a->fd < 0)

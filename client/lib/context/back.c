@@ -12,7 +12,8 @@
  * commd knows the client by the key that WELCOME gave it. It is told in which groups this process
  * is and which joins wait; from its answer we learn which of the groups it knows. Those that it
  * does not know have no commd any more, as if it had not come back: control_lost() is true for
- * them. A group over several nodes does not outlive the connection, whatever commd knows.
+ * them. A group over several nodes needs the next commd: control_lost() is true when it is not to
+ * be expected any more (back_is_over()).
  *
  * Then every request that has no answer is sent again, with its number; groups that were left while
  * the hello was on its way are left again; aborts are repeated, since commd may not have read them;
@@ -41,6 +42,7 @@ enum {
     BACK_SOON_MS = 300, /* a restart takes 100 and a bit */
     BACK_REFUSED_MS = 5000,
     BACK_WARN_MS = 5000,
+    BACK_OVER_MS = 60000, /* by then the other nodes have given us up (timeouts.restart) */
 };
 
 /* A group that this process is in, as far as commd is concerned. */
@@ -155,7 +157,7 @@ static void part_from_unknown(struct commd_context *ctx, const struct msg_welcom
     if (b->nkept < before && ctx->warn_ms)
         fprintf(stderr,
                 "commd: commd on node %s was restarted and does not know %u of the groups that pid "
-                "%d is in: on this node they go on without it\n",
+                "%d is in: those on this node alone go on without it\n",
                 ctx->node, before - b->nkept, (int)getpid());
 }
 
@@ -203,7 +205,6 @@ void back_welcome(struct commd_context *ctx, int *sock, const struct msg_welcome
     b->since_ms = b->refused_ms = b->next_ms = 0;
     b->denied = 0;
     b->warned = false;
-    atomic_fetch_add(&ctx->connection, 1);
     atomic_store(&ctx->lost, false);
     part_from_unknown(ctx, welcome);
     say_again(ctx, welcome);
@@ -320,6 +321,16 @@ bool back_try(struct commd_context *ctx, int wait_ms)
         return false;
     tell_reconnected(ctx);
     return !atomic_load(&ctx->lost);
+}
+
+bool back_is_over(const struct commd_context *ctx)
+{
+    const struct back *b = &ctx->back;
+    int64_t now = (int64_t)now_ms();
+
+    assert_held(&ctx->lock);
+    return b->denied || (b->refused_ms && now - b->refused_ms >= BACK_REFUSED_MS) ||
+           (b->since_ms && now - b->since_ms >= BACK_OVER_MS);
 }
 
 /* ---- whoever needs commd --------------------------------------------------------------------- */

@@ -70,10 +70,9 @@ struct commd_context {
 
     pthread_mutex_t lock; /* everything below */
     pthread_cond_t cond;
-    int sock;                    /* -1: commd is gone */
-    _Atomic unsigned connection; /* number of this connection: commd may be restarted */
-    _Atomic bool lost;           /* the connection ended */
-    bool reading;                /* a thread reads for all threads that wait, or comes back */
+    int sock;          /* -1: commd is gone */
+    _Atomic bool lost; /* the connection ended */
+    bool reading;      /* a thread reads for all threads that wait, or comes back */
     struct back back;
     uint32_t next_req;
     struct awaited *awaited;    /* borrowed, from wait_begin() to wait_end() */
@@ -223,6 +222,8 @@ int back_claim(struct commd_context *ctx, struct msg_client_hello *hello);
 void back_welcome(struct commd_context *ctx, int *sock, const struct msg_welcome *welcome);
 /* One step, in which it waits for @wait_ms at most. Is the connection there? */
 bool back_try(struct commd_context *ctx, int wait_ms);
+/* There is no commd, and none is to be expected. */
+bool back_is_over(const struct commd_context *ctx);
 /* Drops the lock until another thread has taken a step, for @wait_ms at most. */
 void back_wait_others(struct commd_context *ctx, int wait_ms);
 /* Some steps. 0: go on, also if it is not there yet; else COMMD_E_*. */

@@ -245,7 +245,6 @@ static void control_dispatch(struct commd_context *ctx, struct msg *m, int *fds,
     if (w) {
         w->reply = *m;
         w->doorbell = ctx->doorbell;
-        w->connection = atomic_load(&ctx->connection);
         w->done = true;
         memset(m, 0, sizeof *m);
         pthread_cond_broadcast(&ctx->cond);
@@ -312,9 +311,9 @@ bool control_lost(const struct commd_group *g)
 
     pthread_mutex_lock(&ctx->lock);
     lost = lost_locked(ctx) && !back_try(ctx, 0);
+    if (g->board.nnodes > 1) /* its engine goes on, and the next commd tells what is to be told */
+        lost = lost && back_is_over(ctx);
     lost |= !back_knows(ctx, g->board.group);
-    /* a group over several nodes ends with the commd that it began with */
-    lost |= g->board.nnodes > 1 && g->connection != atomic_load(&ctx->connection);
     pthread_mutex_unlock(&ctx->lock);
     return lost;
 }

@@ -122,7 +122,6 @@ int group_from_joined(struct commd_context *ctx, const char *name, unsigned rank
     g->tail = &g->head;
     g->alive.fd = -1;
     g->ctx = ctx;
-    g->connection = w->connection;
     g->rank = rank;
     g->doorbell = w->doorbell;
     snprintf(g->name, sizeof g->name, "%s", name);

@@ -17,9 +17,7 @@ struct alive {
 
 struct commd_group {
     struct commd_context *ctx; /* borrowed: outlives its groups */
-    unsigned
-        connection; /* ctx->connection when it was joined: on several nodes it ends with that */
-    struct commd_group *next; /* in ctx->groups */
+    struct commd_group *next;  /* in ctx->groups */
     struct board board;
     char name[MSG_GROUP_MAX];
     unsigned rank, local;        /* my rank; my member index on this node */
@@ -76,10 +74,9 @@ struct awaited {
     int ask_fd;           /* borrowed: goes along; -1: none */
     int64_t deadline_ms;  /* of a join; -1: none */
     bool done;
-    struct msg reply;    /* owned, once done */
-    int fd;              /* owned: the board, the arena, or the session's socket; -1: none came */
-    int doorbell;        /* borrowed from the context */
-    unsigned connection; /* on which the answer came */
+    struct msg reply; /* owned, once done */
+    int fd;           /* owned: the board, the arena, or the session's socket; -1: none came */
+    int doorbell;     /* borrowed from the context */
 };
 
 int group_join(struct commd_context *ctx, const char *name, unsigned rank, unsigned size,
