@@ -16,7 +16,8 @@ struct arena_commd {
     int stop;              /* eventfd */
     pthread_mutex_t lock;  /* what follows */
     enum arena_commd_behaviour behaviour;
-    int gpu; /* borrowed */
+    int gpu;         /* borrowed */
+    unsigned halves; /* sessions to come of which only the client gets an end */
     arena_commd_give *service;
     void *service_arg;
     unsigned held, given;
@@ -73,7 +74,9 @@ static void give_session(struct arena_commd *c, int sock, uint32_t req)
     control.h.cmsg_type = SCM_RIGHTS;
     control.h.cmsg_len = CMSG_LEN(sizeof(int));
     memcpy(CMSG_DATA(&control.h), &pair[1], sizeof(int));
-    if (c->gpu >= 0 && sendmsg(c->gpu, &hdr, MSG_NOSIGNAL) < 0)
+    if (c->halves)
+        c->halves--;
+    else if (c->gpu >= 0 && sendmsg(c->gpu, &hdr, MSG_NOSIGNAL) < 0)
         close_fdp(&pair[0]);
     m.gpu_answer.req = req;
     m.gpu_answer.cause = pair[0] < 0 ? CAUSE_NO_DAEMON : CAUSE_NONE;
@@ -212,5 +215,12 @@ void arena_commd_gpu(struct arena_commd *c, int control)
 {
     pthread_mutex_lock(&c->lock);
     c->gpu = control;
+    pthread_mutex_unlock(&c->lock);
+}
+
+void arena_commd_halves(struct arena_commd *c, unsigned n)
+{
+    pthread_mutex_lock(&c->lock);
+    c->halves = n;
     pthread_mutex_unlock(&c->lock);
 }

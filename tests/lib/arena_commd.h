@@ -20,6 +20,8 @@ void arena_commd_gpu(struct arena_commd *c, int control);
  * it is, the context's place. */
 typedef void arena_commd_give(void *arg, unsigned client, int fd);
 void arena_commd_service(struct arena_commd *c, arena_commd_give *give, void *arg);
+/* Of the next @n sessions commd-gpu gets no end, as if commd had died between the two. */
+void arena_commd_halves(struct arena_commd *c, unsigned n);
 /* How many arenas it holds, and how many it has handed out. */
 unsigned arena_commd_held(struct arena_commd *c);
 unsigned arena_commd_given(struct arena_commd *c);

@@ -4,6 +4,10 @@
  * A context has one session for each GPU that its groups work on. commd makes the first session.
  * The others are asked for through the first one (SESSION_MORE), and end with it.
  *
+ * commd gives one end of the first session's socket to each side. If it dies before both have it,
+ * the side that has it finds that it has ended, and the next commd is asked. Later commd has no
+ * part in a session.
+ *
  * Locks: device_group.lock, then device.sessions_lock, then session.calls, then session.pend. The
  * progress thread takes pend alone. Sessions are kept for good: streams may wait for words in their
  * pages. */
@@ -16,7 +20,7 @@
 
 #include "shm/util/memfd.h"
 
-enum { ANSWER_MS = 60000, SLICE_MS = 100 };
+enum { ANSWER_MS = 60000, SLICE_MS = 100, ASK_TRIES = 3 };
 
 /* ---- questions ------------------------------------------------------------------------------- */
 
@@ -183,7 +187,8 @@ static int take_region(struct session *s, int fds[2], unsigned nfds)
     return driver_error("run", "cuMemHostRegister of a session's flags", r);
 }
 
-static int hello(struct session *s)
+/* *ret_heard: there was an answer. */
+static int hello(struct session *s, bool *ret_heard)
 {
     struct session_msg m = {.type = SESSION_HELLO, .id = SESSION_VERSION};
     int fds[2] = {-1, -1}, r;
@@ -195,6 +200,7 @@ static int hello(struct session *s)
     if (r)
         return session_gone(strerror(-r));
     r = receive_message(s->sock, &m, fds, &nfds);
+    *ret_heard = !r;
     if (!r && m.type == SESSION_ANSWER)
         r = error_set(error_mine(), m.answer.code < 0 ? m.answer.code : COMMD_E_INTERNAL, "run",
                       "%s", m.answer.text);
@@ -237,6 +243,33 @@ static int ask_for_more(struct session *first, int *ret_sock)
     return r;
 }
 
+static bool has_ended(int sock)
+{
+    struct pollfd p = {.fd = sock, .events = POLLIN};
+
+    return poll(&p, 1, 0) > 0 && p.revents & POLLHUP;
+}
+
+static int session_begin(struct session *s, struct session *first)
+{
+    bool heard = false;
+    int r;
+
+    if (first) {
+        r = ask_for_more(first, &s->sock);
+        return r ? r : hello(s, &heard);
+    }
+    for (unsigned tries = 1;; tries++) {
+        r = control_gpu_ask(s->ctx, &s->sock);
+        if (r)
+            return r;
+        r = hello(s, &heard);
+        if (!r || heard || tries == ASK_TRIES || !has_ended(s->sock))
+            return r;
+        close_fdp(&s->sock);
+    }
+}
+
 /* @first: the context's first session, NULL if this becomes it. */
 static int session_new(struct device *dev, int gpu, struct session *first,
                        struct session **ret_session)
@@ -260,9 +293,7 @@ static int session_new(struct device *dev, int gpu, struct session *first,
             ? error_set(error_mine(), COMMD_E_INVALID, "run", "GPU %d has no uuid", gpu)
             : 0;
     if (!r)
-        r = first ? ask_for_more(first, &s->sock) : control_gpu_ask(dev->ctx, &s->sock);
-    if (!r)
-        r = hello(s);
+        r = session_begin(s, first);
     if (r) {
         session_free(s);
         return r;

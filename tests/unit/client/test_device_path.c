@@ -162,6 +162,20 @@ static void no_session_is_the_host_path(void **state)
     all_reduce(1 + 1);
 }
 
+/* The next commd is asked. */
+static void a_session_of_which_there_is_one_end(void **state)
+{
+    setenv("COMMD_DEVICE_PATH", "device", 1);
+    arena_commd_halves(commd, 2);
+    all_reduce(AGREEING);
+}
+
+static void many_sessions_of_which_there_is_one_end(void **state)
+{
+    arena_commd_halves(commd, 2 * 3); /* tries */
+    all_reduce(1 + 1);                /* the host path */
+}
+
 static void who_cannot_attach_says_so(void **state)
 {
     mini_gpu_kill(gpu);
@@ -885,6 +899,8 @@ int main(int argc, char **argv)
         TEST(one_that_may_not_is_enough),
         TEST(no_service_is_the_host_path),
         TEST(no_session_is_the_host_path),
+        TEST(a_session_of_which_there_is_one_end),
+        TEST(many_sessions_of_which_there_is_one_end),
         TEST(who_cannot_attach_says_so),
         TEST(who_answers_something_else_is_lost),
         TEST(the_device_path_or_none),
