@@ -73,9 +73,19 @@ static void control_take(struct gpu *g, const struct msg *m, int *fd)
     }
 }
 
-/* Another commd is there. */
+/* Another commd is there. It ends the sessions of clients that have ended meanwhile. Those that a
+ * client got in another way than from commd end with its first one. */
 static void control_resume(struct gpu *g)
 {
+    struct msg m = {.type = MSG_GPU_SESSION};
+    const struct gsession *s;
+
+    LIST_FOREACH(s, &g->sessions, link) {
+        m.gpu_session = (struct msg_gpu_session){
+            .client = s->client, .uid = s->uid, .pid = s->pid, .payer = s->user->uid};
+        if (!s->first)
+            control_send(&g->control, &m, -1);
+    }
     control_hello(g, true);
     control_devices(g);
 }
