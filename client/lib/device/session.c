@@ -302,15 +302,25 @@ static int session_new(struct device *dev, int gpu, struct session *first,
     return 0;
 }
 
-/* The session for GPU @gpu, or for -1 the first; NULL: there is none that works. */
+/* The session for GPU @gpu, or for -1 the first; NULL: there is none that works. It may have ended
+ * while nobody looked: commd-gpu died, or commd did, and did not know of a process in no group. */
 static struct session *session_find(const struct device *dev, int gpu)
 {
-    struct session *s = atomic_load(&dev->session);
+    struct session *s;
 
     assert(gpu >= -1);
-    while (s && (atomic_load(&s->lost) || (gpu < 0 ? !s->first : s->gpu != gpu)))
-        s = s->next;
-    return s;
+    for (s = atomic_load(&dev->session); s; s = s->next) {
+        bool ended;
+
+        if ((gpu < 0 ? !s->first : s->gpu != gpu) || !session_use(s))
+            continue;
+        ended = has_ended(s->sock);
+        session_unuse(s);
+        if (!ended)
+            return s;
+        session_lose(s, "commd-gpu is gone");
+    }
+    return NULL;
 }
 
 int session_get(struct device *dev, int gpu, struct session **ret_session)
