@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+"""commd of one of several nodes dies and is there again: groups over the nodes go on.
+
+The keeper of each node starts it again (commd --keep); engines go on meanwhile."""
+
+import contextlib
+import os
+import random
+import signal
+import sys
+import threading
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+from cluster import Cluster, check, equal, main, until  # noqa: E402
+from keeping import gap, restart, serves  # noqa: E402
+
+PLACES = [0, 0, 1, 1]
+EARLY = 1.05  # seconds: a commd that lives as long is started again after 0.1 s
+
+
+@contextlib.contextmanager
+def kept(changes=None):
+    """Two nodes whose commds have keepers."""
+    with Cluster(2, changes, start=False) as cluster:
+        for node in cluster.nodes:
+            node.write_config()
+            node.start(arguments=["--keep"])
+        cluster.expect("killed by signal 9")
+        for node in cluster.nodes:
+            serves(node)
+        cluster.wait_linked()
+        yield cluster, cluster.nodes
+
+
+def all_do(ranks, do, **arguments):
+    for rank in ranks:
+        rank.start(do, **arguments)
+    return [rank.finish() for rank in ranks]
+
+
+def states(node):
+    return {row["node"]: row["state"] for row in node.ctl("nodes")["nodes"]}
+
+
+def groups(node):
+    return sorted(g["name"] for g in node.groups())
+
+
+def forgotten(nodes, *names):
+    for node in nodes:
+        until(lambda: groups(node) == sorted(names), f"groups on {node.name}: {groups(node)}")
+
+
+def test_streams_go_on_while_commds_are_killed_at_random():
+    rng = random.Random(38)
+    with kept() as (cluster, nodes):
+        ranks = cluster.ranks("g", PLACES)
+        over = threading.Event()
+        failures = []
+
+        def killer():
+            try:
+                pids = [0, 0]
+                for number in range(24):
+                    at = rng.randrange(2)
+                    pids[at] = serves(nodes[at], pids[at])
+                    time.sleep(EARLY if number % 3 == 2 else rng.random() * 0.2)
+                    os.kill(pids[at], signal.SIGKILL)
+                for at in range(2):
+                    serves(nodes[at], pids[at])
+            except BaseException as error:
+                failures.append(error)
+            finally:
+                over.set()
+
+        thread = threading.Thread(target=killer)
+        thread.start()
+        rounds = 0
+        while not over.is_set() or not rounds:
+            all_do(ranks, "stream", name="g", seed=rounds, operations=60, max_bytes=200000)
+            all_do(ranks, "mail", name="g", seed=rounds, messages=30, max_bytes=100000)
+            cluster.join(f"round{rounds}", ranks)
+            for number, rank in enumerate(ranks):
+                rank.start(
+                    "split", name=f"round{rounds}", new=f"s{rounds}", colour=number % 2, key=0
+                )
+            for rank in ranks:
+                rank.finish()
+            all_do(ranks, "all_reduce", name=f"s{rounds}", count=100)
+            for name in (f"s{rounds}", f"round{rounds}"):
+                all_do(ranks, "leave", name=name)
+            rounds += 1
+        thread.join()
+        check(not failures, f"{failures}")
+        forgotten(nodes, "g")
+        cluster.wait_linked()
+        check(rounds > 1, f"{rounds} rounds")
+
+
+def test_the_others_say_that_a_node_is_restarting():
+    with kept() as (cluster, nodes):
+        ranks = cluster.ranks("g", PLACES)
+        with gap(nodes[0]):
+            until(lambda: states(nodes[1])[nodes[0].name] == "restarting", f"{states(nodes[1])}")
+            row = next(r for r in nodes[1].ctl("nodes")["nodes"] if r["node"] == nodes[0].name)
+            check("timeouts.restart" in str(row), f"{row}")
+            all_do(ranks, "all_reduce", name="g", count=1000)  # without commd on node 0
+        nodes[1].wait_log(f"node {nodes[0].name} is back")
+        cluster.wait_linked()
+        all_do(ranks, "all_reduce", name="g", count=1000)
+        for node in nodes:
+            check("was lost" not in node.log(), "nobody was lost")
+
+
+def test_a_join_in_the_gap_waits():
+    with kept() as (cluster, nodes):
+        ranks = cluster.ranks("g", PLACES)
+        with gap(nodes[0]):
+            for number, rank in enumerate(ranks):
+                rank.start("join", name="later", rank=number, size=len(ranks))
+            time.sleep(0.3)
+        for rank in ranks:
+            rank.finish()
+        all_do(ranks, "all_reduce", name="later", count=1000)
+        all_do(ranks, "all_reduce", name="g", count=1000)
+
+
+def test_a_rank_that_dies_in_the_gap_is_told_on_both_nodes():
+    for dies in (0, 3):  # on the node whose commd is gone, on the other one
+        with kept() as (cluster, nodes):
+            ranks = cluster.ranks("g", PLACES)
+            with gap(nodes[0]):
+                ranks[dies].kill()
+            rest = [rank for rank in ranks if rank is not ranks[dies]]
+            for rank in rest:
+                rank.start("all_reduce", name="g", count=10)
+            for rank in rest:
+                error = rank.error()
+                equal((error["code"], error["rank"]), ("RANK_LOST", dies))
+            forgotten(nodes, "g")
+            all_do(rest, "leave", name="g")
+            forgotten(nodes)
+
+
+def test_who_leaves_in_the_gap_is_forgotten_on_both_nodes():
+    with kept() as (cluster, nodes):
+        ranks = cluster.ranks("g", PLACES)
+        with gap(nodes[0]):
+            all_do(ranks, "leave", name="g")
+        forgotten(nodes)
+        cluster.join("g", ranks)
+        all_do(ranks, "all_reduce", name="g", count=10)
+
+
+def test_an_abort_in_the_gap_is_told():
+    with kept() as (cluster, nodes):
+        ranks = cluster.ranks("g", PLACES)
+        with gap(nodes[0]):
+            ranks[3].call("abort", name="g", text="enough")
+        for rank in ranks[:2]:
+            equal(rank.call_error("all_reduce", name="g", count=10)["code"], "ABORTED")
+
+
+def test_an_engine_that_dies_in_the_gap_is_told():
+    for at in (0, 1):  # that of the commd that is gone, that of the other one
+        with kept() as (cluster, nodes):
+            for words in ("was lost", "lost each other", "has ended while no commd was there"):
+                cluster.expect(words)
+            ranks = cluster.ranks("g", PLACES)
+            with gap(nodes[0]):
+                os.kill(nodes[at].engine_pid(), signal.SIGKILL)
+            for rank in ranks:
+                rank.start("all_reduce", name="g", count=10)
+            for rank in ranks:
+                check(rank.error()["code"] in ("ENGINE_LOST", "NODE_LOST"), "it is told")
+            cluster.wait_linked()
+            cluster.join("new", ranks)
+            all_do(ranks, "all_reduce", name="new", count=10)
+
+
+def test_a_node_that_is_not_back_in_time_is_lost():
+    with kept({"timeouts": {"restart": "500ms"}}) as (cluster, nodes):
+        cluster.expect("was lost")
+        ranks = cluster.ranks("g", PLACES)
+        with gap(nodes[0]):
+            nodes[1].wait_log(f"node {nodes[0].name} was lost: its commd is not back within 500 ms")
+            error = ranks[2].call_error("all_reduce", name="g", count=10)
+            equal((error["code"], error["node"]), ("NODE_LOST", nodes[0].name))
+        check(ranks[0].call_error("all_reduce", name="g", count=10)["code"] == "NODE_LOST", "told")
+
+
+def test_two_nodes_restart_at_once():
+    with kept() as (cluster, nodes):
+        ranks = cluster.ranks("g", PLACES)
+        for _ in range(3):
+            with gap(nodes[0]), gap(nodes[1]):
+                all_do(ranks, "all_reduce", name="g", count=1000)
+            cluster.wait_linked()
+        for node in nodes:
+            restart(node)
+        cluster.wait_linked()
+        cluster.join("later", ranks)
+        for name in ("g", "later"):
+            all_do(ranks, "all_reduce", name=name, count=1000)
+            all_do(ranks, "leave", name=name)
+        forgotten(nodes)
+
+
+main(globals())
