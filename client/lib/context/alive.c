@@ -93,9 +93,9 @@ void alive_end(struct commd_group *g)
     alive_lock();
     list_remove(all, a, next);
     alive_unlock();
-    if (a->fd < 0) /* never begun, or our parent's */
+    if (!g->board.members || g->ctx->generation != fork_generation()) /* our parent's */
         return;
-    /* release: all that it has sent is in the board before */
+    /* release: all that it has sent is in the board before; also for a commd that is not there */
     atomic_store_explicit(&g->board.members[g->local].alive, MEMBER_LEFT, memory_order_release);
     close_fdp(&a->fd);
 }
