@@ -77,9 +77,7 @@ struct commd_context {
     uint32_t next_req;
     struct awaited *awaited;    /* borrowed, from wait_begin() to wait_end() */
     struct question *questions; /* borrowed: of operations that wait for long */
-    int doorbell;               /* the current one, of the engine that runs */
-    int *old_doorbells;         /* owned: of earlier engines, closed at the end */
-    unsigned nold;
+    int doorbell;               /* of the engine that runs; -1: none yet. Its number stays */
     struct commd_group *groups;
 
     /* the progress thread (async/progress.c) */

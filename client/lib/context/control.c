@@ -9,6 +9,7 @@
 #include "client/lib/context/group.h"
 
 #include <poll.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <sys/socket.h>
 
@@ -119,11 +120,6 @@ void control_close(struct commd_context *ctx)
     close_fdp(&ctx->sock);
     back_fini(ctx);
     close_fdp(&ctx->doorbell);
-    for (unsigned i = 0; i < ctx->nold; i++)
-        close_fdp(&ctx->old_doorbells[i]);
-    free(ctx->old_doorbells);
-    ctx->old_doorbells = NULL;
-    ctx->nold = 0;
 }
 
 static int send_with(struct commd_context *ctx, const struct msg *msg, int fd)
@@ -189,21 +185,18 @@ int control_abort(struct commd_context *ctx, const struct msg *msg)
     return r;
 }
 
-/* A doorbell of a new engine replaces the old one, which groups made earlier still name. */
+/* A new doorbell takes the number of the old one, so groups that were made earlier ring it too: a
+ * commd that was restarted gives another one, and the engine, which went on, hears that one alone. */
 static void take_doorbell(struct commd_context *ctx, int fd)
 {
     assert_held(&ctx->lock);
     assert(fd >= 0);
-    if (ctx->doorbell >= 0) {
-        int *more = realloc(ctx->old_doorbells, (ctx->nold + 1) * sizeof *more);
-        if (more) {
-            ctx->old_doorbells = more;
-            more[ctx->nold++] = ctx->doorbell;
-        } else {
-            close(ctx->doorbell);
-        }
+    if (ctx->doorbell < 0) {
+        ctx->doorbell = fd;
+        return;
     }
-    ctx->doorbell = fd;
+    (void)dup3(fd, ctx->doorbell, O_CLOEXEC); /* it cannot fail: both are there */
+    close(fd);
 }
 
 /* An answer of another kind than the question asks for has nobody who waits for it. */
