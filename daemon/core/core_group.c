@@ -104,6 +104,7 @@ int group_place(const struct group *group, unsigned node)
 
 void group_close(struct core *core, struct group *group)
 {
+    bool opened = group->state != GROUP_COMMITTED;
     char name[TEXT_QUOTED];
 
     if (group->state == GROUP_OPEN)
@@ -122,7 +123,7 @@ void group_close(struct core *core, struct group *group)
     group->boarded = false;
     group_set_state(core, group, group->nnodes > 1 ? GROUP_LEFT : GROUP_DEAD);
     if (group->state == GROUP_LEFT)
-        group_left(core, group);
+        group_left(core, group, opened);
 }
 
 void group_forget(struct core *core, struct group *group)

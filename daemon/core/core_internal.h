@@ -556,7 +556,7 @@ int group_place(const struct group *group, unsigned node);      /* participant i
 /* ---- core_resync.c --------------------------------------------------------------------------- */
 
 void group_resync(struct core *core, unsigned node); /* it is back */
-void group_left(struct core *core, struct group *group);
+void group_left(struct core *core, struct group *group, bool opened);
 void group_told(struct core *core, struct group *group, unsigned place);
 void group_forgo(struct core *core, unsigned node); /* its engine is not the same: tell it nothing */
 /* All that the boards have to know, again. Without an engine that goes on, groups over several nodes

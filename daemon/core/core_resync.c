@@ -71,15 +71,21 @@ void group_forgo(struct core *core, unsigned node)
     }
 }
 
-void group_left(struct core *core, struct group *group)
+void group_left(struct core *core, struct group *group, bool opened)
 {
     assert(group->state == GROUP_LEFT && group->nnodes > 1);
-    memset(group->confirmed, 0, group->nnodes * sizeof(*group->confirmed));
     group->nconfirmed = 0;
+    for (unsigned i = 0; i < group->nnodes; i++) {
+        /* Who has not agreed may not have the COMMIT yet. It asks when it has. */
+        group->confirmed[i] = i != group->me && !opened && !group->confirmed[i];
+        group->nconfirmed += group->confirmed[i];
+    }
     group->asked = core->asked + 1;
+    if (group->nconfirmed + 1 == group->nnodes)
+        group_forget(core, group);
     tell_or_forget(core, group);
     if (group->state == GROUP_LEFT)
-        act_to_group(core, group, ACT_EACH_NODE, ask_again(core, group));
+        act_to_group(core, group, ACT_EACH_UNCONFIRMED, ask_again(core, group));
 }
 
 /* GROUP_BROKEN, or RANK_GONE of each rank that is gone: the one before may have died between
@@ -104,7 +110,7 @@ void group_taken_over(struct core *core, const char *text)
     list_each(group, &core->all_groups, all) {
         tell_boards(core, group);
         if (group->state == GROUP_LEFT)
-            group_left(core, group);
+            group_left(core, group, true);
         else if (!group->nlocal)
             group_close(core, group); /* the one before did not come to it */
     }
