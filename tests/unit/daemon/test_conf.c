@@ -196,7 +196,7 @@ static void rows_say_value_and_source(void **state)
         if (!strcmp(row.source, "default"))
             assert_string_equal(row.value, row.fallback);
     }
-    assert_int_equal(n, 42);
+    assert_int_equal(n, 43);
     assert_false(conf_row(conf, UINT32_MAX, &row));
     conf_free(conf);
 }

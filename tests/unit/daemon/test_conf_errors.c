@@ -24,7 +24,7 @@ static void unknown_keys(void **state)
 {
     check_error("timeouts:\n  hearbeat: 1s\n",
                 F ":2:3: unknown key \"hearbeat\" in timeouts (did you mean \"heartbeat\"?); "
-                  "allowed: heartbeat, node, progress, join");
+                  "allowed: heartbeat, node, restart, progress, join");
     check_error("transprot: {}\n",
                 F ":1:1: unknown key \"transprot\" at the top (did you mean \"transport\"?); "
                   "allowed: cluster, listen, transport, gpu, timeouts, limits, log");
@@ -79,7 +79,7 @@ static void wrong_types(void **state)
     check_error("hello\n", F ":1:1: the file is text, which is the wrong type; allowed: a map of "
                              "cluster, listen, transport, gpu, timeouts, limits, log");
     check_error("timeouts: 5s\n", F ":1:11: timeouts is text, which is the wrong type; allowed: "
-                                    "a map of heartbeat, node, progress, join");
+                                    "a map of heartbeat, node, restart, progress, join");
     check_error("log: [level]\n",
                 F ":1:6: log is a list, which is the wrong type; allowed: a map of level");
     check_error("log: {level: {a: b}}\n", F ":1:14: log.level is a map, which is the wrong "

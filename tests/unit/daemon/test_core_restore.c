@@ -14,6 +14,7 @@ static struct core_kept_group kept_group(void)
 {
     return (struct core_kept_group){.id = GROUP,
                                     .epoch = 1,
+                                    .state = CORE_GROUP_OPEN,
                                     .name = "g",
                                     .uid = 1000,
                                     .payer = 1000,
@@ -307,6 +308,9 @@ static void groups_that_cannot_be(void **state)
     REFUSED(nodes, others);
     REFUSED(members, nowhere);
     REFUSED(members, foreign); /* another process than its client */
+    REFUSED(state, CORE_GROUP_COMMITTED); /* of one node it is open at once */
+    REFUSED(state, CORE_GROUP_BROKEN);
+    REFUSED(state, CORE_GROUP_LEFT);
     REFUSED(ranks, twice);
     REFUSED(ranks, beyond);
     group.nnodes = 2;
