@@ -7,7 +7,8 @@ unit_daemon = tests/unit/daemon/test_arenas tests/unit/daemon/test_boards \
 	tests/unit/daemon/test_core_gpu \
 	tests/unit/daemon/test_core_rendezvous tests/unit/daemon/test_core_restore \
 	tests/unit/daemon/test_core_share \
-	tests/unit/daemon/test_diary tests/unit/daemon/test_engine_link \
+	tests/unit/daemon/test_diary tests/unit/daemon/test_engine_adopt \
+	tests/unit/daemon/test_engine_link \
 	tests/unit/daemon/test_heard tests/unit/daemon/test_http_request \
 	tests/unit/daemon/test_keeper \
 	tests/unit/daemon/test_listener tests/unit/daemon/test_log tests/unit/daemon/test_log_limit \
@@ -73,6 +74,13 @@ tests_unit_daemon_test_core_share_LDADD = libcommd-core.la $(CMOCKA_LIBS)
 tests_unit_daemon_test_diary_SOURCES = tests/unit/daemon/test_diary.c daemon/admin/diary.c \
 	daemon/admin/diary.h
 tests_unit_daemon_test_diary_LDADD = $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_engine_adopt_SOURCES = tests/unit/daemon/test_engine_adopt.c \
+	daemon/link/engine_adopt.c daemon/link/engine_link.c daemon/link/engine_spawn.c \
+	daemon/process/files.c transport/process/control.c
+tests_unit_daemon_test_engine_adopt_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
+tests_unit_daemon_test_engine_adopt_LDADD = libcommd-link.la libcommd-conf.la libcommd-proto.la \
+	libcommd-launch.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_engine_link_SOURCES = tests/unit/daemon/test_engine_link.c \
 	daemon/link/engine_adopt.c daemon/link/engine_link.c daemon/link/engine_spawn.c \

@@ -128,6 +128,15 @@ void on_peer_down(void *arg, unsigned peer, int err, const char *why)
     s->down_err = err;
 }
 
+static void on_apart(void *arg, unsigned peer)
+{
+    struct fabric_traffic traffic;
+    struct side *s = arg;
+
+    s->aparts++;
+    s->connected = s->f->ops->traffic(s->f, peer, &traffic);
+}
+
 static int make_fabric(struct world *w, const struct fabric_events *ev, struct fabric **ret_f)
 {
     static const struct fabric_fault_conf fault = {
@@ -166,7 +175,7 @@ static int make_fabric(struct world *w, const struct fabric_events *ev, struct f
 static void side_open(struct world *w, unsigned i)
 {
     struct side *s = &w->side[i];
-    struct fabric_events ev = {on_msg, on_peer_down, s, NULL};
+    struct fabric_events ev = {on_msg, on_peer_down, s, w->n == 2 ? on_apart : NULL};
 
     memset(s, 0, sizeof(*s));
     assert_int_equal(make_fabric(w, &ev, &s->f), 0);

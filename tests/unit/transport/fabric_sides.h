@@ -42,6 +42,8 @@ struct side {
     enum take take;
     const struct fabric_events *instead; /* of the below: gets the events */
     bool calling;                        /* inside send() or recv(): done may not run */
+    unsigned aparts;                     /* how often it was told whether there is a connection */
+    bool connected;                      /* as it was told last */
     unsigned msgs, bad_order, bad_bytes, taken, down, down_peer;
     uint32_t next_seq[8];
     int down_err;

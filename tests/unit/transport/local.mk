@@ -26,7 +26,8 @@ tests_unit_transport_test_engine_send_LDADD = $(in_one_process) $(CMOCKA_LIBS)
 
 # Includes engine_main.c.
 tests_unit_transport_test_engine_turn_SOURCES = tests/unit/transport/test_engine_turn.c \
-	transport/process/launcher.c tests/lib/cluster.c transport/process/confine.c tests/lib/cluster.h
+	transport/process/control.c transport/process/launcher.c tests/lib/cluster.c \
+	transport/process/confine.c tests/lib/cluster.h
 tests_unit_transport_test_engine_turn_LDADD = libcommd-launch.la $(in_one_process) $(CMOCKA_LIBS)
 
 # The same contract over every fabric.

@@ -12,9 +12,10 @@ int engine_process(int argc, char **argv);
 #include "transport/process/engine_main.c"
 #undef main
 
+#include "transport/engine/engine_internal.h"
 #include "tests/lib/cluster.h"
 
-enum { TURNS = 10 * LOOK_EVERY };
+enum { TURNS = 10 * LOOK_EVERY, FRAME_LIMIT_MS = 5000 };
 
 static struct shell shell;
 static unsigned turns;
@@ -39,11 +40,11 @@ static int shell_begin(struct cluster *c, struct fabric *busy)
     turns = 0;
     shell = (struct shell){.engine = c->node[0].engine,
                            .fabric = busy,
-                           .control = control[0],
                            .epoll = epoll_create1(0),
                            .rescued_ms = now_ms(),
                            .running = true};
-    watch(&shell, shell.control, EPOLLIN, EV_CONTROL);
+    assert_int_equal(control_begin(&shell.control, control[0]), 0);
+    watch(&shell, control_fd(&shell.control), EPOLLIN, EV_CONTROL);
     return control[1];
 }
 
@@ -52,8 +53,10 @@ static void shell_end(int control)
     for (unsigned i = 0; i < shell.nbells; i++)
         bell_del(&shell, i);
     free(shell.bells);
+    for (unsigned i = 0; i < FABRIC_MAX_PEERS; i++)
+        free(shell.peers[i].lost);
     close(shell.epoll);
-    close(shell.control);
+    control_fini(&shell.control);
     close(control);
 }
 
@@ -250,7 +253,8 @@ static void orders_come_in_parts(void **state)
     int control[2];
 
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, control), 0);
-    shell = (struct shell){.control = control[0], .running = true};
+    shell = (struct shell){.running = true};
+    assert_int_equal(control_begin(&shell.control, control[0]), 0);
     assert_int_equal(codec_encode(&ping, &frame, &len), 0);
     for (unsigned i = 0; i < 2 * CONTROL_AT_ONCE + 1; i++)
         assert_int_equal(write(control[1], frame, len), (ssize_t)len);
@@ -264,8 +268,176 @@ static void orders_come_in_parts(void **state)
     }
     assert_true(shell.running);
     free(frame);
-    close(control[0]);
+    control_fini(&shell.control);
     close(control[1]);
+}
+
+/* ---- another commd -------------------------------------------------------------------------- */
+
+/* The other end of the line. */
+static int give_line(void)
+{
+    int line[2];
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, line), 0);
+    shell.control.line = line[0];
+    assert_int_equal(epoll_ctl(shell.control.epoll, EPOLL_CTL_ADD, line[0],
+                               &(struct epoll_event){.events = EPOLLIN}),
+                     0);
+    return line[1];
+}
+
+/* What commd does: another control socket. Our end of it. */
+static int next_commd(int line)
+{
+    char space[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8))) = {0};
+    struct iovec iov = {"c", 1};
+    struct msghdr mh = {
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    int pair[2];
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    *CMSG_FIRSTHDR(&mh) = (struct cmsghdr){CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+    memcpy(CMSG_DATA(CMSG_FIRSTHDR(&mh)), &pair[1], sizeof(int));
+    assert_int_equal(sendmsg(line, &mh, 0), 1);
+    close(pair[1]);
+    return pair[0];
+}
+
+static void hears(int sock, enum msg_type type, struct msg *ret_msg)
+{
+    const char *why;
+    unsigned n = 0;
+
+    assert_int_equal(msg_recv_fd(sock, ret_msg, NULL, 0, &n, (int64_t)now_ms() + 1000, &why), 0);
+    assert_string_equal(msg_type_name(ret_msg->type), msg_type_name(type));
+}
+
+static void hears_all_again(int sock, uint64_t failed)
+{
+    struct msg m;
+
+    hears(sock, MSG_ENGINE_HELLO, &m);
+    assert_true(m.engine_hello.resumed);
+    hears(sock, MSG_ENGINE_PEER_READY, &m);
+    assert_int_equal(m.engine_peer.peer, 1);
+    assert_int_equal(m.engine_peer.engine, 77);
+    hears(sock, MSG_ENGINE_PEER_DOWN, &m);
+    assert_int_equal(m.engine_peer.peer, 3);
+    assert_string_equal(m.engine_peer.text, "its cable is cut");
+    hears(sock, MSG_BOARD_ERROR, &m);
+    assert_int_equal(m.board.group, failed);
+    assert_int_equal(m.board.cause, CAUSE_MISMATCH);
+    assert_int_equal(m.board.peer, 1);
+    assert_string_equal(m.board.text, "ranks disagree");
+    hears(sock, MSG_ENGINE_RESUMED, &m);
+}
+
+static int no_address(struct fabric *f, void *buf, size_t *inout_len)
+{
+    *inout_len = 0;
+    return 0;
+}
+
+static const struct fabric_ops no_ops = {.name = "none", .address = no_address};
+
+/* Boards that it does not name go, those that it names stay as they are. */
+static void another_commd_is_told_what_there_is(void **state)
+{
+    static const uint16_t nodes[] = {0, 1}, ranks[] = {0, 1};
+    struct cluster *c = cluster_new(2, 2, nodes, 1);
+    struct commd_context *ctx[] = {&c->ctx, &c->ctx};
+    struct cluster_group *named = cluster_group_new(c, 0x20, ranks, 2, ctx, -1);
+    struct cluster_group *other = cluster_group_new(c, 0x21, ranks, 2, ctx, -1);
+    struct fabric none = {.ops = &no_ops};
+    uint32_t peers[] = {0, 1};
+    struct msg add = {.type = MSG_BOARD_ADD,
+                      .board_add = {.group = 0x20,
+                                    .nnodes = 2,
+                                    .world = 2,
+                                    .peers = peers,
+                                    .rank_node = (uint32_t[]){0, 1}}};
+    int first = shell_begin(c, &none), line = give_line(), second, fd = -1;
+    struct engine *e = shell.engine;
+    const struct eboard *before = eboard_find(e, 0x20);
+
+    e->ev = (struct engine_events){.on_board_error = on_board_error, .arg = &shell};
+    shell.peers[1].incarnation = 77;
+    shell.peers[3].incarnation = 78;
+    on_peer_down(&shell, 3, "its cable is cut");
+    eboard_fail(eboard_find(e, 0x21), CAUSE_MISMATCH, 1, "ranks disagree");
+    shutdown(first, SHUT_RDWR);
+    control_read(&shell);
+    assert_true(shell.running);
+    assert_int_equal(shell.control.sock, -1);
+    on_peer_down(&shell, 3, "its cable is cut"); /* nobody hears that */
+    close(next_commd(line));                     /* one that has died already */
+    second = next_commd(line);
+    control_read(&shell);
+    hears_all_again(second, 0x21);
+    control_msg(&shell, &add, &named->fd[0]);
+    control_msg(&shell, &(struct msg){.type = MSG_ENGINE_KEEP}, &fd);
+    assert_ptr_equal(eboard_find(e, 0x20), before);
+    assert_null(eboard_find(e, 0x21));
+    assert_int_equal(recv(second, &(char){0}, 1, MSG_DONTWAIT), -1); /* no error is told */
+    close(line);
+    control_read(&shell);
+    assert_false(shell.running);
+    engine_board_del(e, 0x20, true);
+    cluster_group_free(c, named);
+    cluster_group_free(c, other);
+    shell_end(first);
+    close(second);
+    cluster_free(c);
+}
+
+/* A commd that does not read. */
+static void reports_do_not_wait(void **state)
+{
+    static const uint16_t nodes[] = {0, 1};
+    struct cluster *c = cluster_new(2, 2, nodes, 1);
+    struct fabric none = {.ops = &no_ops};
+    int hangs = shell_begin(c, &none), line = give_line(), wakes;
+    struct msg m = {.type = MSG_PING};
+    uint64_t begin = now_ms();
+    unsigned sent = 0, heard = 0;
+
+    for (; sent < 50000; sent++) /* more than a socket holds */
+        control_send(&shell.control, &m, -1);
+    assert_true(shell.control.out_len > 0 && shell.control.sock >= 0);
+    while (heard < sent) {
+        hears(hangs, MSG_PING, &m);
+        if (++heard % 100 == 0)
+            control_read(&shell);
+    }
+    assert_int_equal(shell.control.out_len, 0);
+    for (unsigned i = 0; i < 2000000 && shell.control.sock >= 0; i++)
+        control_send(&shell.control, &m, -1);
+    assert_int_equal(shell.control.sock, -1);
+    control_read(&shell);
+    assert_true(shell.running && now_ms() - begin < FRAME_LIMIT_MS);
+    wakes = next_commd(line);
+    control_read(&shell);
+    hears(wakes, MSG_ENGINE_HELLO, &m);
+    close(line);
+    close(wakes);
+    shell_end(hangs);
+    cluster_free(c);
+}
+
+/* Who has given no line is the only commd that there will be. */
+static void without_a_line_it_ends_with_commd(void **state)
+{
+    static const uint16_t nodes[] = {0, 1};
+    struct cluster *c = cluster_new(2, 2, nodes, 1);
+    struct fabric none = {.ops = &no_ops};
+    int control = shell_begin(c, &none);
+
+    shutdown(control, SHUT_RDWR);
+    control_read(&shell);
+    assert_false(shell.running);
+    shell_end(control);
+    cluster_free(c);
 }
 
 int main(void)
@@ -277,6 +449,9 @@ int main(void)
         cmocka_unit_test(a_doorbell_that_was_taken_away_is_silent),
         cmocka_unit_test(a_client_in_many_groups),
         cmocka_unit_test(boards_are_unmapped_elsewhere),
+        cmocka_unit_test(another_commd_is_told_what_there_is),
+        cmocka_unit_test(reports_do_not_wait),
+        cmocka_unit_test(without_a_line_it_ends_with_commd),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

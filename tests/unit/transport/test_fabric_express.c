@@ -32,7 +32,7 @@ static void note_down(void *arg, unsigned peer, int err, const char *why)
 }
 
 static struct seen seen;
-static const struct fabric_events noting = {note_msg, note_down, &seen};
+static const struct fabric_events noting = {note_msg, note_down, &seen, NULL};
 
 /* Both sides are up; what comes to the second is noted. */
 static struct world *noted(void)

@@ -102,6 +102,33 @@ static void each_byte_once_and_in_order(void **state)
         life(kinds[seed % ARRAY_LEN(kinds)], seed);
 }
 
+/* Whoever asks which node is gone hears it before the next ping. */
+static void apart_is_told_at_once(void **state)
+{
+    static const char *const kinds[] = {"tcp mend", "tcp x 3 mend"};
+
+    for (unsigned i = 0; i < ARRAY_LEN(kinds); i++) {
+        struct world *w = linked(kinds[i]);
+        struct side *s = w->side;
+        struct tcp_peer *peer = inside(s)->slot[1];
+
+        pump_until(w, s[0].connected && s[1].connected);
+        assert_int_equal(s[0].aparts, 1);
+        for (unsigned n = 0; n < peer->channels; n++) {
+            assert_int_equal(s[0].aparts, 1); /* one is left */
+            assert_int_equal(shutdown(peer->conn[n]->fd, SHUT_RDWR), 0);
+            if (n + 1 < peer->channels)
+                pump_until(w, peer->conn[n]->state != CONN_OPEN);
+        }
+        s->f->ops->progress(s->f);
+        s->f->ops->progress(s->f);
+        assert_int_equal(s[0].aparts, 2);
+        pump_until(w, s[0].aparts == 3 && s[1].connected);
+        assert_int_equal(s[0].down + s[1].down, 0);
+        world_free(w);
+    }
+}
+
 /* A body that the kernel has taken, and the other side has not read, is let go before the engine
  * sleeps. */
 static void no_body_is_kept_asleep(void **state)
@@ -747,6 +774,7 @@ int run_mend_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_byte_once_and_in_order),
+        cmocka_unit_test(apart_is_told_at_once),
         cmocka_unit_test(no_body_is_kept_asleep),
         cmocka_unit_test(deleted_on_purpose),
         cmocka_unit_test(goes_on_in_mid_frame),
