@@ -13,15 +13,15 @@ enum ev_type {
     EV_LINK_UP,   /* a: node, b: peer; gen: link */
     EV_LINK_DOWN, /* likewise */
     EV_ENGINE_STARTED,
-    EV_ENGINE_HELLO, /* a: node; gen: engine */
-    EV_ENGINE_ADDED, /* a: node, b: peer; gen: engine; arg: peer's incarnation */
-    EV_ENGINE_LOST,  /* a: node, b: peer; gen: engine; arg: peer's incarnation */
-    EV_ENGINE_EXIT,  /* a: node; gen: engine */
-    EV_ENGINE_PONG,  /* a: node; gen: engine; arg: seq */
+    EV_ENGINE_HELLO,  /* a: node; gen: engine */
+    EV_ENGINE_ADDED,  /* a: node, b: peer; gen: engine; arg: peer's incarnation */
+    EV_ENGINE_LOST,   /* a: node, b: peer; gen: engine; arg: peer's incarnation */
+    EV_ENGINE_EXIT,   /* a: node; gen: engine */
+    EV_ENGINE_PONG,   /* a: node; gen: engine; arg: seq */
     EV_ENGINE_RESUME, /* a: node; gen: engine */
-    EV_ENGINE_DIES,  /* a: node; gen: engine; while commd is gone */
-    EV_TAKE_OVER,    /* a: node */
-    EV_CLIENT_BACK,  /* a: client */
+    EV_ENGINE_DIES,   /* a: node; gen: engine; while commd is gone */
+    EV_TAKE_OVER,     /* a: node */
+    EV_CLIENT_BACK,   /* a: client */
 };
 
 struct ev {

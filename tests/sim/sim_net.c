@@ -167,8 +167,8 @@ static void link_up(struct sim *sim, const struct ev *ev)
 /* Does @a keep its groups over @b when their link is gone? */
 static bool holds(const struct sim *sim, unsigned a, unsigned b)
 {
-    return sim->nodes[a].alive && (peer_usable(sim->nodes[a].core, b) ||
-                                   peer_is_missed(sim->nodes[a].core, b));
+    return sim->nodes[a].alive &&
+           (peer_usable(sim->nodes[a].core, b) || peer_is_missed(sim->nodes[a].core, b));
 }
 
 static void link_down(struct sim *sim, const struct ev *ev)

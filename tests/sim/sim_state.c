@@ -96,8 +96,7 @@ static bool take_group(void *arg, const struct core_kept_group *group)
     struct taker *taker = arg;
 
     return must(taker,
-                group->state != CORE_GROUP_OPEN ||
-                    edge_board(taker->sim, taker->node, group->id),
+                group->state != CORE_GROUP_OPEN || edge_board(taker->sim, taker->node, group->id),
                 "a group without a board") &&
            must(taker, core_restore_group(taker->core, group), "a group");
 }

@@ -358,6 +358,7 @@ static void another_commd_is_told_what_there_is(void **state)
                                     .peers = peers,
                                     .rank_node = (uint32_t[]){0, 1}}};
     int first = shell_begin(c, &none), line = give_line(), second, fd = -1;
+    struct msg ping = {.type = MSG_PING};
     struct engine *e = shell.engine;
     const struct eboard *before = eboard_find(e, 0x20);
 
@@ -366,6 +367,8 @@ static void another_commd_is_told_what_there_is(void **state)
     shell.peers[3].incarnation = 78;
     on_peer_down(&shell, 3, "its cable is cut");
     eboard_fail(eboard_find(e, 0x21), CAUSE_MISMATCH, 1, "ranks disagree");
+    assert_int_equal(write(first, "cd", 2), 2); /* it dies in the middle of a frame */
+    control_read(&shell);
     shutdown(first, SHUT_RDWR);
     control_read(&shell);
     assert_true(shell.running);
@@ -375,6 +378,9 @@ static void another_commd_is_told_what_there_is(void **state)
     second = next_commd(line);
     control_read(&shell);
     hears_all_again(second, 0x21);
+    assert_int_equal(msg_send_fd(second, &ping, NULL, 0, -1), 0);
+    control_read(&shell);
+    hears(second, MSG_PING, &ping);
     control_msg(&shell, &add, &named->fd[0]);
     control_msg(&shell, &(struct msg){.type = MSG_ENGINE_KEEP}, &fd);
     assert_ptr_equal(eboard_find(e, 0x20), before);
