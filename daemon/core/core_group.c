@@ -117,7 +117,7 @@ void group_close(struct core *core, struct group *group)
                                             .group_close = {.group = group->id,
                                                             .abort = group->unclean,
                                                             .left = group->nnodes > 1}});
-    else if (group->cause)
+    else if (group->nnodes > 1)
         act_push(core, (struct core_action){.type = CORE_DO_GROUP_FORGET,
                                             .group_forget = {group->id}});
     group->boarded = false;

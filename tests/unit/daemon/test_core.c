@@ -321,7 +321,7 @@ static void engine_life(void **state)
     core_status(bench->core, &status);
     assert_int_equal(status.engine, CORE_ENGINE_UP);
     feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &msg});
-    expect(bench, "engine kill\n"); /* a second hello */
+    expect(bench, "engine kept\nengine kill\n"); /* a second hello */
     bench_free(bench);
 }
 

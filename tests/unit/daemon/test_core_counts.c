@@ -241,6 +241,11 @@ static void traffic_of_engines(void **state)
     assert_int_equal(traffic->recent_retransmits, 0);
     assert_int_equal(traffic->bandwidth, 60); /* the most that there was */
     feed(bench, (struct core_event){.type = CORE_PEER_DOWN, .node = 1, .text = "it went"});
+    assert_int_equal(traffic->rtt_us, 50); /* it is away: data go on */
+    while (peer_view(bench).state != CORE_PEER_UNLINKED) {
+        bench->now = core_deadline(bench->core);
+        feed(bench, (struct core_event){.type = CORE_TICK});
+    }
     assert_int_equal(traffic->sent, 1800);
     assert_int_equal(traffic->rtt_us, 0); /* there is no way there */
     bench_free(bench);
