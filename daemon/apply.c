@@ -111,15 +111,23 @@ void apply_client_gone(struct daemon *d, unsigned slot)
 static void write_down(struct daemon *d, const struct core_log *line)
 {
     static const char *const words[CORE_NOTE_COUNT] = {
-        [CORE_NOTE_NODE_UP] = "node_up",         [CORE_NOTE_NODE_LOST] = "node_lost",
+        [CORE_NOTE_NODE_UP] = "node_up",
+        [CORE_NOTE_NODE_LOST] = "node_lost",
         [CORE_NOTE_NODE_AWAY] = "node_restarting",
-        [CORE_NOTE_NODE_DRAINS] = "drain",       [CORE_NOTE_ENGINE_UP] = "engine_up",
-        [CORE_NOTE_ENGINE_LOST] = "engine_lost", [CORE_NOTE_DATA_MENDED] = "data_mended",
-        [CORE_NOTE_GPU_UP] = "gpu_up",           [CORE_NOTE_GPU_LOST] = "gpu_lost",
-        [CORE_NOTE_GROUP_OPEN] = "group_open",   [CORE_NOTE_GROUP_FAILED] = "group_failed",
-        [CORE_NOTE_GROUP_ENDED] = "group_ended", [CORE_NOTE_RANK_LOST] = "rank_lost",
-        [CORE_NOTE_CLIENT_COME] = "client_come", [CORE_NOTE_CLIENT_GONE] = "client_gone",
-        [CORE_NOTE_CLIENT_BACK] = "client_back", [CORE_NOTE_CLIENT_REFUSED] = "client_refused",
+        [CORE_NOTE_NODE_DRAINS] = "drain",
+        [CORE_NOTE_ENGINE_UP] = "engine_up",
+        [CORE_NOTE_ENGINE_LOST] = "engine_lost",
+        [CORE_NOTE_DATA_MENDED] = "data_mended",
+        [CORE_NOTE_GPU_UP] = "gpu_up",
+        [CORE_NOTE_GPU_LOST] = "gpu_lost",
+        [CORE_NOTE_GROUP_OPEN] = "group_open",
+        [CORE_NOTE_GROUP_FAILED] = "group_failed",
+        [CORE_NOTE_GROUP_ENDED] = "group_ended",
+        [CORE_NOTE_RANK_LOST] = "rank_lost",
+        [CORE_NOTE_CLIENT_COME] = "client_come",
+        [CORE_NOTE_CLIENT_GONE] = "client_gone",
+        [CORE_NOTE_CLIENT_BACK] = "client_back",
+        [CORE_NOTE_CLIENT_REFUSED] = "client_refused",
     };
 
     int64_t whose = DIARY_EVERYBODY, payer = DIARY_EVERYBODY;

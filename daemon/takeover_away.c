@@ -42,7 +42,8 @@ static bool look_at_group(void *arg, const struct core_group_view *view)
     struct unheard_leave *more;
     uint32_t req;
 
-    for (unsigned i = 0; view->id && core_group_local(look->d->core, view->id, i, &rank, &slot, &req);
+    for (unsigned i = 0;
+         view->id && core_group_local(look->d->core, view->id, i, &rank, &slot, &req);
          i++) { /* one that has not opened has no board */
         if (rank < from)
             local = from = 0; /* they need not be in order */

@@ -37,7 +37,8 @@ const char *answer_node_error(const struct daemon *d, unsigned node,
     if (view->state == CORE_PEER_UNLINKED && link[0])
         return link;
     if (view->state == CORE_PEER_AWAY)
-        return "its commd ended, its engine has the data; groups wait timeouts.restart for it: if it "
+        return "its commd ended, its engine has the data; groups wait timeouts.restart for it: if "
+               "it "
                "does not come back, see the log of commd there";
     if (answer_apart_ms(view))
         return "its engine and ours have no connection: what drops the ports of the engines "

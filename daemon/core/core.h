@@ -184,12 +184,13 @@ struct core_group_broken {
     const char *node, *text;
     bool again; /* as of core_rank_gone */
 };
-/* No rank is left here. If there is a board: unmap it; BOARD_DEL to the engine if the engine has it.
+/* No rank is left here. If there is a board: unmap it; BOARD_DEL to the engine if the engine has
+ * it.
  */
 struct core_group_close {
     uint64_t group;
     bool abort; /* of BOARD_DEL */
-    bool left;  /* others have to hear of it yet: the next commd has to know it until GROUP_FORGET */
+    bool left; /* others have to hear of it yet: the next commd has to know it until GROUP_FORGET */
 };
 /* List the ranks of this node in @group whose board says that they have not begun operation @seq,
  * and say so, with @ask: ABSENT to our client, or ABSENT_HERE to another node. */
@@ -247,8 +248,8 @@ struct core_action {
         /* ENGINE_START, GPU_START: spawn the process. ENGINE_KILL, GPU_KILL: SIGKILL;
          * CORE_ENGINE_DOWN or CORE_GPU_DOWN follows. */
         struct core_gpu_session gpu_session;
-        /* ENGINE_KEPT: it is up, and new. ENGINE_RESUMED, without a member: it has told what it has;
-         * send it the boards that there are, and ENGINE_KEEP. */
+        /* ENGINE_KEPT: it is up, and new. ENGINE_RESUMED, without a member: it has told what it
+         * has; send it the boards that there are, and ENGINE_KEEP. */
         struct core_kept_engine engine_kept;
         /* This node has agreed to @group, over several nodes: write it down before what follows is
          * sent. GROUP_OPEN or GROUP_FORGET follows. */
@@ -272,8 +273,8 @@ struct core_action {
             unsigned client;
             uint32_t rank, req;
         } joined_again;
-        /* Also of RANK_ENDED: the same in a group that is broken, or has not opened. There is nothing
-         * to mark and nobody to tell: it is for who keeps what there is. */
+        /* Also of RANK_ENDED: the same in a group that is broken, or has not opened. There is
+         * nothing to mark and nobody to tell: it is for who keeps what there is. */
         struct core_rank_gone rank_gone;
         struct core_group_broken group_broken;
         struct core_group_close group_close;
@@ -360,7 +361,6 @@ bool core_client_may_return(const struct core *core, unsigned slot, uint32_t uid
 
 /* ---- read-only views for the edge (boards, admin tables, tests) ----------------------- */
 
-
 struct core_group_view {
     uint64_t id; /* 0 while joining */
     const char *name;
@@ -430,8 +430,8 @@ enum core_peer_state {
     CORE_PEER_LINKING,
     CORE_PEER_READY
 };
-/* AWAY: its link closed, but the engines have each other: its commd is being restarted. LINKING: TLS
- * is up, the engines do not accept each other yet. */
+/* AWAY: its link closed, but the engines have each other: its commd is being restarted. LINKING:
+ * TLS is up, the engines do not accept each other yet. */
 
 /* How a node that was READY or linked was lost. */
 enum core_loss {

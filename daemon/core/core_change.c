@@ -220,8 +220,7 @@ static void find_meant(struct core *core, uint32_t uid, const char *name, struct
         return;
     }
     list_each(group, &core->all_groups, all) {
-        if (group->state == GROUP_LEFT || !may_touch(core, uid, group) ||
-            strcmp(group->name, name))
+        if (group->state == GROUP_LEFT || !may_touch(core, uid, group) || strcmp(group->name, name))
             continue;
         if (!is_alive(group)) {
             ret->dead++;

@@ -246,9 +246,9 @@ void group_sync(struct core *core, unsigned node, const struct msg_sync *msg)
     if (group->cause)
         return;
     if (msg->again)
-        act_to_peer(core, node,
-                    (struct act_msg){.type = MSG_SYNC,
-                                     .sync = {.group = group->id, .told = msg->again}});
+        act_to_peer(
+            core, node,
+            (struct act_msg){.type = MSG_SYNC, .sync = {.group = group->id, .told = msg->again}});
     if (group->state == GROUP_LEFT || group->confirmed[place])
         return;
     assert(place != (int)group->me);

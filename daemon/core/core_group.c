@@ -118,8 +118,8 @@ void group_close(struct core *core, struct group *group)
                                                             .abort = group->unclean,
                                                             .left = group->nnodes > 1}});
     else if (group->nnodes > 1)
-        act_push(core, (struct core_action){.type = CORE_DO_GROUP_FORGET,
-                                            .group_forget = {group->id}});
+        act_push(core,
+                 (struct core_action){.type = CORE_DO_GROUP_FORGET, .group_forget = {group->id}});
     group->boarded = false;
     group_set_state(core, group, group->nnodes > 1 ? GROUP_LEFT : GROUP_DEAD);
     if (group->state == GROUP_LEFT)

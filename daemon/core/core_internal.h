@@ -91,8 +91,9 @@ static inline bool client_counts(const struct client *client)
 /* ASKING: its home knows of it and waits for others. EXPIRING: its time ran out, the home has
  * been asked who is missing. COMMITTED, JOINED: member of a group in that state. */
 enum member_state { MEMBER_FREE, MEMBER_ASKING, MEMBER_EXPIRING, MEMBER_COMMITTED, MEMBER_JOINED };
-/* IN: the client knows of it, or is told when there is something to tell. Of a restored rank what the
- * client that came back said: nothing yet; that it waits for the answer to this join, and asks again.
+/* IN: the client knows of it, or is told when there is something to tell. Of a restored rank what
+ * the client that came back said: nothing yet; that it waits for the answer to this join, and asks
+ * again.
  */
 enum member_claim { CLAIM_IN, CLAIM_NONE, CLAIM_ASKS };
 struct member {
@@ -386,7 +387,8 @@ uint64_t peer_deadline(const struct core *core);
 void peer_forgive(struct core *core); /* we were stopped ourselves */
 bool peer_linked(const struct core *core, unsigned node);
 bool peer_usable(const struct core *core, unsigned node); /* self or READY */
-bool peer_is_missed(const struct core *core, unsigned node); /* AWAY, or linked and not READY since */
+bool peer_is_missed(const struct core *core,
+                    unsigned node);               /* AWAY, or linked and not READY since */
 void peer_miss(struct core *core, unsigned node); /* after a taking-over, if it is UNLINKED */
 void peer_stop(struct core *core);                /* core->stopping: our engine goes */
 void peer_engine_up(struct core *core);
@@ -558,9 +560,10 @@ int group_place(const struct group *group, unsigned node);      /* participant i
 void group_resync(struct core *core, unsigned node); /* it is back */
 void group_left(struct core *core, struct group *group, bool opened);
 void group_told(struct core *core, struct group *group, unsigned place);
-void group_forgo(struct core *core, unsigned node); /* its engine is not the same: tell it nothing */
-/* All that the boards have to know, again. Without an engine that goes on, groups over several nodes
- * end: @text. */
+void group_forgo(struct core *core,
+                 unsigned node); /* its engine is not the same: tell it nothing */
+/* All that the boards have to know, again. Without an engine that goes on, groups over several
+ * nodes end: @text. */
 void group_taken_over(struct core *core, const char *text);
 
 /* ---- core_rank.c ----------------------------------------------------------------------------- */

@@ -13,19 +13,18 @@
  *   (PEER_DOWN) breaks the groups with that node and is tried again with a back-off.
  *
  * Who wakes me: link events, messages, and peer_deadline(): heartbeats, silence, retries.
- * A commd that dies takes its link along, and neither its engine nor the data. So a READY node whose
- * link closes is AWAY ("restarting"), as long as our engine has its engine: it is no home, joins
- * that waited at it ask elsewhere, and groups with it stay. When it is linked again and its engine
- * is the same it is READY again, and tells anew what it knows of their groups, as we do
+ * A commd that dies takes its link along, and neither its engine nor the data. So a READY node
+ * whose link closes is AWAY ("restarting"), as long as our engine has its engine: it is no home,
+ * joins that waited at it ask elsewhere, and groups with it stay. When it is linked again and its
+ * engine is the same it is READY again, and tells anew what it knows of their groups, as we do
  * (group_resync()). It is lost when it is not READY by @lost_ms, or when our engine has lost its.
  *
  * After a taking-over all nodes that we have groups with are AWAY. Which engines ours has it tells
  * before ENGINE_RESUMED; groups with others break then.
  *
- * What if the peer dies now: PEER_DOWN: AWAY, or lost; or node_timeout of silence: lost. Then groups
- * with it break.
- * What if I am stopped now: peers drop the link after node_timeout; if shorter,
- * peer_forgive(). */
+ * What if the peer dies now: PEER_DOWN: AWAY, or lost; or node_timeout of silence: lost. Then
+ * groups with it break. What if I am stopped now: peers drop the link after node_timeout; if
+ * shorter, peer_forgive(). */
 #include "daemon/core/core_internal.h"
 #include "shm/proto/cause_text.h"
 
@@ -103,10 +102,9 @@ static void review(struct core *core, unsigned node)
 {
     struct peer *peer = &core->peers[node];
     bool back = peer_is_missed(core, node);
-    bool ready = engine_speaks(core) && peer->engine && peer->said &&
-                 peer->theirs == PEER_ENGINE_ACCEPTED &&
-                 peer->accepts_mine == core->engine.incarnation &&
-                 peer->accepts_from == peer->engine;
+    bool ready =
+        engine_speaks(core) && peer->engine && peer->said && peer->theirs == PEER_ENGINE_ACCEPTED &&
+        peer->accepts_mine == core->engine.incarnation && peer->accepts_from == peer->engine;
 
     if (!peer_linked(core, node) || ready == (peer->state == CORE_PEER_READY))
         return;

@@ -126,8 +126,8 @@ void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg
 
     /* A node speaks for its own ranks only. */
     assert(node != core->config.self);
-    if (place < 0 || place == (int)group->me || group->state == GROUP_LEFT || msg->rank >= group->size ||
-        group->members[msg->rank].node != (uint32_t)place)
+    if (place < 0 || place == (int)group->me || group->state == GROUP_LEFT ||
+        msg->rank >= group->size || group->members[msg->rank].node != (uint32_t)place)
         return;
     fate = runs_fate(&core->runs, &group->members[msg->rank]);
     if (fate->cause)

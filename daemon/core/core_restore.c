@@ -162,8 +162,7 @@ static void rejoin(struct core *core, struct group *group, const struct core_kep
     user->members++;
     member->group = group;
     member->claim = CLAIM_NONE;
-    member_set_state(core, member,
-                     group->state == GROUP_OPEN ? MEMBER_JOINED : MEMBER_COMMITTED);
+    member_set_state(core, member, group->state == GROUP_OPEN ? MEMBER_JOINED : MEMBER_COMMITTED);
     list_add(&group->local, &member->by_group);
     group->nlocal++;
     assert(group->nlocal <= group->size);
@@ -224,8 +223,7 @@ bool core_restore_broken(struct core *core, const struct core_group_broken *brok
 
     assert(core->phase == PHASE_RESTORING);
     if (!group || (group->state != GROUP_OPEN && group->state != GROUP_LEFT) || group->cause ||
-        broken->cause <= CAUSE_NONE ||
-        broken->cause >= CAUSE_COUNT || broken->rank < -1 ||
+        broken->cause <= CAUSE_NONE || broken->cause >= CAUSE_COUNT || broken->rank < -1 ||
         (broken->rank >= 0 && (uint32_t)broken->rank >= group->size))
         return false;
     group_restore_broken(core, group, broken, node < 0 ? core->config.self : (unsigned)node);

@@ -2,9 +2,9 @@
  * link, loses nothing of it.
  *
  * Messages about a group are what became of its ranks (GONE), and its end (BROKEN). Both only add
- * to what is known, and come twice without harm. So nothing is numbered and repeated: when a link is
- * new both sides tell all that they know of their common groups, and ask with SYNC{again} whether
- * the other one has them. Its answer says that it has heard that: SYNC{told}, or BROKEN.
+ * to what is known, and come twice without harm. So nothing is numbered and repeated: when a link
+ * is new both sides tell all that they know of their common groups, and ask with SYNC{again}
+ * whether the other one has them. Its answer says that it has heard that: SYNC{told}, or BROKEN.
  *
  * A node whose last rank of a group has ended has nothing to do with it but to tell. It keeps the
  * group as LEFT, without a board, until each other participant has answered or is lost: else one
@@ -21,23 +21,25 @@
 /* What came before is heard when the answer comes. */
 static struct act_msg ask_again(struct core *core, const struct group *group)
 {
-    return (struct act_msg){.type = MSG_SYNC,
-                            .sync = {.group = group->id, .again = ++core->asked}};
+    return (struct act_msg){.type = MSG_SYNC, .sync = {.group = group->id, .again = ++core->asked}};
+}
+
+static void tell_all(struct core *core, const struct group *group, unsigned node)
+{
+    if (group->cause)
+        group_tell_broken(core, group, node);
+    else
+        act_fates_to(core, group, node);
+    act_to_peer(core, node, ask_again(core, group));
 }
 
 void group_resync(struct core *core, unsigned node)
 {
     struct group *group;
 
-    list_each(group, &core->all_groups, all) {
-        if (group->state == GROUP_BROKEN || group_place(group, node) < 0)
-            continue; /* BROKEN: it asks, if it does not know it */
-        if (group->cause)
-            group_tell_broken(core, group, node);
-        else
-            act_fates_to(core, group, node);
-        act_to_peer(core, node, ask_again(core, group));
-    }
+    list_each(group, &core->all_groups, all)
+        if (group->state != GROUP_BROKEN && group_place(group, node) >= 0)
+            tell_all(core, group, node); /* BROKEN: it asks, if it does not know it */
 }
 
 void group_told(struct core *core, struct group *group, unsigned place)
@@ -71,21 +73,31 @@ void group_forgo(struct core *core, unsigned node)
     }
 }
 
+/* Who has not agreed may have heard nothing yet, because the COMMIT was still on its way. It takes
+ * records for each node, so where the queue is nearly full some are not told: they ask. */
+static void tell_unopened(struct core *core, struct group *group)
+{
+    for (unsigned i = 0; i < group->nnodes && group->state == GROUP_LEFT; i++) {
+        if (group->confirmed[i] || i == group->me || !peer_linked(core, group->nodes[i]))
+            continue;
+        if (act_room(core))
+            tell_all(core, group, group->nodes[i]);
+        else
+            group_told(core, group, i);
+    }
+}
+
 void group_left(struct core *core, struct group *group, bool opened)
 {
     assert(group->state == GROUP_LEFT && group->nnodes > 1);
+    memset(group->confirmed, 0, group->nnodes * sizeof(*group->confirmed));
     group->nconfirmed = 0;
-    for (unsigned i = 0; i < group->nnodes; i++) {
-        /* Who has not agreed may not have the COMMIT yet. It asks when it has. */
-        group->confirmed[i] = i != group->me && !opened && !group->confirmed[i];
-        group->nconfirmed += group->confirmed[i];
-    }
     group->asked = core->asked + 1;
-    if (group->nconfirmed + 1 == group->nnodes)
-        group_forget(core, group);
     tell_or_forget(core, group);
-    if (group->state == GROUP_LEFT)
-        act_to_group(core, group, ACT_EACH_UNCONFIRMED, ask_again(core, group));
+    if (!opened)
+        tell_unopened(core, group);
+    else if (group->state == GROUP_LEFT)
+        act_to_group(core, group, ACT_EACH_NODE, ask_again(core, group));
 }
 
 /* GROUP_BROKEN, or RANK_GONE of each rank that is gone: the one before may have died between

@@ -186,7 +186,8 @@ int control_abort(struct commd_context *ctx, const struct msg *msg)
 }
 
 /* A new doorbell takes the number of the old one, so groups that were made earlier ring it too: a
- * commd that was restarted gives another one, and the engine, which went on, hears that one alone. */
+ * commd that was restarted gives another one, and the engine, which went on, hears that one alone.
+ */
 static void take_doorbell(struct commd_context *ctx, int fd)
 {
     assert_held(&ctx->lock);

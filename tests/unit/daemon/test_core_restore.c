@@ -307,7 +307,7 @@ static void groups_that_cannot_be(void **state)
     REFUSED(nodes, unknown);
     REFUSED(nodes, others);
     REFUSED(members, nowhere);
-    REFUSED(members, foreign); /* another process than its client */
+    REFUSED(members, foreign);            /* another process than its client */
     REFUSED(state, CORE_GROUP_COMMITTED); /* of one node it is open at once */
     REFUSED(state, CORE_GROUP_BROKEN);
     REFUSED(state, CORE_GROUP_LEFT);
