@@ -22,7 +22,8 @@ libcommd_core_la_SOURCES = \
 	daemon/core/core_client.c daemon/core/core_commit.c daemon/core/core_engine.c \
 	daemon/core/core_gpu.c daemon/core/core_group.c daemon/core/core_home.c \
 	daemon/core/core_internal.h daemon/core/core_join.c daemon/core/core_life.c \
-	daemon/core/core_part.c daemon/core/core_peer.c daemon/core/core_pool.c \
+	daemon/core/core_part.c daemon/core/core_peer.c \
+	daemon/core/core_peer_time.c daemon/core/core_pool.c \
 	daemon/core/core_pool.h daemon/core/core_rank.c daemon/core/core_ration.c \
 	daemon/core/core_rendezvous.c \
 	daemon/core/core_restore.c \

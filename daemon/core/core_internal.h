@@ -382,9 +382,8 @@ void user_sent(struct core *core, const struct msg_engine_sent *msg);
 void peer_up(struct core *core, const struct core_event *event);
 void peer_msg(struct core *core, unsigned node, const struct msg *msg);
 void peer_down(struct core *core, unsigned node, enum core_loss loss, const char *why);
-void peer_tick(struct core *core);
-uint64_t peer_deadline(const struct core *core);
-void peer_forgive(struct core *core); /* we were stopped ourselves */
+void peer_lost(struct core *core, unsigned node, const char *why); /* and not to be back */
+void peer_add_engine(struct core *core, unsigned node);            /* to ours, if it can be now */
 bool peer_linked(const struct core *core, unsigned node);
 bool peer_usable(const struct core *core, unsigned node); /* self or READY */
 bool peer_is_missed(const struct core *core,
@@ -397,6 +396,12 @@ void peer_engine_down(struct core *core);
 void peer_engine_accepts(struct core *core, const struct msg_engine_peer *msg);
 void peer_engine_traffic(struct core *core, const struct msg_engine_traffic *msg);
 void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg);
+
+/* ---- core_peer_time.c ------------------------------------------------------------------------ */
+
+void peer_tick(struct core *core);
+uint64_t peer_deadline(const struct core *core);
+void peer_forgive(struct core *core); /* we were stopped ourselves */
 
 /* ---- core_life.c ----------------------------------------------------------------------------- */
 

@@ -124,7 +124,7 @@ static void review(struct core *core, unsigned node)
         group_resync(core, node);
 }
 
-static void peer_add_engine(struct core *core, unsigned node)
+void peer_add_engine(struct core *core, unsigned node)
 {
     struct peer *peer = &core->peers[node];
 
@@ -203,7 +203,7 @@ static void leave_homes(struct core *core, unsigned node)
     join_home_lost(core, node);
 }
 
-static void peer_lost(struct core *core, unsigned node, const char *why)
+void peer_lost(struct core *core, unsigned node, const char *why)
 {
     struct peer *peer = &core->peers[node];
     char text[MSG_TEXT_MAX];
@@ -565,115 +565,4 @@ void peer_stop(struct core *core)
     for (unsigned i = 0; i < core->config.nnodes; i++)
         if (peer_linked(core, i) && !core->engine.resuming)
             tell_engine_state(core, i);
-}
-
-/* ---- time ------------------------------------------------------------------------------------ */
-
-void peer_forgive(struct core *core)
-{
-    uint64_t grace = MIN(2 * core->config.heartbeat_ms, core->config.node_timeout_ms);
-    uint64_t floor = core->now + grace;
-
-    assert(grace);
-    floor -= MIN(floor, core->config.node_timeout_ms);
-    for (unsigned i = 0; i < core->config.nnodes; i++) {
-        core->peers[i].heard_ms = MAX(core->peers[i].heard_ms, floor);
-        core->peers[i].lost_ms = MAX(core->peers[i].lost_ms, core->now + grace);
-    }
-    life_forgive(core, &core->engine.life);
-    life_forgive(core, &core->gpu.life);
-}
-
-/* It is lost, and its link, if it has one, is ours to close. */
-static void give_up(struct core *core, unsigned node, const char *why, uint64_t ms)
-{
-    char buf[MSG_TEXT_MAX];
-    struct text text = {buf, sizeof(buf), 0};
-
-    text_add(&text, "%s", why);
-    if (ms)
-        text_add_ms(&text, ms);
-    if (peer_linked(core, node))
-        act_push(core,
-                 (struct core_action){.type = CORE_DO_PEER_DROP,
-                                      .peer_drop = {.node = node, .why = act_text(core, buf)}});
-    peer_lost(core, node, buf);
-}
-
-/* What does not come back in time, or cannot come back. */
-static bool check_missed(struct core *core, unsigned node)
-{
-    const struct peer *peer = &core->peers[node];
-
-    if (core->now >= peer->lost_ms)
-        give_up(core, node, "its commd is not back within ", core->config.restart_timeout_ms);
-    else if (peer->state == CORE_PEER_AWAY && peer->apart_ms &&
-             core->now >= peer->apart_ms + CORE_ENGINE_DOUBT_MS)
-        give_up(core, node, "its link closed, and the data connection broke", 0);
-    else
-        return false;
-    return true;
-}
-
-/* When it has to be looked at next. */
-static uint64_t check_at(const struct core *core, unsigned node)
-{
-    const struct peer *peer = &core->peers[node];
-
-    if (peer->state == CORE_PEER_AWAY)
-        return peer->apart_ms ? MIN(peer->lost_ms, peer->apart_ms + CORE_ENGINE_DOUBT_MS)
-                              : peer->lost_ms;
-    return MIN(MIN(peer->lost_ms, peer->doubt_ms),
-               MIN(peer->retry_ms, peer->heard_ms + core->config.node_timeout_ms));
-}
-
-/* Each peer: has it been silent or away for too long, and what else is due? */
-static void check_peers(struct core *core)
-{
-    uint64_t next = CORE_NEVER;
-
-    for (unsigned i = 0; i < core->config.nnodes; i++) {
-        struct peer *peer = &core->peers[i];
-
-        if (!has_state(core, i) || check_missed(core, i))
-            continue;
-        if (peer_linked(core, i) && core->now >= peer->heard_ms + core->config.node_timeout_ms) {
-            peer->losses[CORE_LOSS_SILENCE]++;
-            give_up(core, i, "silent for ", core->config.node_timeout_ms);
-            continue;
-        }
-        if (core->now >= peer->doubt_ms) {
-            peer->doubt_ms = CORE_NEVER;
-            group_node_lost(core, i, CAUSE_ENGINE_LOST, peer->error, true);
-        }
-        if (core->now >= peer->retry_ms) {
-            peer->retry_ms = CORE_NEVER;
-            peer_add_engine(core, i);
-        }
-        next = MIN(next, check_at(core, i));
-    }
-    core->silent_ms = next;
-}
-
-void peer_tick(struct core *core)
-{
-    if (core->now >= core->heartbeat_ms) {
-        core->heartbeat_ms = core->now + core->config.heartbeat_ms;
-        assert(core->heartbeat_ms > core->now);
-        core->heartbeat_seq++;
-        for (unsigned i = 0; i < core->config.nnodes; i++)
-            if (peer_linked(core, i))
-                act_to_peer(core, i,
-                            (struct act_msg){.type = MSG_HEARTBEAT,
-                                             .heartbeat = {.seq = core->heartbeat_seq,
-                                                           .draining = core->draining}});
-        group_tick(core);
-    }
-    if (core->now >= core->silent_ms)
-        check_peers(core);
-}
-
-uint64_t peer_deadline(const struct core *core)
-{
-    return MIN(core->heartbeat_ms, core->silent_ms);
 }

@@ -335,7 +335,7 @@ static bool take_lists(const struct state *state, const CommdState__Group *msg,
     return true;
 }
 
-static enum core_group_state group_state(const struct state *state, const CommdState__Group *msg)
+static enum core_group_state step_of(const struct state *state, const CommdState__Group *msg)
 {
     if (live_find(state, KIND_GROUP_STEP, msg->id, STATE_LEFT, false))
         return CORE_GROUP_LEFT;
@@ -367,7 +367,7 @@ static bool read_group(struct state *state, const struct live *live, const uint8
                                      .nodes = (const char(*)[MSG_NAME_MAX])lists.nodes,
                                      .members = lists.members,
                                      .ranks = lists.ranks,
-                                     .state = group_state(state, msg)};
+                                     .state = step_of(state, msg)};
     if (group.state == CORE_GROUP_LEFT)
         group.nranks = 0;
     return !ops->group || ops->group(arg, &group);
@@ -430,7 +430,7 @@ static bool read_one(struct state *state, const struct live *live, const struct 
     case KIND_ARENA:
         return read_arena(state, live, bytes, ops, arg);
     case KIND_GROUP_STEP:
-        return true; /* group_state() */
+        return true; /* step_of() */
     case KIND_ENGINE:
     case KIND_GPU:
         return true; /* state_read_program() */
