@@ -209,6 +209,7 @@ static void check_group_marks(struct sim *sim, const struct fact *fact)
     for (unsigned i = 0; i < fact->nnodes; i++) {
         const struct node *n = &sim->nodes[fact->nodes[i]];
         const struct board *board;
+        char name[64];
 
         if (!n->alive || n->life != fact->lives[i])
             continue;
@@ -217,8 +218,9 @@ static void check_group_marks(struct sim *sim, const struct fact *fact)
             continue;
         for (unsigned rank = 0; rank < fact->size; rank++)
             if (ended(sim, fact->id, rank) && !board->gone[rank])
-                sim_fail(sim, "node %s never heard that rank %u is gone",
-                         sim_node_name(sim, fact->nodes[i]), rank);
+                sim_fail(sim, "node %s never heard that rank %u of %s, pid %u, is gone",
+                         sim_node_name(sim, fact->nodes[i]), rank,
+                         sim_group_name(sim, fact->id, name), fact->members[rank].pid);
     }
 }
 
