@@ -245,8 +245,8 @@ void group_sync(struct core *core, unsigned node, const struct msg_sync *msg)
         group_tell_broken(core, group, node);
     if (group->cause)
         return;
-    if (msg->again && group->state == GROUP_LEFT)
-        act_fates_to(core, group, node); /* we may have given it up, and it never knew */
+    if (msg->again && group->state == GROUP_LEFT && group->confirmed[place])
+        act_fates_to(core, group, node); /* we had given it up, and it never knew */
     if (msg->again)
         act_to_peer(
             core, node,
