@@ -172,7 +172,10 @@ void check_broken(struct sim *sim, unsigned node, uint64_t id, enum cause cause,
     if (id && cause == CAUSE_RANK_LOST && !somebody_failed(sim, id))
         sim_fail(sim, "node %s broke a group that nobody failed: %s", sim_node_name(sim, node),
                  text);
-    /* One that is away is lost when the engines lose each other. */
+    /* One that is away is lost when the engines lose each other. Who was given up is not known any
+     * more where it was. */
+    if (cause == CAUSE_NODE_LOST && sim->oracle.node_fault[node] && strstr(text, "does not know"))
+        return;
     if (cause == CAUSE_NODE_LOST &&
         (who < 0 || (!sim->oracle.node_fault[who] && !sim->oracle.engine_fault[who])))
         sim_fail(sim, "node %s blames node '%s' without a fault: %s", sim_node_name(sim, node),
