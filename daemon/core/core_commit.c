@@ -288,6 +288,8 @@ void group_tick(struct core *core)
     char text[MSG_TEXT_MAX];
 
     list_each(group, &core->all_groups, all) {
+        if (group->state == GROUP_LEFT)
+            group_ask_left(core, group);
         if (group->state != GROUP_COMMITTED || group->nconfirmed + 1 >= group->nnodes)
             continue;
         assert(core->now >= group->committed_ms);

@@ -564,6 +564,7 @@ int group_place(const struct group *group, unsigned node);      /* participant i
 
 void group_resync(struct core *core, unsigned node); /* it is back */
 void group_left(struct core *core, struct group *group, bool opened);
+void group_ask_left(struct core *core, const struct group *group); /* at each heartbeat */
 void group_told(struct core *core, struct group *group, unsigned place);
 void group_forgo(struct core *core,
                  unsigned node); /* its engine is not the same: tell it nothing */

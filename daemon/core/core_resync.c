@@ -87,6 +87,14 @@ static void tell_unopened(struct core *core, struct group *group)
     }
 }
 
+/* A commd of the version before this one answers only when its own ranks have ended. */
+void group_ask_left(struct core *core, const struct group *group)
+{
+    for (unsigned i = 0; i < group->nnodes && act_room(core); i++)
+        if (i != group->me && !group->confirmed[i] && peer_linked(core, group->nodes[i]))
+            tell_all(core, group, group->nodes[i]);
+}
+
 void group_left(struct core *core, struct group *group, bool opened)
 {
     assert(group->state == GROUP_LEFT && group->nnodes > 1);
