@@ -106,8 +106,21 @@ static bool any_unheard(const struct daemon *d)
     return any;
 }
 
+/* It would lose that. commd-gpu may not have said yet which clients have one. */
+static bool may_have_session(const struct daemon *d, unsigned slot)
+{
+    struct core_client_view client;
+    struct core_gpu_view gpu;
+    unsigned at = slot;
+
+    core_gpu(d->core, &gpu);
+    return gpu.state == CORE_ENGINE_STARTING ||
+           (core_client_scan(d->core, &at, &client) && client.client == slot && client.gpu);
+}
+
 /* A process may leave its groups and close its connection when the old commd is about to die: then
- * it never comes back. Who is away and in no group ends: if it comes back it is a new client. */
+ * it never comes back. Who is away, in no group and without a session at commd-gpu ends: if it
+ * comes back it is a new client. */
 void takeover_look_away(evutil_socket_t fd, short what, void *arg)
 {
     _cleanup_(look_fini) struct parting_look look = {0};
@@ -124,7 +137,7 @@ void takeover_look_away(evutil_socket_t fd, short what, void *arg)
                                   .client = slot,
                                   .text = "it is in no group since commd was restarted"};
 
-        if (look.in[slot] || !listener_is_away(d->listener, slot))
+        if (look.in[slot] || !listener_is_away(d->listener, slot) || may_have_session(d, slot))
             continue;
         listener_close(d->listener, slot);
         apply_client_gone(d, slot);

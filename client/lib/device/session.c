@@ -303,7 +303,7 @@ static int session_new(struct device *dev, int gpu, struct session *first,
 }
 
 /* The session for GPU @gpu, or for -1 the first; NULL: there is none that works. It may have ended
- * while nobody looked: commd-gpu died, or commd did, and did not know of a process in no group. */
+ * while nobody looked. */
 static struct session *session_find(const struct device *dev, int gpu)
 {
     struct session *s;
