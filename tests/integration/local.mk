@@ -29,7 +29,8 @@ integration_tests = tests/integration/test_collectives.py tests/integration/test
 	tests/integration/test_http.py tests/integration/test_prometheus.py \
 	tests/integration/test_doctor.py tests/integration/test_interface.py \
 	tests/integration/test_gpu_service.py tests/integration/test_gpu_path.py \
-	tests/integration/test_gpu_nodes.py tests/integration/test_gpu_why.py \
+	tests/integration/test_gpu_nodes.py tests/integration/test_gpu_restart.py \
+	tests/integration/test_gpu_why.py \
 	tests/integration/test_described.py tests/integration/test_torch_choice.py
 dist_check_SCRIPTS += $(integration_tests)
 TESTS += $(integration_tests)
@@ -60,7 +61,7 @@ tests_integration_lib_hostile_mail_LDADD = libcommd-client.la libcommd-proto.la 
 # What test_gpu_service.py has instead of commd-gpu, and of clients that ask for it.
 check_PROGRAMS += tests/integration/lib/gpu_fake
 tests_integration_lib_gpu_fake_SOURCES = tests/integration/lib/gpu_fake.c \
-	transport/process/launcher.c
+	transport/process/control.c transport/process/launcher.c
 tests_integration_lib_gpu_fake_LDADD = libcommd-launch.la libcommd-proto.la libcommd-shm.la \
 	$(PROTOBUF_C_LIBS)
 

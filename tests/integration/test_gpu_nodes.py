@@ -49,6 +49,8 @@ class GpuRank:
 
 
 class GpuNodes(Cluster):
+    arguments = ()  # of commd
+
     def __init__(self, count, environment=None, machine=None, **keys):
         self.environment = environment or {}
         self.part = keys.get("part", str(1 << 30))
@@ -59,7 +61,7 @@ class GpuNodes(Cluster):
         super().__enter__()
         for node in self.nodes:
             node.machine = self.machine
-            gpu_driver.start(self, node, {**box(node), **self.environment})
+            gpu_driver.start(self, node, {**box(node), **self.environment}, self.arguments)
         names = [node.name for node in self.nodes]
         until(lambda: all(node.sees(names) for node in self.nodes), "nodes that see each other")
         return self

@@ -14,6 +14,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import cluster as c  # noqa: E402
 from cluster import Cluster, Skip, check, equal, main, running, until  # noqa: E402
+from keeping import restart  # noqa: E402
 
 FAKE = os.path.join(c.BUILD, "tests/integration/lib/gpu_fake")
 GPU_UID = 0xFFFFFFF0  # CORE_GPU_UID
@@ -76,10 +77,11 @@ def clients(node, count):
 class Gpus(Cluster):
     """Nodes whose commd-gpu is the fake, which behaves as @mode says."""
 
-    def __init__(self, count=1, mode="", timeout="20s", **keys):
+    def __init__(self, count=1, mode="", timeout="20s", arguments=(), **keys):
         gpu = {"enabled": "yes", "program": FAKE, "timeout": timeout, **keys}
         super().__init__(count, {"gpu": gpu}, start=False)
         self.mode = mode
+        self.arguments = arguments  # of commd
 
     def __enter__(self):
         super().__enter__()
@@ -97,7 +99,7 @@ class Gpus(Cluster):
                 "COMMD_GPU": ""}  # fmt: skip
 
     def start(self, node):
-        node.start(self.environment())
+        node.start(self.environment(), self.arguments)
 
 
 class OtherUsers(Gpus):
@@ -128,7 +130,7 @@ class OtherUsers(Gpus):
         listener.close()
         setpriv = shutil.which("setpriv") or "/usr/bin/setpriv"
         node.prefix = [setpriv, f"--reuid={COMMD_UID}", f"--regid={COMMD_UID}", "--clear-groups"]
-        node.start(arguments=["--gpu-launcher", path])
+        node.start(arguments=["--gpu-launcher", path, *self.arguments])
 
     def __exit__(self, *error):
         try:
@@ -307,6 +309,39 @@ def test_it_ends_with_commd():
             until(lambda: node.sees(["node0"]), "commd")
         with clients(node, 1) as (one,):
             equal(one.ask()[0], OK)
+
+
+def goes_on(kind):
+    """Its clients do not come back, and are known by their sessions."""
+    with kind(arguments=["--keep"]) as cluster:
+        node = cluster.nodes[0]
+        cluster.expect("killed by signal 9")
+        with clients(node, 2) as (one, two):
+            equal((one.ask()[0], two.ask()[0]), (OK, OK))
+            pid = service(node)
+            restart(node)
+            node.wait_log(f"commd-gpu pid {pid} goes on since before commd was restarted")
+            equal((service(node), status(node)["gpu"]), (pid, "up"))
+            with clients(node, 1) as (three,):
+                equal(three.ask()[0], OK)
+                equal(two.call("say").split()[4:], f"pid {two.pid} of 3".split())
+                os.kill(one.pid, signal.SIGKILL)
+                one.process.wait()
+                until(lambda: three.call("say").endswith("of 2"), "the end of a session")
+                restart(node)
+                equal(three.call("say").split()[4:], f"pid {three.pid} of 2".split())
+            equal(service(node), pid)
+        cluster.expect("commd-gpu of node node0 was lost")
+        os.kill(pid, signal.SIGKILL)
+        node.wait_log("commd-gpu of node node0 was lost")
+
+
+def test_it_goes_on_when_commd_is_killed():
+    goes_on(Gpus)
+
+
+def test_it_goes_on_when_a_launcher_has_started_it():
+    goes_on(OtherUsers)
 
 
 def test_it_is_a_client_of_its_own():

@@ -51,11 +51,11 @@ def environment(node=None, devices=1):
     return {**values, "FAKECUDA_HOST": node} if node else values
 
 
-def start(cluster, node, environment):
+def start(cluster, node, environment, arguments=()):
     """With a file that says which process commd-gpu is."""
     path = os.path.join(node.home, "gpu.pid")
     node.write_config(gpu=dict(cluster.changes["gpu"], pid_file=path))
-    node.start(environment)
+    node.start(environment, arguments)
 
 
 def pid(node):

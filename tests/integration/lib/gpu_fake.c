@@ -21,6 +21,7 @@
 #include <time.h>
 
 #include "shm/proto/codec.h"
+#include "transport/process/control.h"
 #include "transport/process/launcher.h"
 
 enum { MOST = 1024, PATIENCE_MS = 300000 };
@@ -86,8 +87,9 @@ static struct session {
     struct msg_gpu_session who;
 } sessions[MOST];
 static unsigned nsessions, served;
+static struct control control = {.sock = -1, .line = -1};
 
-static void tell_devices(int control)
+static void tell_devices(void)
 {
     for (unsigned i = 0; i < 2; i++) {
         struct msg msg = {.type = MSG_GPU_DEVICE};
@@ -103,8 +105,33 @@ static void tell_devices(int control)
         snprintf(msg.gpu_device.uuid, sizeof(msg.gpu_device.uuid), "GPU-fake-%u", i);
         snprintf(msg.gpu_device.name, sizeof(msg.gpu_device.name), "Fake %u", i);
         snprintf(msg.gpu_device.state, sizeof(msg.gpu_device.state), "ok");
-        send_msg(control, &msg);
+        control_send(&control, &msg, -1);
     }
+}
+
+static void tell_sessions(void)
+{
+    for (unsigned i = 0; i < nsessions; i++) {
+        struct msg msg = {.type = MSG_GPU_SESSION, .gpu_session = sessions[i].who};
+
+        control_send(&control, &msg, -1);
+    }
+}
+
+static void hello(bool resumed, bool has_devices)
+{
+    struct msg msg = {.type = MSG_GPU_HELLO};
+
+    msg.gpu_hello.version = MSG_VERSION;
+    msg.gpu_hello.pid = (uint32_t)getpid();
+    msg.gpu_hello.resumed = resumed;
+    msg.gpu_hello.devices = has_devices ? 2 : 0;
+    msg.gpu_hello.nccl = 22809;
+    snprintf(msg.gpu_hello.text, sizeof(msg.gpu_hello.text), "%s",
+             has_devices ? "two fake GPUs" : "the driver found no device");
+    control_send(&control, &msg, -1);
+    if (has_devices)
+        tell_devices();
 }
 
 static void session_del(unsigned i)
@@ -137,33 +164,49 @@ static void become_member(const char *socket_path, const char *node, unsigned si
     msg_fini(&msg);
 }
 
-/* False: commd is gone. */
-static bool control(int sock, const char *join, const char *socket_path, const char *node)
+static void take(const struct msg *msg, int fd, const char *join, const char *socket_path,
+                 const char *node)
 {
-    struct msg msg, pong = {.type = MSG_PING};
-    char byte;
-    int fd;
+    struct msg pong = {.type = MSG_PING};
 
-    if (recv(sock, &byte, 1, MSG_PEEK) <= 0)
-        return false;
-    fd = receive(sock, &msg);
-    if (msg.type == MSG_PING) {
-        tell_devices(sock);
-        pong.ping.seq = msg.ping.seq;
+    if (msg->type == MSG_PING) {
+        tell_devices();
+        pong.ping.seq = msg->ping.seq;
         pong.ping.pong = 1;
-        send_msg(sock, &pong);
-    } else if (msg.type == MSG_GPU_SESSION && fd >= 0 && nsessions < MOST) {
-        sessions[nsessions++] = (struct session){fd, msg.gpu_session};
+        control_send(&control, &pong, -1);
+    } else if (msg->type == MSG_GPU_SESSION && fd >= 0 && nsessions < MOST) {
+        sessions[nsessions++] = (struct session){fd, msg->gpu_session};
         if (join)
             become_member(socket_path, node, (unsigned)atoi(join));
-    } else if (msg.type == MSG_GPU_SESSION_DEL && fd < 0) {
+    } else if (msg->type == MSG_GPU_SESSION_DEL && fd < 0) {
         for (unsigned i = 0; i < nsessions; i++)
-            if (sessions[i].who.client == msg.gpu_session.client) {
+            if (sessions[i].who.client == msg->gpu_session.client) {
                 session_del(i);
                 break;
             }
     } else {
-        die(msg_type_name(msg.type), EPROTO);
+        die(msg_type_name(msg->type), EPROTO);
+    }
+}
+
+/* False: commd is gone, and none will follow. */
+static bool control_turn(const char *join, const char *socket_path, const char *node)
+{
+    struct msg msg;
+    int fd;
+
+    switch (control_next(&control, &msg, &fd)) {
+    case CONTROL_NONE:
+        break;
+    case CONTROL_MSG:
+        take(&msg, fd, join, socket_path, node);
+        break;
+    case CONTROL_NEW:
+        tell_sessions();
+        hello(true, true);
+        break;
+    case CONTROL_END:
+        return false;
     }
     return true;
 }
@@ -187,23 +230,15 @@ static int serve(int sock, const char *socket_path, const char *node)
 {
     const char *mode = getenv("FAKE_GPU") ? getenv("FAKE_GPU") : "";
     const char *join = strncmp(mode, "join ", 5) ? NULL : mode + 5;
-    struct msg hello = {.type = MSG_GPU_HELLO};
 
     if (!strcmp(mode, "exit"))
         return 3;
-    hello.gpu_hello.version = MSG_VERSION;
-    hello.gpu_hello.pid = (uint32_t)getpid();
-    hello.gpu_hello.devices = strcmp(mode, "no-device") ? 2 : 0;
-    hello.gpu_hello.nccl = 22809;
-    snprintf(hello.gpu_hello.text, sizeof(hello.gpu_hello.text), "%s",
-             hello.gpu_hello.devices ? "two fake GPUs" : "the driver found no device");
-    if (strcmp(mode, "mute")) {
-        send_msg(sock, &hello);
-        if (hello.gpu_hello.devices)
-            tell_devices(sock);
-    }
+    if (control_begin(&control, sock))
+        die("the control socket", errno);
+    if (strcmp(mode, "mute"))
+        hello(false, strcmp(mode, "no-device"));
     for (;;) {
-        struct pollfd p[1 + MOST] = {{.fd = sock, .events = POLLIN}};
+        struct pollfd p[1 + MOST] = {{.fd = control_fd(&control), .events = POLLIN}};
         unsigned n = nsessions;
 
         for (unsigned i = 0; i < n; i++)
@@ -213,7 +248,7 @@ static int serve(int sock, const char *socket_path, const char *node)
         for (unsigned i = n; i-- > 0;) /* from behind: what ends is replaced by the last */
             if (p[1 + i].revents)
                 session(i);
-        if (p[0].revents && !control(sock, join, socket_path, node))
+        if (p[0].revents && !control_turn(join, socket_path, node))
             return 0;
     }
 }
