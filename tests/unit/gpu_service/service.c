@@ -17,6 +17,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include "shm/launch/engine_exec.h"
 #include "shm/proto/codec.h"
 #include "shm/util/wait.h"
 
@@ -89,12 +90,13 @@ static bool take(struct service *sv, struct msg *m)
 
 void service_start(struct service *sv, const char *const *settings)
 {
-    int pair[2];
+    int pair[2], line[2];
     struct msg m = {0};
 
     memset(sv, 0, sizeof *sv);
     tester = getpid();
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+    MUST(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, line) == 0);
     sv->pid = fork();
     MUST(sv->pid >= 0);
     if (sv->pid == 0) {
@@ -103,7 +105,10 @@ void service_start(struct service *sv, const char *const *settings)
 
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         close(pair[0]);
-        snprintf(fd, sizeof fd, "%d", pair[1]);
+        snprintf(fd, sizeof fd, "%d", fcntl(pair[1], F_DUPFD, ENGINE_LINE_FD + 1));
+        line[1] = fcntl(line[1], F_DUPFD, ENGINE_LINE_FD + 1); /* dup2() alone may change nothing */
+        dup2(line[1], ENGINE_LINE_FD);
+        close(line[1]);
         for (; settings && *settings; settings++)
             putenv((char *)*settings);
         execl("transport/commd-gpu", "commd-gpu", "--fd", fd, "--node", "here", "--cuda",
@@ -116,10 +121,48 @@ void service_start(struct service *sv, const char *const *settings)
         _exit(127);
     }
     close(pair[1]);
+    close(line[1]);
+    sv->line = line[0];
     sv->control = pair[0];
     fcntl(sv->control, F_SETFD, FD_CLOEXEC);
     MUST(take(sv, &m) && m.type == MSG_GPU_HELLO);
     sv->hello = m.gpu_hello;
+}
+
+/* The other end of a new control socket, as the next commd sends it. */
+static void send_control(int line, int fd)
+{
+    char control[CMSG_SPACE(sizeof fd)] __attribute__((aligned(8))) = {0};
+    struct iovec iov = {"c", 1};
+    struct msghdr hdr = {
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+
+    *CMSG_FIRSTHDR(&hdr) = (struct cmsghdr){CMSG_LEN(sizeof fd), SOL_SOCKET, SCM_RIGHTS};
+    memcpy(CMSG_DATA(CMSG_FIRSTHDR(&hdr)), &fd, sizeof fd);
+    MUST(sendmsg(line, &hdr, MSG_NOSIGNAL) == 1);
+}
+
+unsigned service_resume(struct service *sv, struct msg_gpu_session *ret, unsigned most)
+{
+    unsigned n = 0;
+    struct msg m;
+    int pair[2];
+
+    close(sv->control);
+    MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
+    send_control(sv->line, pair[1]);
+    close(pair[1]);
+    sv->control = pair[0];
+    for (;;) {
+        MUST(take(sv, &m));
+        if (m.type != MSG_GPU_SESSION)
+            break;
+        if (n++ < most)
+            ret[n - 1] = m.gpu_session;
+    }
+    MUST(m.type == MSG_GPU_HELLO && m.gpu_hello.resumed && !sv->hello.resumed);
+    MUST(m.gpu_hello.devices == sv->hello.devices);
+    return n;
 }
 
 bool service_ask(struct service *sv)
@@ -217,12 +260,14 @@ int service_status(struct service *sv)
     while (take(sv, &m))
         ;
     close(sv->control);
+    close(sv->line);
     return client_join(sv->pid);
 }
 
 int service_stop(struct service *sv)
 {
     close(sv->control);
+    close(sv->line);
     return client_join(sv->pid);
 }
 

@@ -16,7 +16,7 @@ enum { SERVICE_PATIENCE_MS = 300000, SERVICE_MAX_DEVICES = 8 };
 
 struct service {
     pid_t pid;
-    int control;
+    int control, line;
     uint32_t clients, pings;
     uint32_t weight; /* of the users of sessions that it is given from now on */
     uint32_t payer;  /* likewise, who is charged for them; 0: each itself */
@@ -34,7 +34,10 @@ int service_session(struct service *sv, uint32_t uid, uint32_t pid, uint32_t *re
 /* The same with a number and a socket of the caller's; takes @fd. */
 void service_give(struct service *sv, uint32_t uid, uint32_t pid, uint32_t client, int fd);
 void service_session_del(struct service *sv, uint32_t client);
-/* Closes the control socket and returns its exit status; 128 + n: signal n. */
+/* Its commd is gone, and another one there: the sessions that it names, @most of them, and how many
+ * it has. */
+unsigned service_resume(struct service *sv, struct msg_gpu_session *ret, unsigned most);
+/* Closes the control socket and the line, and returns its exit status; 128 + n: signal n. */
 int service_stop(struct service *sv);
 int service_status(struct service *sv); /* ... of one that ends by itself */
 /* Knobs of the fake that change while commd-gpu runs: settings for service_start(), with @line, or

@@ -586,6 +586,41 @@ static void words(void **state)
                      64);
 }
 
+/* In any order. */
+static bool is_named(const struct msg_gpu_session *named, unsigned n, uint32_t client, uint32_t pid)
+{
+    for (unsigned i = 0; i < n; i++)
+        if (named[i].client == client)
+            return named[i].uid == 1000 && named[i].pid == pid;
+    return false;
+}
+
+static void it_tells_the_next_commd_whose_sessions_it_has(void **state)
+{
+    struct msg_gpu_session named[3];
+    struct service sv;
+    uint32_t client[3];
+    int sock[3];
+    char byte;
+
+    (void)state;
+    service_start(&sv, NULL);
+    for (uint32_t i = 0; i < 3; i++)
+        sock[i] = service_session(&sv, 1000, 10 + i, &client[i]);
+    service_session_del(&sv, client[1]);
+    assert_true(service_ask(&sv));
+    assert_int_equal(write(sv.control, "C", 1), 1); /* of a frame that ends with this commd */
+    assert_int_equal(service_resume(&sv, named, 3), 2);
+    assert_true(is_named(named, 2, client[0], 10) && is_named(named, 2, client[2], 12));
+    service_session_del(&sv, client[0]);
+    assert_int_equal(read(sock[0], &byte, 1), 0);
+    assert_int_equal(service_resume(&sv, named, 3), 1);
+    assert_true(is_named(named, 1, client[2], 12));
+    assert_int_equal(service_stop(&sv), 0);
+    for (unsigned i = 0; i < 3; i++)
+        close(sock[i]);
+}
+
 static int eight_bytes(void *arg, int sock)
 {
     unsigned rank = *(unsigned *)arg;
@@ -635,6 +670,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(words),
+        cmocka_unit_test(it_tells_the_next_commd_whose_sessions_it_has),
         cmocka_unit_test(without_a_gpu),
         cmocka_unit_test(kernels_that_the_driver_loads),
         cmocka_unit_test(collectives_of_one_to_eight_ranks),
