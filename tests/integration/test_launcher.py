@@ -253,6 +253,7 @@ def test_ports_stay_taken_while_commd_restarts():
         cluster.expect("engine .*(was lost|of node)")
         cluster.expect("the engines of nodes")
         cluster.expect("node node0")
+        cluster.expect("has ended while no commd was there")
         node, other = cluster.nodes
         manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         manager.bind(os.path.join(cluster.folder, "notify"))
@@ -270,6 +271,8 @@ def test_ports_stay_taken_while_commd_restarts():
         engine = node.engine_pid()
         node.process.kill()
         node.process.wait()
+        check(running(engine), "it would go on: its line is kept")
+        os.kill(engine, signal.SIGKILL)
         until(lambda: not running(engine), "the end of its engine")
         check(is_taken(*ports) and is_taken(node.port), "nobody else gets the ports")
         start_again(node, kept)
