@@ -63,7 +63,7 @@ static void forget_parts(struct control *c)
     msg_reader_fini(&c->in);
     free(c->out);
     c->out = NULL;
-    c->out_at = c->out_len = 0;
+    c->out_at = c->out_len = c->out_room = 0;
     c->writes = false;
 }
 
@@ -134,11 +134,14 @@ static bool out_add(struct control *c, const char *bytes, size_t len)
     }
     if (c->out_len + len > OUT_MAX)
         return false;
-    more = realloc(c->out, c->out_len + len);
-    if (!more)
-        return false;
-    memcpy(more + c->out_len, bytes, len);
-    c->out = more;
+    if (c->out_len + len > c->out_room) {
+        more = realloc(c->out, 2 * (c->out_len + len));
+        if (!more)
+            return false;
+        c->out = more;
+        c->out_room = 2 * (c->out_len + len);
+    }
+    memcpy(c->out + c->out_len, bytes, len);
     c->out_len += len;
     return true;
 }

@@ -12,7 +12,7 @@ struct control {
     bool ended, writes; /* @writes: epoll tells when more can be sent */
     struct msg_reader in;
     char *out; /* owned: what the socket did not take yet */
-    size_t out_at, out_len;
+    size_t out_at, out_len, out_room;
 };
 
 /* Takes @sock, and the line if there is one at ENGINE_LINE_FD. */
