@@ -166,6 +166,7 @@ static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
                                           MSG_PING,
                                           MSG_ENGINE_TRAFFIC,
                                           MSG_ENGINE_SENT,
+                                          MSG_ENGINE_RESUMED,
                                           MSG_GPU_ASK,
                                           MSG_GPU_HELLO,
                                           MSG_GPU_SESSION,
@@ -191,6 +192,8 @@ static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
     case MSG_CLIENT_ABORT:
     case MSG_SYNC:
         msg->sync.group = group_id(fuzz);
+        msg->sync.again = draw(fuzz, 3);
+        msg->sync.told = draw(fuzz, 2) ? small(fuzz) : 0;
         break;
     case MSG_ADMIN:
         fill_admin(fuzz, &msg->admin);
@@ -253,6 +256,7 @@ static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
     case MSG_ENGINE_HELLO:
         msg->engine_hello.version = draw(fuzz, 9) ? MSG_VERSION : 0;
         msg->engine_hello.addr_len = draw(fuzz, 9) ? 8 : small(fuzz);
+        msg->engine_hello.resumed = (uint32_t)draw(fuzz, 2);
         break;
     case MSG_ENGINE_PEER_READY:
     case MSG_ENGINE_PEER_DOWN:
@@ -310,6 +314,7 @@ static void tell(struct fuzz *fuzz, enum core_event_type type, unsigned node, en
     } else if (kind == MSG_ENGINE_HELLO) {
         msg.engine_hello.version = MSG_VERSION;
         msg.engine_hello.addr_len = 8;
+        msg.engine_hello.resumed = fuzz->bench->core->engine.resuming;
     } else {
         fill_real_engine(fuzz, &msg, node);
         msg.engine_peer.peer = kind == MSG_ENGINE_PEER_READY ? node : msg.engine_peer.peer;
@@ -461,6 +466,7 @@ static void restore_group(struct fuzz *fuzz)
     struct core_kept_rank ranks[RANKS];
     struct core_kept_group group = {.id = draw(fuzz, KEPT_IDS),
                                     .epoch = 1,
+                                    .state = (enum core_group_state)draw(fuzz, 5),
                                     .name = draw(fuzz, 20) ? "kept" : "",
                                     .uid = draw(fuzz, 20) ? 1000 : small(fuzz),
                                     .payer = draw(fuzz, 4) ? 1000 : small(fuzz),
@@ -490,6 +496,12 @@ static void restore_anything(struct fuzz *fuzz)
     struct core *core = fuzz->bench->core;
 
     core_restore_begin(core, fuzz->bench->now);
+    if (draw(fuzz, 2))
+        core_restore_engine(core, &(struct core_kept_engine){.pid = 102,
+                                                             .incarnation = 1 + draw(fuzz, 3),
+                                                             .addr = (const uint8_t *)"a",
+                                                             .addr_len = 1,
+                                                             .text = "fake"});
     if (draw(fuzz, 2))
         core_restore_gpu(core, 103);
     for (unsigned i = 0; i < 200; i++) {
