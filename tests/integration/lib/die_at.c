@@ -4,7 +4,7 @@
  * DIE_AT names a file with a number. Each sendmsg(), recvmsg() and accept4() counts it down twice,
  * before the call and after it; at 0 the file is removed, and the process is killed. DIE_LISTEN
  * names a file with a number of commds that are still to die in the listen() of HTTP, while they
- * take over. The keeper is left alone. */
+ * take over. The keeper is left alone, and so is what commd starts. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -15,7 +15,7 @@
 
 #include "shm/util/base.h"
 
-static bool keeper;
+static bool is_commd; /* and not its keeper */
 
 static void __attribute__((constructor)) begin(void)
 {
@@ -23,8 +23,9 @@ static void __attribute__((constructor)) begin(void)
     int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
     ssize_t n = fd < 0 ? 0 : read(fd, line, sizeof(line) - 1);
 
+    is_commd = !strcmp(program_invocation_short_name, "commd");
     for (ssize_t i = 0; i + 6 < n; i++)
-        keeper |= !memcmp(line + i, "--keep", 7);
+        is_commd &= !!memcmp(line + i, "--keep", 7);
     close(fd);
 }
 
@@ -32,7 +33,7 @@ static void __attribute__((constructor)) begin(void)
 static bool count_down(const char *variable)
 {
     const char *path = getenv(variable);
-    int saved = errno, fd = keeper || !path ? -1 : open(path, O_RDWR | O_CLOEXEC), n = 0;
+    int saved = errno, fd = !is_commd || !path ? -1 : open(path, O_RDWR | O_CLOEXEC), n = 0;
     char text[32] = "";
 
     if (fd >= 0 && read(fd, text, sizeof(text) - 1) > 0) {
@@ -99,7 +100,7 @@ int fcntl(int fd, int cmd, ...)
     va_start(args, cmd);
     arg = va_arg(args, void *);
     va_end(args);
-    if (cmd == F_GET_SEALS && ++seals == 2 && path && !keeper && access(path, F_OK) == 0) {
+    if (cmd == F_GET_SEALS && ++seals == 2 && path && is_commd && access(path, F_OK) == 0) {
         count_down("DIE_TAKING");
         kill(getpid(), SIGKILL);
     }
