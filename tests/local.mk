@@ -51,6 +51,7 @@ include tests/oracle/local.mk
 include tests/fuzz/local.mk
 include tests/hostile/local.mk
 include tests/integration/local.mk
+include tests/faults/local.mk
 include tests/torch/local.mk
 include tests/bench/local.mk
 

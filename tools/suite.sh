@@ -243,7 +243,13 @@ cmd_test_gpu() {
 }
 
 cmd_faults() {
-    torch_spec=none
-    cmd_build
-    COMMD_BUILD=$build exec python3 "$top/tests/integration/lib/faults.py" "$@"
+    case " $* " in
+    *" --help "* | *" -h "*) ;;
+    *)
+        torch_spec=none
+        { cmd_build && step "what has commd die in a step" "see the end of the log" \
+            make -C "$build" tests/integration/lib/die_at.la; } >&2
+        ;;
+    esac
+    COMMD_BUILD=$build exec python3 "$top/tests/faults/run.py" "$@"
 }

@@ -45,6 +45,7 @@ EXTRA_DIST += tests/integration/lib/cluster.py tests/integration/lib/keeping.py 
 	tests/integration/lib/numpy_stubs.py \
 	tests/integration/lib/rank.py tests/integration/lib/registered.py tests/integration/lib/staged.py \
 	tests/integration/lib/stream.py \
+	tests/integration/lib/verified.py \
 	tests/integration/lib/turns.py tests/integration/lib/wire.py tests/integration/lib/shells.py \
 	tests/integration/torch/torch_ops.py \
 	tests/integration/torch/torch_checks.py tests/integration/torch/torch_forms.py \
@@ -65,7 +66,7 @@ tests_integration_lib_gpu_fake_SOURCES = tests/integration/lib/gpu_fake.c \
 tests_integration_lib_gpu_fake_LDADD = libcommd-launch.la libcommd-proto.la libcommd-shm.la \
 	$(PROTOBUF_C_LIBS)
 
-# What test_restart.py loads into commd.
+# What test_restart.py and tests/faults load into commd.
 check_LTLIBRARIES += tests/integration/lib/die_at.la
 tests_integration_lib_die_at_la_SOURCES = tests/integration/lib/die_at.c
 tests_integration_lib_die_at_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere

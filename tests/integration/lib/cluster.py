@@ -142,14 +142,15 @@ def sanitizer_environment():
 class Rank:
     """A process of rank.py."""
 
-    def __init__(self, node, program=None):
+    def __init__(self, node, program=None, stderr=None):
         environment = dict(os.environ, COMMD_SOCKET=node.socket, COMMD_LIB=LIBCOMMD)
         environment.update(sanitizer_environment())
         self.node = node
         self.program = program or [sys.executable, os.path.join(HERE, "rank.py")]
         self.process = subprocess.Popen(
-            self.program, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-        )
+            self.program, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
+            stderr=stderr,
+        )  # fmt: skip
         self.pid = self.process.pid
         self.buffer = b""
 

@@ -1,7 +1,4 @@
-#!/usr/bin/env python3
 """Kills processes in mid-operation and measures how soon each survivor has an error in its hands.
-
-    ./quickstart faults [--runs N] [NAME...]
 
 A scenario makes its own cluster, lets ranks run all_reduce after all_reduce, and kills one process
 by SIGKILL (or stops it by SIGSTOP). Every survivor must get an error that names the right rank, pid
@@ -12,13 +9,10 @@ The measured time is from just before kill(2) to the survivor's return from the 
 in the survivor, on CLOCK_MONOTONIC: it includes finding out, telling the other nodes, waking up.
 """
 
-import argparse
 import os
 import signal
-import sys
 
-sys.dont_write_bytecode = True
-from cluster import Cluster, check, equal, memory_files, now, running, until  # noqa: E402
+from cluster import Cluster, check, equal, memory_files, now, running, until
 
 
 def start_loops(name, ranks, count):
@@ -242,30 +236,3 @@ SCENARIOS = [
     commd_killed,
     commd_stopped,
 ]
-
-
-def percentile(values, share):
-    values = sorted(values)
-    return values[min(len(values) - 1, int(share * len(values)))]
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--runs", type=int, default=5, help="times that each scenario runs (5)")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="of scenarios (all)")
-    options = parser.parse_args()
-    print(f"time to error in ms, {options.runs} runs\n{'p50':>8} {'max':>8}  errors  killed")
-    for scenario in SCENARIOS:
-        if options.names and scenario.__name__ not in options.names:
-            continue
-        times = []
-        for _ in range(options.runs):
-            times += scenario()
-        print(
-            f"{percentile(times, 0.5):8.1f} {max(times):8.1f}  {len(times):6}  {scenario.__doc__}",
-            flush=True,
-        )
-
-
-if __name__ == "__main__":
-    main()

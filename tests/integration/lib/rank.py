@@ -15,6 +15,7 @@ sys.dont_write_bytecode = True
 import gpu_tensors  # noqa: E402
 import registered  # noqa: E402
 import stream  # noqa: E402
+import verified  # noqa: E402
 from commd_client import (  # noqa: E402
     DTYPES,
     REDOPS,
@@ -259,6 +260,15 @@ def run_registered(name, **arguments):
     registered.all_reduce(groups[name], **arguments)
 
 
+def data(name, stop, times, messages):
+    tell({"started": True})
+    return verified.data(groups[name], stop, times, messages)
+
+
+def controls(name, rank, size, stop):
+    return verified.controls(Context, name, rank, size, stop, tell)
+
+
 def registered_loop(name, key, count, timeout_ms=0):
     """all_reduce in place until one fails."""
     group, address = groups[name], registered.memory[key][0] + registered.EDGE
@@ -277,6 +287,7 @@ COMMANDS = {
     "exit": lambda status: os._exit(status),
     "alloc": alloc, "free": registered.free, "paint": registered.paint, "looks": registered.looks,
     "registered": run_registered, "registered_loop": registered_loop,
+    "data": data, "controls": controls,
     "gpu_begin": gpu_tensors.begin, "gpu_hold": gpu_tensors.hold,
     "gpu_release": gpu_tensors.release, "gpu_synchronize": gpu_tensors.synchronize,
     "gpu": lambda name, **a: gpu_tensors.run(groups[name], **a),
