@@ -155,12 +155,13 @@ static void client_hello(struct core *core, unsigned slot, const struct msg_clie
     struct user *user;
 
     assert(client->state == CLIENT_NEW && list_empty(&client->members));
-    if (msg->version != MSG_VERSION) {
+    if (!msg_version_fits(msg->version)) {
         core_client_refuse(
             core, slot, CAUSE_PROTOCOL,
-            "the client speaks protocol version %u, commd %s on node %s speaks %u: install "
-            "libcommd and commd of one version",
-            msg->version, core->version, core_self_name(core), (unsigned)MSG_VERSION);
+            "the client speaks protocol version %u, commd %s on node %s understands %u "
+            "to %u: upgrade libcommd",
+            msg->version, core->version, core_self_name(core), (unsigned)MSG_VERSION_OLDEST,
+            (unsigned)MSG_VERSION);
         return;
     }
     if (!msg->admin) {

@@ -30,8 +30,8 @@ static void engine_hello(struct core *core, const struct msg_engine_hello *msg)
 
     assert(life->state == CORE_ENGINE_STARTING && engine->resuming == !!engine->incarnation);
     text_copy(life->text, sizeof(life->text), msg->text);
-    if (msg->version != MSG_VERSION) {
-        life_kill(core, life, "it speaks another protocol version: install one version of commd");
+    if (!msg_version_fits(msg->version)) {
+        life_kill(core, life, "it speaks an older protocol than commd understands: upgrade it");
         return;
     }
     if (!msg->addr_len || msg->addr_len > MSG_ADDR_MAX) {

@@ -175,9 +175,9 @@ static void gpu_hello(struct core *core, const struct msg_gpu_hello *msg)
 
     assert(gpu->life.state == CORE_ENGINE_STARTING && (gpu->resuming || !gpu->sessions));
     text_copy(gpu->life.text, sizeof(gpu->life.text), msg->text);
-    if (msg->version != MSG_VERSION) {
+    if (!msg_version_fits(msg->version)) {
         life_kill(core, &core->gpu.life,
-                  "it speaks another protocol version: install one version of commd");
+                  "it speaks an older protocol than commd understands: upgrade it");
         return;
     }
     if (gpu->resuming != !!msg->resumed) {

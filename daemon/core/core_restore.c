@@ -297,12 +297,12 @@ void restore_back(struct core *core, const struct core_event *event)
         return;
     client = &core->clients[slot];
     assert(event->msg->type == MSG_CLIENT_HELLO);
-    if (hello->version != MSG_VERSION) {
+    if (!msg_version_fits(hello->version)) {
         core_client_refuse(core, slot, CAUSE_PROTOCOL,
-                           "the client speaks protocol version %u, commd %s on node %s speaks %u "
-                           "since it was restarted",
+                           "the client speaks protocol version %u, commd %s on node %s "
+                           "understands %u to %u since it was restarted: upgrade libcommd",
                            hello->version, core->version, core_self_name(core),
-                           (unsigned)MSG_VERSION);
+                           (unsigned)MSG_VERSION_OLDEST, (unsigned)MSG_VERSION);
         return;
     }
     since_ms = client->since_ms;

@@ -10,16 +10,17 @@
 
 const char *peer_hello_version(const char *self, unsigned version, char *buf, size_t len)
 {
-    snprintf(buf, len,
-             "it speaks protocol version %u, node \"%s\" speaks %u: upgrade the older one", version,
-             self, MSG_VERSION);
+    snprintf(
+        buf, len,
+        "it speaks protocol version %u, node \"%s\" understands %u to %u: upgrade the older one",
+        version, self, MSG_VERSION_OLDEST, MSG_VERSION);
     return buf;
 }
 
 const char *peer_hello_check(const struct peer_hello_view *view, const struct msg_peer_hello *hello,
                              char *buf, size_t len)
 {
-    if (hello->version != MSG_VERSION)
+    if (!msg_version_fits(hello->version))
         peer_hello_version(view->self, hello->version, buf, len);
     else if (strcmp(hello->cluster, view->cluster) != 0)
         snprintf(buf, len,

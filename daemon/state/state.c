@@ -27,6 +27,7 @@
 
 enum {
     STATE_VERSION = 1,
+    STATE_OLDEST = 1,  /* that is read: of the version before */
     HEAD = 4096,       /* bytes before the first half */
     LEAST = 2 * HEAD,  /* a file has */
     SLACK = 256 << 10, /* of records that do not count, besides as many as count */
@@ -380,11 +381,12 @@ static int state_in(void *memory, size_t size, bool mapped, bool fresh, struct s
         state->head->version = STATE_VERSION;
         state->head->room = room;
         use_half(state, 2, 0);
-    } else if (state->head->magic != STATE_MAGIC || state->head->version != STATE_VERSION ||
-               state->head->room != room) {
+    } else if (state->head->magic != STATE_MAGIC || state->head->version < STATE_OLDEST ||
+               state->head->version > STATE_VERSION || state->head->room != room) {
         return -EINVAL;
     } else {
         load_state(state);
+        state->head->version = STATE_VERSION; /* what is written from now on is new */
     }
     *ret_state = steal_ptr(state);
     return 0;

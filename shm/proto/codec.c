@@ -36,7 +36,7 @@ int codec_frame_check(const void *buf, size_t len, size_t max, size_t *ret_need)
 
     if ((len > 0 && p[0] != 'c') || (len > 1 && p[1] != 'd'))
         return CODEC_E_MAGIC;
-    if (len > 2 && p[2] != MSG_VERSION)
+    if (len > 2 && p[2] != CODEC_FORMAT)
         return CODEC_E_VERSION;
     if (len > 3 && p[3] != 0)
         return CODEC_E_MAGIC;

@@ -1,6 +1,6 @@
 /* codec.h - frames and their contents. Pure functions: bytes in, struct out, and back.
  *
- * A frame is an 8-byte header and a protobuf envelope: 'c' 'd', MSG_VERSION (u8), 0, payload
+ * A frame is an 8-byte header and a protobuf envelope: 'c' 'd', CODEC_FORMAT (u8), 0, payload
  * length (u32 little endian). The same frames run over the UNIX socket, TLS and the engine's
  * socketpair. File descriptors ride with the first byte of the frame (SCM_RIGHTS). */
 #ifndef COMMD_CODEC_H
@@ -8,13 +8,18 @@
 
 #include "shm/proto/msg.h"
 
-enum { CODEC_HEADER = 8, CODEC_MAX_FRAME = 8u << 20, CODEC_MAX_CLIENT_FRAME = 64u << 10 };
+enum {
+    CODEC_FORMAT = 10, /* changes with the header alone; before MSG_VERSION 10 that stood here */
+    CODEC_HEADER = 8,
+    CODEC_MAX_FRAME = 8u << 20,
+    CODEC_MAX_CLIENT_FRAME = 64u << 10,
+};
 
 enum codec_result {
     CODEC_OK = 0,
     CODEC_E_MORE = 1,      /* not a whole frame yet; *ret_need: total bytes wanted */
     CODEC_E_MAGIC = 2,     /* not our protocol */
-    CODEC_E_VERSION = 3,   /* our protocol, another version */
+    CODEC_E_VERSION = 3,   /* our protocol, another format */
     CODEC_E_TOO_LARGE = 4, /* longer than @max */
     CODEC_E_CONTENT = 5,   /* not decodable, unknown type, or a field out of its bounds */
     CODEC_E_NOMEM = 6,

@@ -243,7 +243,7 @@ int codec_encode(const struct msg *msg, void **ret_frame, size_t *ret_len)
         return -ENOMEM;
     frame[0] = 'c';
     frame[1] = 'd';
-    frame[2] = MSG_VERSION;
+    frame[2] = CODEC_FORMAT;
     frame[3] = 0;
     for (int i = 0; i < 4; i++)
         frame[4 + i] = (uint8_t)(len >> (8 * i));

@@ -7,9 +7,10 @@
 #include "shm/util/base.h"
 
 enum {
-    /* In each frame and each hello; a side with another version is refused. When it rises: "When
-     * MSG_VERSION rises" in doc/protocol.md. */
+    /* In each hello: what its sender speaks, and the oldest that it understands, which is the
+     * version before. When they rise: "When MSG_VERSION rises" in doc/protocol.md. */
     MSG_VERSION = 10,
+    MSG_VERSION_OLDEST = 10,
     MSG_NAME_MAX = 64,   /* node and cluster names, with NUL */
     MSG_GROUP_MAX = 256, /* group names, with NUL */
     MSG_TEXT_MAX = 512,
@@ -522,5 +523,11 @@ struct msg {
         struct msg_gpu_device gpu_device;
     };
 };
+
+/* Can we talk with whose hello says @version? A newer one decides by its own range if it can. */
+static inline bool msg_version_fits(uint32_t version)
+{
+    return version >= MSG_VERSION_OLDEST;
+}
 
 #endif

@@ -14,7 +14,7 @@ static void hold(struct hostile *h)
 
 static void half_hello(struct hostile *h)
 {
-    static const uint8_t hello[] = {'c', 'd', MSG_VERSION, 0, 16, 0, 0, 0, 10, 14, 8};
+    static const uint8_t hello[] = {'c', 'd', CODEC_FORMAT, 0, 16, 0, 0, 0, 10, 14, 8};
     int fd = wire_connect(h, dice_below(&h->dice, 2));
 
     if (fd >= 0)
@@ -107,7 +107,7 @@ static void garbage(struct hostile *h)
 static void truncated(struct hostile *h)
 {
     struct conn *conn = conn_any(h);
-    uint8_t frame[64] = {'c', 'd', MSG_VERSION, 0};
+    uint8_t frame[64] = {'c', 'd', CODEC_FORMAT, 0};
     uint32_t len = dice_one_in(&h->dice, 2) ? CODEC_MAX_CLIENT_FRAME - dice_below(&h->dice, 2)
                                             : (uint32_t)dice_odd(&h->dice);
 

@@ -63,7 +63,7 @@ bool wire_msg(int fd, const struct msg *msg, const int *fds, unsigned nfds)
 void wire_raw(struct hostile *h, int fd, unsigned type, const void *body, size_t len,
               const int *fds, unsigned nfds)
 {
-    uint8_t frame[8 + 6 + 2048] = {'c', 'd', MSG_VERSION, 0};
+    uint8_t frame[8 + 6 + 2048] = {'c', 'd', CODEC_FORMAT, 0};
     size_t at = CODEC_HEADER;
     uint32_t tag = type << 3 | 2, n;
 

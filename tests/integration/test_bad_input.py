@@ -17,7 +17,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib
 import cluster as c  # noqa: E402
 from cluster import Cluster, Rank, Skip, check, equal, main, need_ucx, until  # noqa: E402
 from wire import ADMIN, ARENA_ASK, JOIN_FAILED, JOINED  # noqa: E402
-from wire import LEAVE, TABLES, VERSION, WELCOME  # noqa: E402
+from wire import FORMAT, LEAVE, OLDEST, TABLES, VERSION, WELCOME  # noqa: E402
 from wire import Wire, frame, header, hello, join, leave  # noqa: E402
 
 ONE_NODE = "cluster: {{node: a, nodes: [{{name: a, address: 127.0.0.1, port: {port}}}]}}\n"
@@ -269,11 +269,15 @@ def test_something_else_behind_the_socket():
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(path)
             server.listen()
+            other = f"{path}: what listens there is not commd, or not of this version: "
             for reply, what in (
-                (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not a commd frame"),
-                (header(4, VERSION + 1) + bytes(4), "another version of commd's protocol"),
-                (header(0)[:3], "Connection reset by peer"),
-            ):
+                (b"HTTP/1.1 400 Bad Request\r\n\r\n", f"{other}not a commd frame"),
+                (header(4, FORMAT + 1) + bytes(4), f"{other}another version of commd's protocol"),
+                (header(0)[:3], f"{other}Connection reset by peer"),
+                (frame(WELCOME, f1=OLDEST - 1, f4="old", f5="test"),
+                 f"commd on node old speaks protocol version {OLDEST - 1}, libcommd understands "
+                 f"{OLDEST} to {VERSION}: upgrade commd"),
+            ):  # fmt: skip
                 rank = Rank(type("Web", (), {"socket": path, "name": "web"}))
                 rank.start("connect", timeout_ms=60000)
                 stranger, _ = server.accept()
@@ -285,9 +289,8 @@ def test_something_else_behind_the_socket():
                 rank.close()
                 equal(
                     (error["code"], error["message"]),
-                    ("PROTOCOL", f"{path}: what listens there is not commd, or not of this "
-                     f"version: {what}"),
-                )  # fmt: skip
+                    ("PROTOCOL", what),
+                )
             rank = Rank(type("Mute", (), {"socket": path, "name": "mute"}))
             error = rank.call_error("connect", timeout_ms=200)
             equal(
@@ -465,7 +468,7 @@ def test_broken_frames():
         for data, text in (
             (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "protocol error: not a commd frame"),
             (os.urandom(4096).replace(b"c", b"x"), "protocol error: not a commd frame"),
-            (header(0, VERSION + 1), "protocol error: another version of commd's protocol"),
+            (header(0, FORMAT + 1), "protocol error: another version of commd's protocol"),
             (big, "protocol error: frame too large"),
             (hello() + big, "protocol error: frame too large"),
             (header(4) + b"\xff\xff\xff\xff", "protocol error: malformed message"),
@@ -478,9 +481,9 @@ def test_broken_frames():
             (hello(admin=1) + join(1, 0, 1, "g"), "an admin session cannot join groups"),
             (hello() + frame(LEAVE, f2=0), "leaves group 0, which it is not in"),
             (
-                hello(version=VERSION + 1),
-                f"the client speaks protocol version {VERSION + 1}, commd 0.1.0 on node node0 "
-                f"speaks {VERSION}: install libcommd and commd of one version",
+                hello(version=OLDEST - 1),
+                f"the client speaks protocol version {OLDEST - 1}, commd 0.1.0 on node node0 "
+                f"understands {OLDEST} to {VERSION}: upgrade libcommd",
             ),
         ):
             with Wire(node.socket) as wire:

@@ -355,6 +355,24 @@ def test_a_state_of_another_version_makes_a_clean_start():
         equal([g["name"] for g in node.groups()], ["new"])
 
 
+def test_a_board_of_another_version_is_left_out():
+    with kept() as (cluster, node):
+        cluster.expect("was not taken over: it does not fit")
+        cluster.expect("records of the commd before this one do not fit")
+        ranks, said = cluster.ranks_heard("g", [0] * 2)
+        with gap(node):
+            with open(memory_kept(node, "board")[0], "r+b") as file:
+                file.seek(8)
+                file.write(b"\x63")
+        node.wait_log("was not taken over: it does not fit -> the group is not known")
+        equal(node.groups(), [])
+        all_do(ranks, "all_reduce", name="g", count=10)  # nobody watches it, and it goes on
+        cluster.join("new", ranks)
+        check(said().count("does not know") == 2, said())
+        restart(node)
+        equal([g["name"] for g in node.groups()], ["new"])
+
+
 def bound(sock, port):
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     with contextlib.suppress(OSError):

@@ -261,7 +261,7 @@ static void step_answer(struct commd_context *ctx, int wait_ms)
     pthread_mutex_lock(&ctx->lock);
     if (r == -EAGAIN)
         return;
-    if (r == 0 && m.type == MSG_WELCOME && m.welcome.version == MSG_VERSION)
+    if (r == 0 && m.type == MSG_WELCOME && msg_version_fits(m.welcome.version))
         back_welcome(ctx, &ctx->back.sock, &m.welcome);
     else
         step_failed(ctx, r == -ECONNRESET ? BACK_RETRY_MS : BACK_DENIED_MS);

@@ -65,8 +65,14 @@ static int control_hello(struct commd_context *ctx, int *sock, int64_t deadline_
     if (reply.type == MSG_REFUSED) {
         r = error_set(error_mine(), -(int)reply.refused.cause, "connect", "commd refused: %s",
                       reply.refused.text);
-    } else if (reply.type != MSG_WELCOME || reply.welcome.version != MSG_VERSION) {
+    } else if (reply.type != MSG_WELCOME) {
         r = not_commd(ctx, "unexpected answer");
+    } else if (!msg_version_fits(reply.welcome.version)) {
+        r = error_set(error_mine(), COMMD_E_PROTOCOL, "connect",
+                      "commd on node %s speaks protocol version %u, libcommd understands %u to %u: "
+                      "upgrade commd",
+                      reply.welcome.node, reply.welcome.version, (unsigned)MSG_VERSION_OLDEST,
+                      (unsigned)MSG_VERSION);
     } else {
         back_welcome(ctx, sock, &reply.welcome);
     }

@@ -15,7 +15,11 @@ from cluster import LATEST, TOP
 HELLO, JOIN, LEAVE, ABORT, ADMIN, ARENA_ADD, ARENA_ASK = 1, 2, 3, 4, 5, 7, 9
 WELCOME, JOINED, JOIN_FAILED, REFUSED, TABLES, ARENA_ANSWER = 10, 11, 12, 13, 14, 16
 with open(os.path.join(TOP, "shm/proto/msg.h")) as _header:
-    VERSION = int(re.search(r"\bMSG_VERSION = (\d+)", _header.read())[1])
+    _text = _header.read()
+VERSION = int(re.search(r"\bMSG_VERSION = (\d+)", _text)[1])
+OLDEST = int(re.search(r"\bMSG_VERSION_OLDEST = (\d+)", _text)[1])
+with open(os.path.join(TOP, "shm/proto/codec.h")) as _header:
+    FORMAT = int(re.search(r"\bCODEC_FORMAT = (\d+)", _header.read())[1])
 
 
 def varint(value):
@@ -34,7 +38,7 @@ def field(number, value):
     return varint(number << 3 | 2) + varint(len(value)) + value
 
 
-def header(length, version=VERSION):
+def header(length, version=FORMAT):
     """Of a frame whose envelope has @length bytes."""
     return b"cd" + bytes([version, 0]) + struct.pack("<I", length)
 

@@ -23,16 +23,31 @@ static void wrong_version(void **state)
     struct core_config config = config_of(1);
     struct bench *bench = bench_new(&config);
     struct msg msg = {.type = MSG_CLIENT_HELLO};
-    char text[160];
+    char text[200];
 
     open_client(bench, 0, 1000);
-    msg.client_hello.version = 1;
+    msg.client_hello.version = MSG_VERSION_OLDEST - 1;
     say(bench, 0, &msg);
-    snprintf(text, sizeof(text),
-             "0 REFUSED 10 the client speaks protocol version 1, commd 0.1.0 on node a speaks %d: "
-             "install libcommd and commd of one version\n0 close\n",
-             MSG_VERSION);
+    snprintf(
+        text, sizeof(text),
+        "0 REFUSED 10 the client speaks protocol version %d, commd 0.1.0 on node a understands "
+        "%d to %d: upgrade libcommd\n0 close\n",
+        MSG_VERSION_OLDEST - 1, MSG_VERSION_OLDEST, MSG_VERSION);
     expect(bench, text);
+    bench_free(bench);
+}
+
+/* A newer client knows by itself whether it can talk with us. */
+static void newer_version(void **state)
+{
+    struct core_config config = config_of(1);
+    struct bench *bench = bench_new(&config);
+    struct msg msg = {.type = MSG_CLIENT_HELLO};
+
+    open_client(bench, 0, 1000);
+    msg.client_hello.version = MSG_VERSION + 1;
+    say(bench, 0, &msg);
+    expect(bench, "0 WELCOME to a of test\n");
     bench_free(bench);
 }
 
@@ -323,6 +338,23 @@ static void engine_life(void **state)
     feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &msg});
     expect(bench, "engine kept\nengine kill\n"); /* a second hello */
     bench_free(bench);
+}
+
+static void engine_of_another_version(void **state)
+{
+    struct core_config config = config_of(2);
+    struct msg msg = {.type = MSG_ENGINE_HELLO, .engine_hello.addr_len = 4};
+
+    for (int newer = 0; newer < 2; newer++) {
+        struct bench *bench = bench_new(&config);
+
+        feed(bench, (struct core_event){.type = CORE_TICK});
+        expect(bench, "engine start\n");
+        msg.engine_hello.version = newer ? MSG_VERSION + 1 : MSG_VERSION_OLDEST - 1;
+        feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &msg});
+        expect(bench, newer ? "" : "engine kill\n");
+        bench_free(bench);
+    }
 }
 
 static void engine_that_hangs(void **state)
@@ -690,6 +722,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_hello),
         cmocka_unit_test(wrong_version),
+        cmocka_unit_test(newer_version),
         cmocka_unit_test(second_hello),
         cmocka_unit_test(not_for_clients),
         cmocka_unit_test(foreign_group),
@@ -703,6 +736,7 @@ int main(void)
         cmocka_unit_test(timeout_of_config),
         cmocka_unit_test(missing_list_is_bounded),
         cmocka_unit_test(engine_life),
+        cmocka_unit_test(engine_of_another_version),
         cmocka_unit_test(engine_that_hangs),
         cmocka_unit_test(stopped_ourselves),
         cmocka_unit_test(reload_lowers_limits),

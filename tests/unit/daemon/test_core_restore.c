@@ -154,7 +154,7 @@ static void one_of_another_version_is_told(void **state)
     struct bench *bench = took_over();
     struct msg msg = {.type = MSG_CLIENT_HELLO};
 
-    msg.client_hello.version = MSG_VERSION + 1;
+    msg.client_hello.version = MSG_VERSION_OLDEST - 1;
     feed(bench, (struct core_event){
                     .type = CORE_CLIENT_BACK, .client = 0, .uid = 1000, .pid = 100, .msg = &msg});
     assert_non_null(strstr(bench->got, "0 close\n"));

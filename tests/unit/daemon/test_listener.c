@@ -302,9 +302,9 @@ static void a_client_comes_gets_descriptors_and_goes(void **state)
 
 static void garbage_is_refused_and_logged_once(void **state)
 {
-    static const uint8_t huge[] = {'c', 'd', MSG_VERSION, 0, 1, 0, 1, 0};
-    static const uint8_t future[] = {'c', 'd', MSG_VERSION + 1, 0, 1, 0, 0, 0};
-    static const uint8_t junk[] = {'c', 'd', MSG_VERSION, 0, 4, 0, 0, 0, 0xff, 0xff, 0xff, 0xff};
+    static const uint8_t huge[] = {'c', 'd', CODEC_FORMAT, 0, 1, 0, 1, 0};
+    static const uint8_t future[] = {'c', 'd', CODEC_FORMAT + 1, 0, 1, 0, 0, 0};
+    static const uint8_t junk[] = {'c', 'd', CODEC_FORMAT, 0, 4, 0, 0, 0, 0xff, 0xff, 0xff, 0xff};
     struct world *w = *state;
     char text[256], want[512];
     int fd;

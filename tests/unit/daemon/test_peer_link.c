@@ -794,14 +794,15 @@ static struct bufferevent *older(struct world *w, struct tls *tls, int fd, bool 
         server ? BUFFEREVENT_SSL_ACCEPTING : BUFFEREVENT_SSL_CONNECTING;
     struct bufferevent *bev = bufferevent_openssl_socket_new(
         w->base, fd, tls_session(tls, server, 0), role, BEV_OPT_CLOSE_ON_FREE);
-    struct msg hello = {.type = MSG_PEER_HELLO, .peer_hello = {MSG_VERSION - 1, 77, "test", ""}};
+    struct msg hello = {.type = MSG_PEER_HELLO,
+                        .peer_hello = {MSG_VERSION_OLDEST - 1, 77, "test", ""}};
     uint8_t *frame;
     size_t len;
 
     hello.peer_hello.node[0] = server ? 'b' : 'a';
     bufferevent_enable(bev, EV_READ | EV_WRITE);
     assert_int_equal(codec_encode(&hello, (void **)&frame, &len), 0);
-    frame[2] = MSG_VERSION - 1;
+    frame[2] = CODEC_FORMAT - 1;
     bufferevent_write(bev, frame, len);
     free(frame);
     return bev;
@@ -820,9 +821,10 @@ static void another_version(void **state)
     assert_int_equal(tls_new(&b->keys, &tls), 0);
     bev = older(w, tls, stranger("127.0.0.1", w->port[1]), false);
     run_until(w, log_count("refused\n"));
-    snprintf(said, sizeof(said),
-             "it speaks protocol version %d, node \"b\" speaks %d: upgrade the older one",
-             MSG_VERSION - 1, MSG_VERSION);
+    snprintf(
+        said, sizeof(said),
+        "it speaks protocol version %d, node \"b\" understands %d to %d: upgrade the older one",
+        MSG_VERSION_OLDEST - 1, MSG_VERSION_OLDEST, MSG_VERSION);
     assert_int_equal(log_count(said), 1);
     assert_string_equal(peer_links_error(b->links, 0), said);
     bufferevent_free(bev);
@@ -835,10 +837,11 @@ static void another_version(void **state)
     run_until(w, (fd = accept4(w->reserved[1], NULL, NULL, SOCK_NONBLOCK)) >= 0);
     bev = older(w, tls, fd, true);
     run_until(w, log_count("trying again\n"));
-    snprintf(said, sizeof(said),
-             "node \"b\": it speaks protocol version %d, node \"a\" speaks %d: upgrade the older "
-             "one -> trying again\n",
-             MSG_VERSION - 1, MSG_VERSION);
+    snprintf(
+        said, sizeof(said),
+        "node \"b\": it speaks protocol version %d, node \"a\" understands %d to %d: upgrade the "
+        "older one -> trying again\n",
+        MSG_VERSION_OLDEST - 1, MSG_VERSION_OLDEST, MSG_VERSION);
     assert_int_equal(log_count(said), 1);
     assert_int_equal(a->ups + b->ups, 0);
     bufferevent_free(bev);
@@ -894,7 +897,9 @@ static void each_rule_of_a_hello(void **state)
     assert_non_null(peer_hello_check(&view, &hello, why, sizeof(why)));
     view.linked = 5;
     assert_null(peer_hello_check(&view, &hello, why, sizeof(why)));
-    hello.version++;
+    hello.version++; /* it decides whether it understands us */
+    assert_null(peer_hello_check(&view, &hello, why, sizeof(why)));
+    hello.version = MSG_VERSION_OLDEST - 1;
     assert_non_null(peer_hello_check(&view, &hello, why, sizeof(why)));
 }
 

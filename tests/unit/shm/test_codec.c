@@ -17,7 +17,7 @@
 static void make_header(uint8_t *frame, size_t payload)
 {
     memcpy(frame, "cd", 2);
-    frame[2] = MSG_VERSION;
+    frame[2] = CODEC_FORMAT;
     frame[3] = 0;
     for (int i = 0; i < 4; i++)
         frame[4 + i] = (uint8_t)(payload >> (8 * i));
