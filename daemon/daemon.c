@@ -166,6 +166,7 @@ void daemon_core_config(const struct daemon *d, struct core_config *ret_config)
     bool driver =
         access("/dev/nvidiactl", F_OK) == 0 || access("/proc/driver/nvidia/version", F_OK) == 0;
     const char *why = NULL;
+    struct program program;
 
     *ret_config = (struct core_config){
         .cluster = conf->cluster,
@@ -190,6 +191,12 @@ void daemon_core_config(const struct daemon *d, struct core_config *ret_config)
         .max_members = MAX((unsigned)MAX_MEMBERS, MEMBER_BLOCKS * size),
     };
     ret_config->gpu_why = why;
+    if (conf->nnodes > 1) {
+        program_engine(conf, d->device, &program);
+        ret_config->engine_settings = program_settings(&program);
+    }
+    program_gpu(conf, &program);
+    ret_config->gpu_settings = program_settings(&program);
 }
 
 static int start_core(struct daemon *d)

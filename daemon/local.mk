@@ -25,7 +25,7 @@ libcommd_core_la_SOURCES = \
 	daemon/core/core_part.c daemon/core/core_peer.c \
 	daemon/core/core_peer_time.c daemon/core/core_pool.c \
 	daemon/core/core_pool.h daemon/core/core_rank.c daemon/core/core_ration.c \
-	daemon/core/core_rendezvous.c \
+	daemon/core/core_rendezvous.c daemon/core/core_renew.c \
 	daemon/core/core_restore.c \
 	daemon/core/core_resync.c \
 	daemon/core/core_text.c daemon/core/core_text.h daemon/core/core_unfold.c \

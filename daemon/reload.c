@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "daemon/link/engine_spawn.h"
 #include "daemon/process/log.h"
 #include "daemon/process/notify.h"
 
@@ -26,11 +27,14 @@ static void tell_error(const char *error, char *ret, size_t cap)
     }
 }
 
+struct names { /* of settings */
+    char text[MSG_TEXT_MAX / 2];
+};
+
 /* NULL: the file is wrong, and the log says why. @ret_keys: names of settings that keep their
- * values.
- */
-static struct conf *load_changed(struct daemon *d, char *ret_keys, size_t keys_cap, char *ret_why,
-                                 size_t why_cap)
+ * values. @ret_waits: of those that the engine or commd-gpu takes when it is started anew. */
+static struct conf *load_changed(struct daemon *d, struct names *ret_keys, struct names *ret_waits,
+                                 char *ret_why, size_t why_cap)
 {
     _cleanup_(freep) char *error = NULL;
     struct conf *conf = NULL;
@@ -40,9 +44,11 @@ static struct conf *load_changed(struct daemon *d, char *ret_keys, size_t keys_c
         log_error("the new configuration is wrong -> keeping the old one");
         return NULL;
     }
-    conf_not_reloadable(d->conf, conf, ret_keys, keys_cap);
-    if (conf_keep(conf, d->conf) == 0)
+    conf_not_reloadable(d->conf, conf, ret_keys->text, sizeof(ret_keys->text));
+    if (conf_keep(conf, d->conf) == 0) {
+        conf_idle_changes(d->conf, conf, ret_waits->text, sizeof(ret_waits->text));
         return conf;
+    }
     tell_error("out of memory", ret_why, why_cap);
     return conf_free(conf);
 }
@@ -70,6 +76,21 @@ static void take_keys(struct daemon *d, const struct conf_keys *keys)
              *names.other ? ", and accepted by key " : "", names.other);
 }
 
+/* What runs is replaced by what is started now, as soon as nobody needs it: core_renew.c. */
+static void take_programs(struct daemon *d)
+{
+    struct program program;
+
+    if (d->engine) {
+        program_engine(d->conf, d->device, &program);
+        engine_link_set_program(d->engine, &program);
+    }
+    if (d->gpu) {
+        program_gpu(d->conf, &program);
+        engine_link_set_program(d->gpu, &program);
+    }
+}
+
 static void take_conf(struct daemon *d, struct conf *conf)
 {
     struct core_config config;
@@ -78,6 +99,7 @@ static void take_conf(struct daemon *d, struct conf *conf)
     d->conf = conf;
     daemon_core_config(d, &config); /* what it says about GPUs was decided at the start */
     core_reconfigure(d->core, &config);
+    take_programs(d);
     listener_set_limits(d->listener, conf->max_clients, conf->max_clients_per_user);
     if (d->peers)
         peer_links_set_timeout(d->peers, conf->node_timeout_ms);
@@ -88,8 +110,8 @@ static void take_conf(struct daemon *d, struct conf *conf)
 static enum reload reload(struct daemon *d, char *ret_text, size_t cap)
 {
     struct conf_keys keys = {0};
-    char kept[MSG_TEXT_MAX / 2];
-    struct conf *conf = load_changed(d, kept, sizeof(kept), ret_text, cap);
+    struct names kept, waits;
+    struct conf *conf = load_changed(d, &kept, &waits, ret_text, cap);
 
     if (conf && !load_changed_keys(d, conf, &keys, ret_text, cap)) {
         explicit_bzero(&keys, sizeof(keys));
@@ -103,11 +125,13 @@ static enum reload reload(struct daemon *d, char *ret_text, size_t cap)
     if (keys.n)
         take_keys(d, &keys);
     explicit_bzero(&keys, sizeof(keys));
-    snprintf(ret_text, cap, "configuration %s reloaded%s%s%s", conf->file,
-             *kept ? ", but for " : "", kept, *kept ? ": that needs a restart" : "");
-    log_write(*kept ? CONF_LOG_WARN : CONF_LOG_INFO, "reload -> %s", ret_text);
+    snprintf(ret_text, cap, "configuration %s reloaded%s%s%s%s%s%s", conf->file,
+             *kept.text ? ", but for " : "", kept.text, *kept.text ? ": that needs a restart" : "",
+             *waits.text ? "; " : "", waits.text,
+             *waits.text ? ": as soon as the engine, or commd-gpu, has nothing to do" : "");
+    log_write(*kept.text ? CONF_LOG_WARN : CONF_LOG_INFO, "reload -> %s", ret_text);
     daemon_note(d, "config", "%s", ret_text);
-    return *kept ? RELOAD_IN_PART : RELOAD_DONE;
+    return *kept.text ? RELOAD_IN_PART : RELOAD_DONE;
 }
 
 enum reload daemon_reload(struct daemon *d, char *ret_text, size_t cap)

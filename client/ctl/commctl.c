@@ -53,13 +53,16 @@ const char *cell_of(const struct msg_tables *tables, uint32_t row, const char *k
 #define VERSION_COLUMNS(C)                                                                         \
     C(commctl, "commctl", text, COMMD_BUILD_VERSION)                                               \
     C(commd, "commd", text, cell_of(status, 0, "version"))                                         \
+    C(engine, "engine", text, cell_of(status, 0, "engine_version"))                                \
+    C(gpu, "commd_gpu", text, cell_of(status, 0, "gpu_version"))                                   \
     C(protocol, "protocol", number, o->ask.welcome.version, "%.0f")                                \
     C(node, "node", text, o->ask.welcome.node)
 #define OWN_VERSION_COLUMNS(C)                                                                     \
     C(commctl, "commctl", text, COMMD_BUILD_VERSION)
 /* clang-format on */
 
-/* The running daemon's version stands in its status; commctl's own is known here. */
+/* The versions of commd, engine and commd-gpu, as they run, stand in the status; commctl's own is
+ * known here. */
 static bool show_version(const struct options *o, const struct msg_tables *status)
 {
     struct made made;

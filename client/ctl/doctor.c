@@ -68,7 +68,7 @@ static void judge_commd(const struct doctor_facts *f, struct doctor_findings *al
     if (strcmp(f->version, f->own_version))
         tell_finding(
             all, DOCTOR_WARNING, "version",
-            "restart commd when no job runs: it is older than what is installed, or another "
+            "systemctl restart commd, jobs go on: it is older than what is installed, or another "
             "commctl comes first in PATH",
             "commd is %s, commctl %s", f->version, f->own_version);
     else

@@ -72,7 +72,9 @@ static unsigned count_waiting(const struct answer *a)
     C(gpu, "GPU SERVICE", text, answer_gpu_word(&gpu))                                             \
     C(gpu_pid, "GPU PID", number_if, gpu.pid, gpu.pid)                                             \
     C(gpu_text, "GPU TEXT", text, gpu.text)                                                        \
-    C(starting, "STARTING RANKS", number, count_waiting(a))
+    C(starting, "STARTING RANKS", number, count_waiting(a))                                        \
+    C(engine_version, "ENGINE VERSION", text, status.engine_build)                                 \
+    C(gpu_version, "GPU VERSION", text, gpu.build)
 
 #define NODES_COLUMNS(C)                                                                           \
     C(node, "NODE", text, peer.name)                                                               \

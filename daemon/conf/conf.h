@@ -149,6 +149,8 @@ bool conf_is_given(const struct conf *conf, const char *key);
 void conf_not_reloadable(const struct conf *a, const struct conf *b, char *buf, size_t len);
 /* Gives those keys the values of @old. -ENOMEM: only conf_free() may be called with @conf. */
 int conf_keep(struct conf *conf, const struct conf *old);
+/* As conf_not_reloadable(), of keys that differ and are taken by the next engine or commd-gpu. */
+void conf_idle_changes(const struct conf *a, const struct conf *b, char *buf, size_t len);
 /* The same for all keys that differ. */
 void conf_changes(const struct conf *a, const struct conf *b, char *buf, size_t len);
 

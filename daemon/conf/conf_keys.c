@@ -48,19 +48,19 @@ const struct conf_key conf_keys[] = {
 
     { "transport", "device", CONF_DEVICE, CONF_MAY_BE_EMPTY, FIELD(device), 1, LONGEST(device),
       "", "network device that carries the data" },
-    { "transport", "fabric", CONF_FABRIC, 0, FIELD(fabric), 1, LONGEST(fabric), "auto",
+    { "transport", "fabric", CONF_FABRIC, CONF_IDLE, FIELD(fabric), 1, LONGEST(fabric), "auto",
       "what carries the data: tcp, ucx, or auto" },
-    { "transport", "ucx_tls", CONF_TRANSPORTS, 0, FIELD(ucx_tls), 1, LONGEST(ucx_tls), "tcp",
+    { "transport", "ucx_tls", CONF_TRANSPORTS, CONF_IDLE, FIELD(ucx_tls), 1, LONGEST(ucx_tls), "tcp",
       "UCX transports that the engine may use" },
-    { "transport", "port_range", CONF_PORT_RANGE, 0, FIELD(port_range), 1, 65535,
+    { "transport", "port_range", CONF_PORT_RANGE, CONF_IDLE, FIELD(port_range), 1, 65535,
       "18500-18599", "TCP ports of the engine" },
-    { "transport", "channels", CONF_COUNT, 0, FIELD(channels), 1, 16, "1",
+    { "transport", "channels", CONF_COUNT, CONF_IDLE, FIELD(channels), 1, 16, "1",
       "TCP connections between two nodes" },
     { "transport", "latency_us", CONF_COUNT, CONF_RELOAD, FIELD(latency_us), 1, 1000000, "30",
       "microseconds that a short message takes from an engine to another" },
     { "transport", "bandwidth", CONF_SIZE, CONF_RELOAD, FIELD(bandwidth), 1 << 20,
       UINT64_C(1) << 40, "1G", "bytes per second from an engine to another" },
-    { "transport", "congestion_control", CONF_WORD, 0, FIELD(congestion), 1,
+    { "transport", "congestion_control", CONF_WORD, CONF_IDLE, FIELD(congestion), 1,
       LONGEST(congestion), "auto", "TCP's congestion control between the engines" },
     { "transport", "trusted_network", CONF_BOOL, 0, FIELD(trusted_network), 0, 1, "false",
       "nobody but the nodes reaches the TCP ports of the engine" },
@@ -71,19 +71,19 @@ const struct conf_key conf_keys[] = {
 
     { "gpu", "enabled", CONF_SWITCH, 0, FIELD(gpu_enabled), 1, LONGEST(gpu_enabled), "auto",
       "whether this node has a GPU service" },
-    { "gpu", "cuda_library", CONF_PATH, CONF_MAY_BE_EMPTY, FIELD(cuda_library), 1,
+    { "gpu", "cuda_library", CONF_PATH, CONF_IDLE | CONF_MAY_BE_EMPTY, FIELD(cuda_library), 1,
       LONGEST(cuda_library), "", "the CUDA driver's library" },
-    { "gpu", "nccl_library", CONF_PATH, CONF_MAY_BE_EMPTY, FIELD(nccl_library), 1,
+    { "gpu", "nccl_library", CONF_PATH, CONF_IDLE | CONF_MAY_BE_EMPTY, FIELD(nccl_library), 1,
       LONGEST(nccl_library), "", "the library of NCCL" },
-    { "gpu", "nccl_env", CONF_NCCL_ENV, CONF_MAY_BE_EMPTY, FIELD(nccl_env), 0,
+    { "gpu", "nccl_env", CONF_NCCL_ENV, CONF_IDLE | CONF_MAY_BE_EMPTY, FIELD(nccl_env), 0,
       LONGEST(nccl_env), "", "settings of NCCL, which it reads from its environment" },
     { "gpu", "nodes_share_gpus", CONF_BOOL, 0, FIELD(nodes_share_gpus), 0, 1, "false",
       "several nodes of the cluster run on one machine, with the same GPUs" },
-    { "gpu", "part", CONF_COUNT, 0, FIELD(gpu_part), 16, 1 << 30, "1073741824",
+    { "gpu", "part", CONF_COUNT, CONF_IDLE, FIELD(gpu_part), 16, 1 << 30, "1073741824",
       "bytes of an operation between GPUs that are launched at once, at most" },
-    { "gpu", "timeout", CONF_DURATION, 0, FIELD(gpu_timeout_ms), 100, HOUR, "30s",
+    { "gpu", "timeout", CONF_DURATION, CONF_IDLE, FIELD(gpu_timeout_ms), 100, HOUR, "30s",
       "silence after which the GPU service, or NCCL in it, counts as hung" },
-    { "gpu", "landlock", CONF_BOOL, 0, FIELD(gpu_landlock), 0, 1, "true",
+    { "gpu", "landlock", CONF_BOOL, CONF_IDLE, FIELD(gpu_landlock), 0, 1, "true",
       "the GPU service can open no files but what a driver needs" },
     { "gpu", "program", CONF_PATH, 0, FIELD(gpu_program), 1, LONGEST(gpu_program),
       COMMD_LIBEXECDIR "/commd-gpu", "program that moves tensors on GPUs" },
@@ -216,7 +216,8 @@ bool conf_row(const struct conf *conf, unsigned i, struct conf_row *ret_row)
     if (i >= conf_nkeys)
         return false;
     key = &conf_keys[i];
-    *ret_row = (struct conf_row){.reloadable = key->flags & CONF_RELOAD, .help = key->help};
+    *ret_row =
+        (struct conf_row){.reloadable = key->flags & (CONF_RELOAD | CONF_IDLE), .help = key->help};
     snprintf(ret_row->key, sizeof(ret_row->key), "%s.%s", key->section, key->name);
     conf_value_format(key, conf, ret_row->value, sizeof(ret_row->value));
     format_fallback(key, ret_row->fallback, sizeof(ret_row->fallback));
@@ -257,9 +258,9 @@ static bool same_value(const struct conf_key *key, const struct conf *a, const s
     return !strcmp(text_a, text_b);
 }
 
-/* Writes the names of keys that differ and do not have @flags. */
-static void name_changes(const struct conf *a, const struct conf *b, unsigned flags, char *buf,
-                         size_t len)
+/* Writes the names of keys that differ and have @flags, of those in @mask. */
+static void name_changes(const struct conf *a, const struct conf *b, unsigned mask, unsigned flags,
+                         char *buf, size_t len)
 {
     size_t at = 0;
 
@@ -269,16 +270,31 @@ static void name_changes(const struct conf *a, const struct conf *b, unsigned fl
     for (unsigned i = 0; i < conf_nkeys && at < len; i++) {
         const struct conf_key *key = &conf_keys[i];
 
-        if (key->flags & flags || same_value(key, a, b))
+        if ((key->flags & mask) != flags || same_value(key, a, b))
             continue;
         at += (size_t)snprintf(buf + at, len - at, "%s%s.%s", at ? ", " : "", key->section,
                                key->name);
     }
 }
 
+/* Flags of keys that a reload takes. Rules tie the engine's settings to some that need a restart,
+ * so they are taken only where no such one has changed. */
+static unsigned reload_takes(const struct conf *a, const struct conf *b)
+{
+    char any[2];
+
+    name_changes(a, b, CONF_RELOAD | CONF_IDLE, 0, any, sizeof(any));
+    return any[0] ? CONF_RELOAD : CONF_RELOAD | CONF_IDLE;
+}
+
 void conf_not_reloadable(const struct conf *a, const struct conf *b, char *buf, size_t len)
 {
-    name_changes(a, b, CONF_RELOAD, buf, len);
+    name_changes(a, b, reload_takes(a, b), 0, buf, len);
+}
+
+void conf_idle_changes(const struct conf *a, const struct conf *b, char *buf, size_t len)
+{
+    name_changes(a, b, CONF_IDLE, CONF_IDLE, buf, len);
 }
 
 static int keep_nodes(struct conf *conf, const struct conf *old)
@@ -299,10 +315,12 @@ static int keep_nodes(struct conf *conf, const struct conf *old)
  * change together with one that needs a restart: test_conf checks that. */
 int conf_keep(struct conf *conf, const struct conf *old)
 {
+    unsigned takes = reload_takes(old, conf);
+
     for (unsigned i = 0; i < conf_nkeys; i++) {
         const struct conf_key *key = &conf_keys[i];
 
-        if (key->flags & CONF_RELOAD)
+        if (key->flags & takes)
             continue;
         if (key->type != CONF_NODES)
             memcpy((char *)conf + key->offset, (const char *)old + key->offset, key->size);
@@ -316,5 +334,5 @@ int conf_keep(struct conf *conf, const struct conf *old)
 
 void conf_changes(const struct conf *a, const struct conf *b, char *buf, size_t len)
 {
-    name_changes(a, b, 0, buf, len);
+    name_changes(a, b, 0, 0, buf, len);
 }

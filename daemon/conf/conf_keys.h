@@ -34,6 +34,7 @@ enum {
     CONF_MAY_BE_EMPTY = 1, /* "" is a value: the feature is off, or found at run time */
     CONF_CREDENTIAL = 2,   /* may begin with $CREDENTIALS_DIRECTORY/ */
     CONF_RELOAD = 4,       /* a running daemon can take a new value */
+    CONF_IDLE = 8,         /* likewise, as soon as the engine, or commd-gpu, has nothing to do */
 };
 
 struct conf_key {

@@ -42,6 +42,8 @@ static void copy_config(struct core *core, const struct core_config *config)
     own->gpu_timeout_ms = MAX(config->gpu_timeout_ms, (uint64_t)1);
     own->own_uid = config->own_uid;
     own->payers = config->payers;
+    own->engine_settings = config->engine_settings;
+    own->gpu_settings = config->gpu_settings;
     own->heartbeat_ms = MAX(config->heartbeat_ms, (uint64_t)1);
     own->node_timeout_ms = MAX(config->node_timeout_ms, own->heartbeat_ms);
     own->restart_timeout_ms = MAX(config->restart_timeout_ms, (uint64_t)1);
@@ -111,6 +113,7 @@ void core_setup(struct core *core, const struct core_config *config)
 void core_reconfigure(struct core *core, const struct core_config *config)
 {
     copy_config(core, config);
+    renew_settings_changed(core);
     /* What was due by the old limits may be due earlier by the new ones. */
     if (core->heartbeat_ms != CORE_NEVER)
         core->heartbeat_ms = MIN(core->heartbeat_ms, core->now + core->config.heartbeat_ms);

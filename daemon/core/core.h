@@ -33,6 +33,8 @@ struct core_config {
     const struct payers *payers; /* who is charged for a uid; NULL: each itself. Borrowed */
     bool gpu;            /* this node has a GPU service, or starts it for a client that asks */
     const char *gpu_why; /* why this node has none; may be NULL */
+    /* launch_settings() of the programs that would be started now; 0: any will do */
+    uint64_t engine_settings, gpu_settings;
     /* timeouts, ms */
     uint64_t heartbeat_ms, node_timeout_ms, join_timeout_ms, engine_timeout_ms, gpu_timeout_ms;
     uint64_t restart_timeout_ms; /* so long groups wait for a node whose commd is gone */
@@ -45,7 +47,7 @@ struct core_config {
 /* All memory is taken here. NULL when it is not to be had. */
 struct core *core_new(const struct core_config *config);
 struct core *core_free(struct core *core);
-/* Reload: timeouts, limits and payers only. */
+/* Reload: timeouts, limits, payers and settings of programs only. */
 void core_reconfigure(struct core *core, const struct core_config *config);
 
 /* ---- events -------------------------------------------------------------------------- */
@@ -471,7 +473,8 @@ enum core_engine_state { CORE_ENGINE_OFF, CORE_ENGINE_STARTING, CORE_ENGINE_UP }
 struct core_status {
     enum core_engine_state engine;
     uint32_t engine_pid;
-    const char *engine_text; /* "UCX 1.13.1, tcp on lo", or why it is down */
+    const char *engine_text;  /* "UCX 1.13.1, tcp on lo", or why it is down */
+    const char *engine_build; /* its version; "": it is not up, or does not say */
     unsigned clients, groups, nodes_up;
     bool stopping, draining;
 };
@@ -481,8 +484,9 @@ struct core_gpu_view {
     enum core_engine_state state;
     uint32_t pid;
     uint64_t since_ms;
-    const char *text; /* what it runs on, or why it does not */
-    uint32_t nccl;    /* version; 0: none */
+    const char *text;  /* what it runs on, or why it does not */
+    const char *build; /* as of the engine */
+    uint32_t nccl;     /* version; 0: none */
     unsigned sessions, ndevices;
     uint64_t unanswered_ms;               /* since when a ping is not answered; 0: none */
     const struct msg_gpu_device *devices; /* ndevices entries; "" as uuid: has not told yet */

@@ -43,6 +43,7 @@ static void engine_hello(struct core *core, const struct msg_engine_hello *msg)
         return;
     }
     life_set_state(core, life, CORE_ENGINE_UP);
+    renew_hello(core, life, msg->build, msg->settings);
     if (engine->resuming)
         return;
     engine->addr_len = msg->addr_len;
@@ -153,8 +154,10 @@ void engine_down(struct core *core, const char *why)
     char text[MSG_TEXT_MAX];
     bool was_up;
 
-    if (life->state == CORE_ENGINE_OFF)
+    if (life->state == CORE_ENGINE_OFF) {
+        renew_ended(core, life);
         return;
+    }
     was_up = life_end(core, life, why) || engine->resuming;
     engine->incarnation = 0;
     engine->resuming = false;
@@ -192,6 +195,7 @@ void engine_tick(struct core *core)
         life_kill(core, life, "it did not tell in time what it has");
     } else if (life_tick(core, life, start_limit(core), core->config.engine_timeout_ms)) {
         act_to_engine(core, (struct act_msg){.type = MSG_PING, .ping = {life->seq, 0}});
+        renew_engine(core);
     }
 }
 

@@ -141,14 +141,15 @@ void gpu_ask(struct core *core, unsigned slot, const struct msg_gpu_ask *msg)
                    gpu->life.text);
     } else if (gpu->life.state == CORE_ENGINE_UP && !gpu->life.killed) {
         begin_session(core, slot);
-    } else if (gpu->life.state == CORE_ENGINE_OFF && core->now < gpu->life.start_ms) {
+    } else if (gpu->life.state == CORE_ENGINE_OFF && core->now < gpu->life.start_ms &&
+               !gpu->life.renews) {
         answer_ask(core, slot, CAUSE_NO_DAEMON,
                    "node %s has no GPU service: %s; who asks in %llu ms starts it again", self,
                    gpu->life.text, (unsigned long long)(gpu->life.start_ms - core->now));
     } else {
         client->gpu_waits = true;
         gpu->waiting++;
-        if (gpu->life.state == CORE_ENGINE_OFF)
+        if (gpu->life.state == CORE_ENGINE_OFF && !gpu->life.renews)
             start(core);
     }
 }
@@ -192,6 +193,7 @@ static void gpu_hello(struct core *core, const struct msg_gpu_hello *msg)
     gpu->resuming = false;
     gpu->ndevices = msg->devices;
     gpu->nccl = msg->nccl;
+    renew_hello(core, &gpu->life, msg->build, msg->settings);
     act_note(core, CORE_NOTE_GPU_UP, CORE_BY_NOBODY, 0, CORE_LOG_INFO, "commd-gpu pid %u %s: %s",
              gpu->life.pid, msg->resumed ? "goes on since before commd was restarted" : "is up",
              gpu->life.text);
@@ -269,17 +271,25 @@ static void forget_sessions(struct core *core)
     }
 }
 
+static void forget_devices(struct own_gpu *gpu)
+{
+    gpu->ndevices = gpu->nccl = 0;
+    memset(gpu->devices, 0, sizeof(gpu->devices));
+}
+
 void gpu_down(struct core *core, const char *why)
 {
     struct own_gpu *gpu = &core->gpu;
     bool was_up;
 
-    if (gpu->life.state == CORE_ENGINE_OFF)
+    if (gpu->life.state == CORE_ENGINE_OFF) {
+        if (renew_ended(core, &gpu->life) && gpu->waiting)
+            start(core);
         return;
+    }
     was_up = life_end(core, &gpu->life, why) || gpu->resuming;
     gpu->resuming = false;
-    gpu->ndevices = gpu->nccl = 0;
-    memset(gpu->devices, 0, sizeof(gpu->devices));
+    forget_devices(gpu);
     if (was_up)
         core->counts.gpu_losses++;
     if (!core->stopping)
@@ -306,8 +316,11 @@ void gpu_tick(struct core *core)
 {
     struct life *life = &core->gpu.life;
 
-    if (life_tick(core, life, gpu_start_limit(core), core->config.gpu_timeout_ms))
-        act_to_gpu(core, (struct act_msg){.type = MSG_PING, .ping = {life->seq, 0}});
+    if (!life_tick(core, life, gpu_start_limit(core), core->config.gpu_timeout_ms))
+        return;
+    act_to_gpu(core, (struct act_msg){.type = MSG_PING, .ping = {life->seq, 0}});
+    if (renew_gpu(core))
+        forget_devices(&core->gpu);
 }
 
 uint64_t gpu_deadline(const struct core *core)
@@ -356,6 +369,7 @@ void core_gpu(const struct core *core, struct core_gpu_view *ret_view)
         .since_ms = gpu->life.since_ms,
         .unanswered_ms = gpu->life.unanswered_ms,
         .text = gpu->life.text,
+        .build = gpu->life.build,
         .nccl = gpu->nccl,
         .sessions = gpu->sessions,
         .ndevices = gpu->ndevices,

@@ -351,6 +351,8 @@ void group_try_open(struct core *core, struct group *group)
     group->boarded = true;
     list_each(member, &group->local, by_group)
         member_set_state(core, member, MEMBER_JOINED);
+    for (unsigned i = 0; i < group->nnodes; i++)
+        core->peers[group->nodes[i]].free = false;
     act_note(core, CORE_NOTE_GROUP_OPEN, CORE_BY_USER, group->uid, CORE_LOG_DEBUG,
              "group %s: %u ranks on %u nodes -> open", text_quote(name, group->name), group->size,
              group->nnodes);
@@ -494,8 +496,14 @@ static void lose_node(struct core *core, unsigned node, enum cause cause, const 
     assert(cause == CAUSE_NODE_LOST || cause == CAUSE_ENGINE_LOST);
     assert(node < core->config.nnodes);
     list_each(group, &core->all_groups, all) {
-        if (group->nnodes == 1 || group_place(group, node) < 0 ||
+        int place = group_place(group, node);
+
+        if (group->nnodes == 1 || place < 0 ||
             (group->state != GROUP_OPEN && (!committed || group->state != GROUP_COMMITTED)))
+            continue;
+        /* it had not agreed before it lost its engine: it does so with the next one, or not */
+        if (cause == CAUSE_ENGINE_LOST && node != core->config.self &&
+            group->state == GROUP_COMMITTED && !group->confirmed[place])
             continue;
         set_cause(group, cause, -1, 0, node, text);
         break_group(core, group, tell);

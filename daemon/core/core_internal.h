@@ -189,6 +189,8 @@ struct peer {
     uint64_t apart_ms; /* since when the two have no connection, as ours tells; 0: they have */
     uint64_t backoff_ms;
     bool draining; /* as its last heartbeat says */
+    bool free;     /* likewise, since the last group with it opened here: core_renew.c */
+    bool shares;   /* a group here has it in it; follows from the groups, for a heartbeat */
     bool gpu;      /* as its last JOIN says */
     uint64_t links, losses[CORE_LOSS_KINDS];
     struct core_traffic traffic;
@@ -208,6 +210,10 @@ struct life {
     uint64_t backoff_ms;
     uint64_t ping_ms, seq, unanswered_ms; /* next ping; time of the oldest unanswered one, 0 */
     char text[MSG_TEXT_MAX];              /* what it runs on, or why it does not */
+    char build[MSG_NAME_MAX];             /* UP: its version; "": it does not say */
+    uint64_t settings;                    /* likewise, of its arguments */
+    bool renews;                          /* OFF: the process makes room, and has not ended yet */
+    bool renewed;                         /* that was done: one that is no better stays */
 };
 
 struct own_engine {
@@ -413,6 +419,16 @@ bool life_end(struct core *core, struct life *life, const char *why);
 /* Kills it if it is overdue. True: it has to be asked, PING @life->seq. */
 bool life_tick(struct core *core, struct life *life, uint64_t start_limit, uint64_t answer_limit);
 uint64_t life_deadline(const struct life *life, uint64_t start_limit, uint64_t answer_limit);
+/* core_renew.c: a process that is of another version, or has settings of before. Its hello came: */
+void renew_hello(struct core *core, struct life *life, const char *build, uint64_t settings);
+/* Ends it if nobody needs it now. */
+void renew_engine(struct core *core);
+bool renew_gpu(struct core *core);
+/* Its process has ended. False: it did not make room. */
+bool renew_ended(struct core *core, struct life *life);
+void renew_settings_changed(struct core *core);
+void renew_mark_shared(struct core *core); /* sets peer.shares */
+
 void life_pong(struct life *life, const struct msg_ping *msg);
 void life_forgive(struct core *core, struct life *life); /* we were stopped ourselves */
 

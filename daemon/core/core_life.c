@@ -22,6 +22,8 @@ void life_set_state(struct core *core, struct life *life, enum core_engine_state
     life->since_ms = core->now;
     life->killed = false;
     life->unanswered_ms = 0;
+    life->build[0] = '\0';
+    life->settings = 0;
     life->ping_ms = state == CORE_ENGINE_UP ? core->now + CORE_ENGINE_PING_MS : CORE_NEVER;
 }
 

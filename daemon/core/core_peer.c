@@ -275,7 +275,7 @@ void peer_up(struct core *core, const struct core_event *event)
         peer->incarnation = hello->incarnation;
         peer->committed = 0;
     }
-    peer->draining = peer->said = false; /* until it says so */
+    peer->draining = peer->said = peer->free = false; /* until it says so */
     peer->heard_ms = core->now;
     peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
     core->silent_ms = MIN(core->silent_ms, core->now + core->config.node_timeout_ms);
@@ -341,6 +341,7 @@ void peer_msg(struct core *core, unsigned node, const struct msg *msg)
                      core_node_name(core, node),
                      msg->heartbeat.draining ? "is draining" : "takes new groups again");
         peer->draining = msg->heartbeat.draining;
+        peer->free = msg->heartbeat.free;
         break;
     case MSG_ENGINE_STATE:
         peer_engine_state(core, node, &msg->engine_state);

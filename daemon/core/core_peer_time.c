@@ -96,12 +96,14 @@ void peer_tick(struct core *core)
         core->heartbeat_ms = core->now + core->config.heartbeat_ms;
         assert(core->heartbeat_ms > core->now);
         core->heartbeat_seq++;
+        renew_mark_shared(core);
         for (unsigned i = 0; i < core->config.nnodes; i++)
             if (peer_linked(core, i))
                 act_to_peer(core, i,
                             (struct act_msg){.type = MSG_HEARTBEAT,
                                              .heartbeat = {.seq = core->heartbeat_seq,
-                                                           .draining = core->draining}});
+                                                           .draining = core->draining,
+                                                           .free = !core->peers[i].shares}});
         group_tick(core);
     }
     if (core->now >= core->silent_ms)

@@ -309,6 +309,7 @@ void core_status(const struct core *core, struct core_status *ret_status)
         .engine = core->engine.life.state,
         .engine_pid = core->engine.life.pid,
         .engine_text = core->engine.life.text,
+        .engine_build = core->engine.life.build,
         .clients = core->nclients,
         .groups = core->groups.live,
         .stopping = core->stopping,

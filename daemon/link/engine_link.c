@@ -354,6 +354,11 @@ void engine_link_start(struct engine_link *link)
     link_report(link);
 }
 
+void engine_link_set_program(struct engine_link *link, const struct program *program)
+{
+    link->program = *program;
+}
+
 void engine_link_kill(struct engine_link *link)
 {
     if (link->state != ENGINE_DOWN)

@@ -49,6 +49,8 @@ int engine_link_adopt(struct engine_link *link, const struct engine_kept *kept);
  */
 void engine_link_end(struct engine_link *link);
 /* Kills the engine; down() follows. Does nothing when no engine runs. */
+/* Which is started from now on; one that runs goes on. */
+void engine_link_set_program(struct engine_link *link, const struct program *program);
 void engine_link_kill(struct engine_link *link);
 /* Sends @msg with duplicates of @fds. The message is lost when no engine runs. */
 void engine_link_send(struct engine_link *link, const struct msg *msg, const int *fds,

@@ -136,6 +136,16 @@ void program_gpu(const struct conf *conf, struct program *ret_program)
     program_words(ret_program, words);
 }
 
+uint64_t program_settings(const struct program *program)
+{
+    const char *word = program->words, *end = program->words + program->len;
+    uint64_t settings = LAUNCH_NO_SETTINGS;
+
+    while (program->len && (word += strlen(word) + 1) < end)
+        settings = launch_settings(settings, word);
+    return settings;
+}
+
 /* ---- sockets --------------------------------------------------------------------------------- */
 
 /* A pair of sockets: ours does not block. */

@@ -21,6 +21,7 @@ struct program {
  */
 void program_engine(const struct conf *conf, const char *device, struct program *ret_program);
 void program_gpu(const struct conf *conf, struct program *ret_program);
+uint64_t program_settings(const struct program *program); /* as it says in its hello */
 /* What commd has of a process that it has started, or had started. All owned, -1: none. */
 struct engine_fds {
     int sock;   /* the control socket */

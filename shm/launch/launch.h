@@ -11,6 +11,7 @@
 #define COMMD_LAUNCH_H
 
 #include <stdint.h>
+#include <string.h>
 
 enum { LAUNCH_ARGS_BYTES = 4096, LAUNCH_ARGS = 32, LAUNCH_FDS = 3 };
 enum launch_kind {
@@ -23,5 +24,15 @@ struct launch_answer {
     uint32_t kind;
     int32_t code, value;
 };
+
+/* A number for the arguments of a program, by which commd knows whether one that runs has the
+ * settings of now (FNV-1a, with the NUL of each). Begin with LAUNCH_NO_SETTINGS; it is never 0. */
+#define LAUNCH_NO_SETTINGS UINT64_C(0xcbf29ce484222325)
+static inline uint64_t launch_settings(uint64_t before, const char *word)
+{
+    for (size_t i = 0, n = strlen(word) + 1; i < n; i++)
+        before = (before ^ (uint8_t)word[i]) * UINT64_C(0x100000001b3);
+    return before ? before : 1;
+}
 
 #endif

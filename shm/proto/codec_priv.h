@@ -124,7 +124,7 @@
     F(NUM, req) F(NUM, count) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
 #define FIELDS_peer_hello(F)   F(NUM, version) F(NUM, incarnation) F(NAME, cluster) F(NAME, node)
 #define FIELDS_peer_keys(F)    F(NAME, key) F(OPTNAME, other)
-#define FIELDS_heartbeat(F)    F(NUM, seq) F(FLAG, draining)
+#define FIELDS_heartbeat(F)    F(NUM, seq) F(FLAG, draining) F(FLAG, free)
 #define FIELDS_engine_state(F) F(NUM, engine) F(TOKEN, token) F(ADDR, addr)
 #define FIELDS_engine_ready(F) F(NUM, engine) F(NUM, mine)
 #define FIELDS_join(F)         \
@@ -152,7 +152,8 @@
     F(NUM, ask) F(NUM, uid) F(FLAG, all) F(NUM, watch_ms) F(OPTNAME, group) F(FLAG, records) \
     F(FLAG, links) F(FLAG, end)
 #define FIELDS_engine_hello(F) \
-    F(NUM, version) F(NUM, pid) F(ADDR, addr) F(TEXT, text) F(FLAG, resumed)
+    F(NUM, version) F(NUM, pid) F(ADDR, addr) F(TEXT, text) F(FLAG, resumed) F(OPTNAME, build) \
+    F(NUM, settings)
 #define FIELDS_engine_peer_add(F)                                                                  \
     F(NUM, engine) F(NODE, peer) F(TOKEN, token) F(TOKEN, expect) F(ADDR, addr) F(NAME, node)
 #define FIELDS_engine_traffic(F) \
@@ -169,7 +170,8 @@
 #define FIELDS_gpu_ask(F)     F(NUM, req)
 #define FIELDS_gpu_answer(F)  F(NUM, req) F(CAUSE, cause) F(TEXT, text)
 #define FIELDS_gpu_hello(F) \
-    F(NUM, version) F(NUM, pid) F(GPUS, devices) F(NUM, nccl) F(TEXT, text) F(FLAG, resumed)
+    F(NUM, version) F(NUM, pid) F(GPUS, devices) F(NUM, nccl) F(TEXT, text) F(FLAG, resumed) \
+    F(OPTNAME, build) F(NUM, settings)
 #define FIELDS_gpu_session(F) F(NUM, client) F(NUM, uid) F(NUM, pid) F(NUM, weight) F(NUM, payer)
 #define FIELDS_gpu_device(F) \
     F(GPU, device) F(NUM, clients) F(NUM, groups) F(NUM, communicators) F(NUM, memory) \

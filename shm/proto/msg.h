@@ -266,6 +266,7 @@ struct msg_peer_hello {
 struct msg_heartbeat {
     uint64_t seq;
     uint32_t draining; /* 1: takes no new groups */
+    uint32_t free;     /* 1: no group here has the receiver's node in it, so its engine may end */
 };
 
 struct msg_engine_state {
@@ -372,8 +373,10 @@ struct msg_engine_hello {
     uint32_t pid;
     uint32_t addr_len; /* 0: the engine could not open its fabric, see text */
     uint8_t addr[MSG_ADDR_MAX];
-    char text[MSG_TEXT_MAX]; /* what it runs on: "UCX 1.13.1, tcp on lo", or the error */
-    uint32_t resumed;        /* 1: it has worked for a commd that is gone */
+    char text[MSG_TEXT_MAX];  /* what it runs on: "UCX 1.13.1, tcp on lo", or the error */
+    uint32_t resumed;         /* 1: it has worked for a commd that is gone */
+    char build[MSG_NAME_MAX]; /* what its --version says */
+    uint64_t settings;        /* launch_settings() of its arguments */
 };
 
 struct msg_engine_peer_add {
@@ -449,10 +452,12 @@ struct msg_gpu_answer {
 struct msg_gpu_hello {
     uint32_t version;
     uint32_t pid;
-    uint32_t devices;        /* 0: it cannot work, see text */
-    uint32_t nccl;           /* version, 22809; 0: not there */
-    char text[MSG_TEXT_MAX]; /* what it runs on, or the error */
-    uint32_t resumed;        /* 1: it has worked for a commd that is gone */
+    uint32_t devices;         /* 0: it cannot work, see text */
+    uint32_t nccl;            /* version, 22809; 0: not there */
+    char text[MSG_TEXT_MAX];  /* what it runs on, or the error */
+    uint32_t resumed;         /* 1: it has worked for a commd that is gone */
+    char build[MSG_NAME_MAX]; /* as of the engine */
+    uint64_t settings;
 };
 
 struct msg_gpu_session { /* SESSION, SESSION_DEL */

@@ -253,6 +253,7 @@ struct gpu {
     char why[MSG_TEXT_MAX]; /* there is no GPU that can be used: the reason */
     char runs_on[MSG_TEXT_MAX];
     const char *node, *socket;
+    uint64_t settings; /* launch_settings() of what it was started with */
     int timeout_ms;
     uint32_t part; /* bytes, at most */
     unsigned log_level;

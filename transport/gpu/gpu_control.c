@@ -1,5 +1,7 @@
 /* gpu_control.c - commd's socket: it says whose sessions there are, and is told of the GPUs. What
  * commd says is believed, as in commd-engine. commd may die and another one come: control.c. */
+#include "config.h"
+
 #include "transport/gpu/gpu_op.h"
 
 #include <stdio.h>
@@ -16,6 +18,8 @@ void control_hello(struct gpu *g, bool resumed)
     m.gpu_hello.devices = g->ndevices;
     m.gpu_hello.nccl = (uint32_t)g->nccl.version;
     snprintf(m.gpu_hello.text, sizeof m.gpu_hello.text, "%s", g->ndevices ? g->runs_on : g->why);
+    snprintf(m.gpu_hello.build, sizeof m.gpu_hello.build, "%s", COMMD_BUILD_VERSION);
+    m.gpu_hello.settings = g->settings;
     control_send(&g->control, &m, -1);
 }
 

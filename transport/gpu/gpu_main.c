@@ -29,6 +29,7 @@
 
 #include "shm/util/wait.h"
 #include "shm/launch/engine_exec.h"
+#include "shm/launch/launch.h"
 #include "transport/process/confine.h"
 #include "transport/process/launcher.h"
 
@@ -491,6 +492,9 @@ int main(int argc, char **argv)
     if (control_begin(&g.control, o.fd))
         return 1;
     g.node = o.node;
+    g.settings = LAUNCH_NO_SETTINGS;
+    for (int i = 1; i < argc; i++)
+        g.settings = launch_settings(g.settings, argv[i]);
     g.socket = o.socket;
     if (o.socket) /* for libcommd; a group that waits for another node's ranks is no news */
         setenv("COMMD_SOCKET", o.socket, 1);

@@ -22,6 +22,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include "shm/launch/launch.h"
 #include "shm/proto/codec.h"
 #include "shm/util/wait.h"
 #include "transport/process/confine.h"
@@ -55,6 +56,7 @@ struct shell {
     unsigned traffic_at; /* whose traffic is told next */
     const char *node;
     char runs_on[300];   /* for people */
+    uint64_t settings;   /* launch_settings() of what it was started with */
     uint64_t rescued_ms; /* when all boards were looked at last */
     bool running;
 };
@@ -248,6 +250,8 @@ static void say_hello(struct shell *s, const char *text, bool resumed)
     m.engine_hello.version = MSG_VERSION;
     m.engine_hello.pid = (uint32_t)getpid();
     m.engine_hello.resumed = resumed;
+    snprintf(m.engine_hello.build, sizeof m.engine_hello.build, "%s", COMMD_BUILD_VERSION);
+    m.engine_hello.settings = s->settings;
     snprintf(m.engine_hello.text, sizeof m.engine_hello.text, "%s", text);
     if (s->fabric && !s->fabric->ops->address(s->fabric, m.engine_hello.addr, &len))
         m.engine_hello.addr_len = (uint32_t)len;
@@ -520,7 +524,7 @@ int main(int argc, char **argv)
 {
     struct engine_options o = {
         .fd = -1, .launcher = -1, .fabric = {.device = "lo", .tls = "tcp", .express = true}};
-    static struct shell s = {.epoll = -1, .running = true};
+    static struct shell s = {.epoll = -1, .running = true, .settings = LAUNCH_NO_SETTINGS};
     char why[256] = "", gone[160];
 
     if (parse_engine_words(argc, argv, &o))
@@ -533,6 +537,8 @@ int main(int argc, char **argv)
         return 1;
     o.fabric.port = kept_port();
     s.node = o.node;
+    for (int i = 1; i < argc; i++)
+        s.settings = launch_settings(s.settings, argv[i]);
     if (!HAS_LEAK_CHECK)
         confine(CONFINE_LOADING); /* where the kernel can: without it we serve all the same */
     if (shell_start(&s, &o, why)) {

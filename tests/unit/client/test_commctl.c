@@ -459,17 +459,19 @@ static void a_full_disk_is_said(void **state)
 static void version_of_both(void **state)
 {
     struct fix *f = *state;
-    char both[80];
+    char both[160];
 
     START(f, "--socket", f->path, "version");
     welcome(f, "status");
     answer_tables(f, &status_table, 1, false, "");
     assert_int_equal(finish(f), 0);
     snprintf(both, sizeof(both),
-             "commctl   0.1.0\n"
-             "commd     0.9.1\n"
-             "protocol  %d\n"
-             "node      node-a\n",
+             "commctl    0.1.0\n"
+             "commd      0.9.1\n"
+             "engine     -\n"
+             "commd_gpu  -\n"
+             "protocol   %d\n"
+             "node       node-a\n",
              MSG_VERSION);
     assert_string_equal(f->out, both);
 }

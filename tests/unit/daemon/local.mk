@@ -4,6 +4,7 @@ unit_daemon = tests/unit/daemon/test_arenas tests/unit/daemon/test_boards \
 	tests/unit/daemon/test_conf tests/unit/daemon/test_conf_errors tests/unit/daemon/test_conf_secret \
 	tests/unit/daemon/test_core tests/unit/daemon/test_core_any \
 	tests/unit/daemon/test_core_change tests/unit/daemon/test_core_counts \
+	tests/unit/daemon/test_core_renew \
 	tests/unit/daemon/test_core_gpu \
 	tests/unit/daemon/test_core_rendezvous tests/unit/daemon/test_core_restore \
 	tests/unit/daemon/test_core_share \
@@ -47,6 +48,10 @@ tests_unit_daemon_test_core_LDADD = libcommd-core.la $(CMOCKA_LIBS)
 tests_unit_daemon_test_core_any_SOURCES = tests/unit/daemon/test_core_any.c \
 	tests/unit/daemon/core_bench.h
 tests_unit_daemon_test_core_any_LDADD = libcommd-core.la $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_core_renew_SOURCES = tests/unit/daemon/test_core_renew.c \
+	tests/unit/daemon/core_bench.h
+tests_unit_daemon_test_core_renew_LDADD = libcommd-core.la $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_core_change_SOURCES = tests/unit/daemon/test_core_change.c \
 	tests/unit/daemon/core_bench.h
