@@ -200,7 +200,8 @@ class Story(Cluster):
         self.all_well()
 
     def newer(self):
-        """The same packages with a higher version, and another configuration as shipped."""
+        """The same packages with a higher version, and another configuration as shipped. Programs
+        that were built from a checkout say "+new" in place of "+git"."""
         folder = os.path.join(self.work, "newer")
         os.makedirs(folder)
         for deb in glob.glob(f"{self.packages}/*.deb"):
@@ -210,6 +211,8 @@ class Story(Cluster):
             host("dpkg-deb", "-R", deb, tree)
             host("sed", "-i", "-e", "s/^Version: .*/&+newer/",
                  "-e", r"s/\(commd (= [^)]*\))/\1+newer)/", f"{tree}/DEBIAN/control")  # fmt: skip
+            host("find", f"{tree}/usr", "-type", "f", "-exec", "sed", "-i", "s/+git20/+new20/g",
+                 "{}", "+")  # fmt: skip
             if os.path.exists(f"{tree}/etc/commd/commd.yaml"):
                 with open(f"{tree}/etc/commd/commd.yaml", "a") as out:
                     out.write("# shipped by the newer one\n")
@@ -217,9 +220,16 @@ class Story(Cluster):
             shutil.rmtree(tree)
         return folder
 
-    def versions(self, machine):
+    def says(self, machine, engine):
         (row,) = json.loads(machine.do("commctl", "--json", "version"))["version"]
-        return row["commd"].endswith("+newer"), row["engine"].endswith("+newer")
+        need(self.versions(machine)[0], "commd is not the new one:", row)
+        if "+new" in row["commd"]:  # not a release
+            need(self.versions(machine)[1] == engine, "which engine?", row)
+
+    def versions(self, machine):
+        """Are commd and its engine those of the newer packages?"""
+        (row,) = json.loads(machine.do("commctl", "--json", "version"))["version"]
+        return "+git" not in row["commd"], "+git" not in row["engine"]
 
     def check_upgrades_under_a_job(self):
         """Both machines, one after the other: jobs on one and over both go on, new groups open
@@ -244,7 +254,7 @@ class Story(Cluster):
                 self.all_well()
                 need(all(rank.poll() is None for rank in (*ranks, alone)), "a job has ended")
                 self.job_beside()
-                need(self.versions(m) == (True, False), self.versions(m))
+                self.says(m, engine=False)
             need([m.pids("commd-engine") for m in self.machines] == engines, "other engines")
             time.sleep(1)  # of the jobs, after it
             need(all(rank.poll() is None for rank in (*ranks, alone)), "a job has ended")
@@ -254,8 +264,8 @@ class Story(Cluster):
             for rank in (*ranks, alone):
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     rank.communicate(timeout=20)
-        until(lambda: all(self.versions(m) == (True, True) for m in self.machines),
-              lambda: f"the engines are new: {[self.versions(m) for m in self.machines]}")
+        for m in self.machines:
+            until(lambda m=m: self.versions(m) == (True, True), f"the engine of {m.name} is new")
         self.all_well()
 
     def job_beside(self):
