@@ -27,14 +27,14 @@ static void tell_error(const char *error, char *ret, size_t cap)
     }
 }
 
-struct names { /* of settings */
+struct setting_names { /* of settings */
     char text[MSG_TEXT_MAX / 2];
 };
 
 /* NULL: the file is wrong, and the log says why. @ret_keys: names of settings that keep their
  * values. @ret_waits: of those that the engine or commd-gpu takes when it is started anew. */
-static struct conf *load_changed(struct daemon *d, struct names *ret_keys, struct names *ret_waits,
-                                 char *ret_why, size_t why_cap)
+static struct conf *load_changed(struct daemon *d, struct setting_names *ret_keys,
+                                 struct setting_names *ret_waits, char *ret_why, size_t why_cap)
 {
     _cleanup_(freep) char *error = NULL;
     struct conf *conf = NULL;
@@ -110,7 +110,7 @@ static void take_conf(struct daemon *d, struct conf *conf)
 static enum reload reload(struct daemon *d, char *ret_text, size_t cap)
 {
     struct conf_keys keys = {0};
-    struct names kept, waits;
+    struct setting_names kept, waits;
     struct conf *conf = load_changed(d, &kept, &waits, ret_text, cap);
 
     if (conf && !load_changed_keys(d, conf, &keys, ret_text, cap)) {

@@ -11,8 +11,8 @@ TESTS += tests/integration/check_man.py tests/integration/check_commctl.py \
 # Real daemons, engines and ranks (cluster.py), each also a program of its own: needs python3 only.
 integration_tests = tests/integration/test_collectives.py tests/integration/test_perf.py \
 	tests/integration/test_faults.py tests/integration/test_many_groups.py \
-	tests/integration/test_restart.py tests/integration/test_restart_engine.py tests/integration/test_restart_nodes.py \
-	tests/integration/test_mend.py \
+	tests/integration/test_restart.py tests/integration/test_restart_engine.py \
+	tests/integration/test_restart_nodes.py tests/integration/test_mend.py \
 	tests/integration/test_bad_input.py tests/integration/test_service.py \
 	tests/integration/test_autostart.py tests/integration/test_netns.py \
 	tests/integration/test_jobs.py \
