@@ -531,8 +531,11 @@ static void act(void)
 
 static void begin(void)
 {
-    g = (struct gpu){
-        .key = 0x9e3779b1, .control = -1, .running = true, .timeout_ms = 1 << 30, .part = PART};
+    g = (struct gpu){.key = 0x9e3779b1,
+                     .control = {.sock = -1, .line = -1, .epoll = -1},
+                     .running = true,
+                     .timeout_ms = 1 << 30,
+                     .part = PART};
     g.epoll = epoll_create1(EPOLL_CLOEXEC);
     must(g.epoll >= 0, "epoll");
     gate = (struct gpu_gate){.state = GATE_OPEN};
