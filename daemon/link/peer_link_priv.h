@@ -21,7 +21,7 @@ enum {
     LINK_DEADLINE_MS = 2000,
     LINK_BACKOFF_MIN_MS = 50,
     LINK_BACKOFF_MAX_MS = 2000,
-    LINK_STABLE_MS = 5000, /* after a link that lived so long, the back-off begins anew */
+    LINK_STABLE_MS = 500, /* after a link that lived so long, the back-off begins anew */
     LINK_ACCEPT_BUDGET = 16,
     LINK_TURN_US = 4000,
     LINK_SLICE_US = 500,
