@@ -62,7 +62,8 @@ TESTS += tests/mutants/test_fit.py
 EXTRA_DIST += tests/mutants/run.py tests/mutants/mutants.txt
 
 # Machines that boot: ./quickstart test booted.
-EXTRA_DIST += tests/booted/booted.py tests/booted/machines.py tests/booted/slurm.py
+EXTRA_DIST += tests/booted/booted.py tests/booted/machines.py tests/booted/slurm.py \
+	tests/upgrade/upgrade.py
 EXTRA_DIST += tools/packages.sh
 
 # A machine without a compiler: ./quickstart test wheel.

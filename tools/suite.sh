@@ -11,6 +11,7 @@ packages_test=(python3 xz-utils systemd zsh)
 [ "${CI:-}" != true ] || packages_test+=(prometheus)
 # The CI has 30 minutes. Machines that boot take five of them, where so many are left.
 ci_booted_before=1250
+ci_upgrade_before=1500 # two minutes, with a compiler's cache less
 packages_bench=(python3 python3-venv gcc iproute2 openmpi-bin libopenmpi-dev)
 tests_passed=0
 tests_failed=0
@@ -118,6 +119,40 @@ run_torch_why() {
     COMMD_BUILD=$build "$venv/bin/python" "$top/tests/torch/test_why.py"
 }
 
+# The programs of commit $1 that an upgrade replaces, and libcommd, in $2/build.
+build_old() {
+    [ ! -e "$2/.built" ] || return 0
+    rm -rf "$2" && mkdir -p "$2/src" "$2/build" && git -C "$top" archive "$1" | tar x -C "$2/src" &&
+        autoreconf -fi "$2/src" && cd "$2/build" &&
+        "$2/src/configure" --without-ucx --without-cuda --with-build-version=0.1.0~old &&
+        make -j"$(nproc)" daemon/commd transport/commd-engine client/lib/libcommd.la &&
+        touch "$2/.built"
+}
+
+# From commit $1, "" for the parent of this one.
+run_upgrade() {
+    local commit old
+    if ! commit=$(git -C "$top" rev-parse --verify --quiet "${1:-HEAD^1}^{commit}"); then
+        [ -z "$1" ] || fail "$1 is no commit of this checkout"
+        printf 'skipped: the commit before this one is not here\n# SKIP: 1\n'
+        return
+    fi
+    old=$build/upgrade/$commit
+    build_old "$commit" "$old" && printf 'from %s\n' "$(git -C "$top" log -1 --oneline "$commit")" &&
+        COMMD_BUILD=$build python3 "$top/tests/upgrade/upgrade.py" "$old"
+}
+
+cmd_test_upgrade() {
+    local log=$logs/upgrade.log
+    torch_spec=none
+    cmd_build
+    (run_upgrade "$1") >"$log" 2>&1 </dev/null || {
+        show_failure "upgrade" "$log" "read the end of that log"
+        exit 1
+    }
+    sed -n '/^from /,$p; /^skipped: /p' "$log"
+}
+
 run_shellcheck() {
     cd "$top" && shellcheck -S warning -x quickstart .ci/run &&
         find tests systemd -name "*.sh" -print0 | xargs -0 shellcheck -S warning -x
@@ -181,6 +216,9 @@ cmd_test() {
         part "commctl why of torch programs that hang" run_torch_why
         part "UCX 1.22 from PyPI" env COMMD_PYTHON="$venv/bin/python" \
             "$top/tests/integration/ucx_newer.sh" "$top/build-ucx"
+    fi
+    if [ "${CI:-}" = true ] && [ $((${EPOCHREALTIME%.*} - ${begin%.*})) -lt "$ci_upgrade_before" ]; then
+        part "an upgrade of the commit before under jobs" run_upgrade ""
     fi
     if [ "${CI:-}" = true ]; then
         part "packages and Slurm on machines that boot" run_booted "$(seconds_since "$begin")"
