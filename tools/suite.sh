@@ -138,8 +138,9 @@ run_upgrade() {
         return
     fi
     old=$build/upgrade/$commit
-    build_old "$commit" "$old" && printf 'from %s\n' "$(git -C "$top" log -1 --oneline "$commit")" &&
-        COMMD_BUILD=$build python3 "$top/tests/upgrade/upgrade.py" "$old"
+    build_old "$commit" "$old" || return
+    printf 'from %s\n' "$(git -C "$top" log -1 --oneline "$commit")"
+    COMMD_BUILD=$build python3 "$top/tests/upgrade/upgrade.py" "$old"
 }
 
 cmd_test_upgrade() {
@@ -217,7 +218,8 @@ cmd_test() {
         part "UCX 1.22 from PyPI" env COMMD_PYTHON="$venv/bin/python" \
             "$top/tests/integration/ucx_newer.sh" "$top/build-ucx"
     fi
-    if [ "${CI:-}" = true ] && [ $((${EPOCHREALTIME%.*} - ${begin%.*})) -lt "$ci_upgrade_before" ]; then
+    if [ "${CI:-}" = true ] &&
+        [ $((${EPOCHREALTIME%.*} - ${begin%.*})) -lt "$ci_upgrade_before" ]; then
         part "an upgrade of the commit before under jobs" run_upgrade ""
     fi
     if [ "${CI:-}" = true ]; then
