@@ -3,9 +3,8 @@
  *
  * A record is written when the process has said hello, and taken back when it has ended, before
  * another one is started: so a record is never of another life than what is kept besides. A process
- * without a record, or one that was started with other settings, is ended. Settings are its command
- * line without the level of the log, and for the engine the names of all nodes: it knows nodes by
- * their numbers.
+ * without a record is ended, and so is an engine to which numbers mean other nodes than to us. One
+ * of another version, or with other settings, goes on as long as it is needed: core_renew.c.
  *
  * The engine tells what it has (ENGINE_HELLO with `resumed`, up to ENGINE_RESUMED). Then it is sent
  * the boards that there are, and ENGINE_KEEP: it drops the others. Doorbells that clients have are
@@ -16,27 +15,13 @@
 #include "daemon/process/log.h"
 #include "daemon/state/state.h"
 
-static void settings_add(uint64_t *hash, const char *text, size_t len)
+/* A number for the names of all nodes, in their order (FNV-1a). */
+static uint64_t nodes_of(const struct daemon *d)
 {
-    for (size_t i = 0; i < len; i++)
-        *hash = (*hash ^ (unsigned char)text[i]) * UINT64_C(1099511628211); /* FNV-1a */
-}
+    uint64_t hash = LAUNCH_NO_SETTINGS;
 
-static uint64_t settings_of(const struct daemon *d, enum state_program which)
-{
-    uint64_t hash = UINT64_C(14695981039346656037);
-    struct program program;
-    const char *word;
-
-    if (which == STATE_GPU)
-        program_gpu(d->conf, &program);
-    else
-        program_engine(d->conf, d->device, &program);
-    word = program.words;
-    for (unsigned i = 0; i + 2 < program.nwords; i++, word += strlen(word) + 1)
-        settings_add(&hash, word, strlen(word) + 1);
-    for (unsigned i = 0; which == STATE_ENGINE && i < d->conf->nnodes; i++)
-        settings_add(&hash, d->conf->nodes[i].name, strlen(d->conf->nodes[i].name) + 1);
+    for (unsigned i = 0; i < d->conf->nnodes; i++)
+        hash = launch_settings(hash, d->conf->nodes[i].name);
     return hash;
 }
 
@@ -46,7 +31,7 @@ void takeover_program(struct daemon *d, const struct engine_link *link,
                       const struct core_kept_engine *engine)
 {
     enum state_program which = link == d->gpu ? STATE_GPU : STATE_ENGINE;
-    struct state_engine is = {.settings = settings_of(d, which)};
+    struct state_engine is = {.nodes = nodes_of(d)};
     struct engine_kept kept;
 
     if (!d->state || d->stopping)
@@ -96,9 +81,9 @@ static void take_program(struct daemon *d, struct engine_link *link, enum state_
     if (!link)
         return;
     known = d->restoring && state_read_program(d->state, which, &is);
-    if (!known || is.settings != settings_of(d, which)) {
+    if (!known || (which == STATE_ENGINE && is.nodes != nodes_of(d))) {
         if (known)
-            log_warn("%s pid %u was started with other settings -> ending it", name, is.pid);
+            log_warn("%s pid %u was started for other nodes -> ending it", name, is.pid);
         engine_link_adopt(link, NULL);
     } else {
         kept = (struct engine_kept){.pid = is.pid, .uid = is.uid};

@@ -6,8 +6,9 @@
  * outside its own range cannot be built. A new key needs a row here, a field in struct conf, and a
  * paragraph in etc/commd.yaml and etc/commd.yaml.5; test_conf compares all of them.
  *
- * A reload may change limits, timeouts and the log level: they are read whenever they are needed. A
- * socket, a link or the engine keeps all other settings from the start on. */
+ * A reload may change limits, timeouts and the log level: they are read whenever they are needed.
+ * Arguments of the engine and of commd-gpu are for the next one (CONF_IDLE). A socket or a link
+ * keeps all other settings from the start on. */
 #include "daemon/conf/conf_keys.h"
 
 #include <stdio.h>

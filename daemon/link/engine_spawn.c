@@ -94,7 +94,7 @@ void program_engine(const struct conf *conf, const char *device, struct program 
         "--congestion", conf->congestion,
         "--mend-ms", mend_ms,
         "--node", conf->node,
-        "--log", level_word(conf),
+        LAUNCH_LOG, level_word(conf),
         NULL
     };
     /* clang-format on */
@@ -123,7 +123,7 @@ void program_gpu(const struct conf *conf, struct program *ret_program)
         "--part", part,
         "--timeout", timeout,
         "--landlock", conf->gpu_landlock ? "yes" : "no",
-        "--log", level_word(conf),
+        LAUNCH_LOG, level_word(conf),
         NULL
     };
     /* clang-format on */
@@ -141,7 +141,7 @@ uint64_t program_settings(const struct program *program)
     const char *word = program->words, *end = program->words + program->len;
     uint64_t settings = LAUNCH_NO_SETTINGS;
 
-    while (program->len && (word += strlen(word) + 1) < end)
+    while (program->len && (word += strlen(word) + 1) < end && strcmp(word, LAUNCH_LOG))
         settings = launch_settings(settings, word);
     return settings;
 }

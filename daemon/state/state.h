@@ -35,7 +35,7 @@ struct state_client {
 enum state_program { STATE_ENGINE, STATE_GPU };
 struct state_engine {
     uint32_t pid, uid;
-    uint64_t settings, incarnation;
+    uint64_t nodes, incarnation; /* .nodes: a number for the names of all nodes */
     uint8_t secret[STATE_SECRET];
     uint8_t addr[MSG_ADDR_MAX];
     uint32_t addr_len;

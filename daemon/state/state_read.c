@@ -476,7 +476,7 @@ bool state_read_program(const struct state *state, enum state_program which,
         return false;
     ret_engine->pid = msg->pid;
     ret_engine->uid = msg->uid;
-    ret_engine->settings = msg->settings;
+    ret_engine->nodes = msg->nodes;
     ret_engine->incarnation = msg->incarnation;
     memcpy(ret_engine->secret, msg->secret.data, STATE_SECRET);
     ret_engine->addr_len = (uint32_t)msg->addr.len;

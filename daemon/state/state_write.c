@@ -245,7 +245,7 @@ void state_program(struct state *state, enum state_program which, const struct s
     if (engine) {
         msg.pid = engine->pid;
         msg.uid = engine->uid;
-        msg.settings = engine->settings;
+        msg.nodes = engine->nodes;
         msg.incarnation = engine->incarnation;
         msg.secret = (ProtobufCBinaryData){STATE_SECRET, (uint8_t *)engine->secret};
         msg.addr = (ProtobufCBinaryData){engine->addr_len, (uint8_t *)engine->addr};

@@ -26,7 +26,9 @@ struct launch_answer {
 };
 
 /* A number for the arguments of a program, by which commd knows whether one that runs has the
- * settings of now (FNV-1a, with the NUL of each). Begin with LAUNCH_NO_SETTINGS; it is never 0. */
+ * settings of now (FNV-1a, with the NUL of each). Begin with LAUNCH_NO_SETTINGS, end before
+ * LAUNCH_LOG, which says how much is logged; it is never 0. */
+#define LAUNCH_LOG         "--log"
 #define LAUNCH_NO_SETTINGS UINT64_C(0xcbf29ce484222325)
 static inline uint64_t launch_settings(uint64_t before, const char *word)
 {

@@ -31,6 +31,31 @@ def engine_of(node):
     return until(node.engine_pid, f"{node.name} has an engine")
 
 
+def test_a_reload_of_its_settings_replaces_it_when_it_is_idle():
+    with kept() as (cluster, node):
+        ranks = cluster.ranks("g", [0, 0, 1, 1])
+        engine, other = [engine_of(n) for n in cluster.nodes]
+        node.write_config(transport={"channels": "2"})
+        node.ctl("reload")
+        node.wait_log("reloaded; transport.channels: as soon as the engine")
+        restart(node)  # the next commd knows it from the engine's hello
+        for do in ("all_reduce", "leave"):
+            equal(engine_of(node), engine)
+            for rank in ranks:
+                rank.start(do, name="g", **({"count": 1000} if do == "all_reduce" else {}))
+            for rank in ranks:
+                rank.finish()
+        until(lambda: node.engine_pid() not in (0, engine), "another engine")
+        node.wait_log(f"engine pid {engine} .* has nothing to do -> the next one has the new sett")
+        cluster.wait_linked()
+        cluster.join("h", ranks)
+        equal(engine_of(cluster.nodes[1]), other)
+        for rank in ranks:
+            rank.start("all_reduce", name="h", count=1000)
+        for rank in ranks:
+            rank.finish()
+
+
 def test_the_engine_goes_on():
     with kept() as (cluster, node):
         engines = [engine_of(n) for n in cluster.nodes]
@@ -83,14 +108,20 @@ def test_an_engine_that_ends_later_is_told():
         check(engine_of(node) != engine, "there is another engine")
 
 
-def test_an_engine_with_other_settings_is_ended():
+def test_an_engine_that_numbers_other_nodes_is_ended():
     with kept() as (cluster, node):
-        cluster.expect("was started with other settings")
+        cluster.expect("was started for other nodes")
+        cluster.expect("no commd answers at its address")
         cluster.expect("lost each other")
         cluster.expect("was lost")
         engine = engine_of(node)
         with gap(node):
-            node.write_config(transport={"channels": "2"})
+            with open(node.config) as file:
+                text = file.read()
+            first = text.index("    - {name: ")
+            more = f"    - {{name: node00, address: 127.0.0.1, port: {node.port + 1}}}\n"
+            with open(node.config, "w") as file:
+                file.write(text[:first] + more + text[first:])
         until(lambda: not running(engine), "the engine ends")
         cluster.wait_linked()
         check(engine_of(node) != engine, "there is another engine")

@@ -493,7 +493,7 @@ int main(int argc, char **argv)
         return 1;
     g.node = o.node;
     g.settings = LAUNCH_NO_SETTINGS;
-    for (int i = 1; i < argc; i++)
+    for (int i = 1; i < argc && strcmp(argv[i], LAUNCH_LOG); i++)
         g.settings = launch_settings(g.settings, argv[i]);
     g.socket = o.socket;
     if (o.socket) /* for libcommd; a group that waits for another node's ranks is no news */

@@ -537,7 +537,7 @@ int main(int argc, char **argv)
         return 1;
     o.fabric.port = kept_port();
     s.node = o.node;
-    for (int i = 1; i < argc; i++)
+    for (int i = 1; i < argc && strcmp(argv[i], LAUNCH_LOG); i++)
         s.settings = launch_settings(s.settings, argv[i]);
     if (!HAS_LEAK_CHECK)
         confine(CONFINE_LOADING); /* where the kernel can: without it we serve all the same */
