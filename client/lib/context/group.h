@@ -10,7 +10,8 @@
 #include "shm/util/copy.h"
 
 struct alive {
-    int fd;    /* the board, by an open file description of our own that holds the lock; -1: none */
+    int fd; /* the board, by an open file description of our own that holds the lock; -1: none */
+    bool begun;
     bool pids; /* the pids that commd gave are pids of this process's namespace */
     struct alive *next;
 };
