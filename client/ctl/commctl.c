@@ -54,7 +54,7 @@ const char *cell_of(const struct msg_tables *tables, uint32_t row, const char *k
     C(commctl, "commctl", text, COMMD_BUILD_VERSION)                                               \
     C(commd, "commd", text, cell_of(status, 0, "version"))                                         \
     C(engine, "engine", text, cell_of(status, 0, "engine_version"))                                \
-    C(gpu, "commd_gpu", text, cell_of(status, 0, "gpu_version"))                                   \
+    C(commd_gpu, "commd_gpu", text, cell_of(status, 0, "gpu_version"))                             \
     C(protocol, "protocol", number, o->ask.welcome.version, "%.0f")                                \
     C(node, "node", text, o->ask.welcome.node)
 #define OWN_VERSION_COLUMNS(C)                                                                     \
