@@ -19,12 +19,16 @@ void peer_forgive(struct core *core)
     life_forgive(core, &core->gpu.life);
 }
 
-/* It is lost, and its link, if it has one, is ours to close. */
+/* It is lost, and its link, if it has one, is ours to close. Why its link closed comes first: by
+ * that commctl tells a commd that ended from a network that failed. */
 static void drop_peer(struct core *core, unsigned node, const char *why, uint64_t ms)
 {
+    const char *closed = core->peers[node].error;
     char buf[MSG_TEXT_MAX];
     struct text text = {buf, sizeof(buf), 0};
 
+    if (closed[0])
+        text_add(&text, "%s, and ", closed);
     text_add(&text, "%s", why);
     if (ms)
         text_add_ms(&text, ms);
@@ -44,7 +48,7 @@ static bool check_missed(struct core *core, unsigned node)
         drop_peer(core, node, "its commd is not back within ", core->config.restart_timeout_ms);
     else if (peer->state == CORE_PEER_AWAY && peer->apart_ms &&
              core->now >= peer->apart_ms + CORE_ENGINE_DOUBT_MS)
-        drop_peer(core, node, "its link closed, and the data connection broke", 0);
+        drop_peer(core, node, "the data connection broke", 0);
     else
         return false;
     return true;
