@@ -90,9 +90,13 @@ static void tell_unopened(struct core *core, struct group *group)
 /* A commd of the version before this one answers only when its own ranks have ended. */
 void group_ask_left(struct core *core, const struct group *group)
 {
-    for (unsigned i = 0; i < group->nnodes && act_room(core); i++)
-        if (i != group->me && !group->confirmed[i] && peer_linked(core, group->nodes[i]))
+    for (unsigned i = 0; i < group->nnodes && act_room(core); i++) {
+        if (i == group->me || group->confirmed[i])
+            continue;
+        assert(core->peers[group->nodes[i]].state != CORE_PEER_UNLINKED); /* group_forgo() */
+        if (peer_linked(core, group->nodes[i]))
             tell_all(core, group, group->nodes[i]);
+    }
 }
 
 void group_left(struct core *core, struct group *group, bool opened)
