@@ -271,6 +271,7 @@ enum { ROUNDS = 400000, LATE_MS = 20, ENOUGH_MS = 4000 };
 struct turns {
     _Atomic uint32_t want __attribute__((aligned(CACHELINE))); /* the sleeper's */
     _Atomic uint32_t have __attribute__((aligned(CACHELINE))); /* the waker's */
+    _Atomic uint32_t rung __attribute__((aligned(CACHELINE))); /* it has rung for that, too */
     _Atomic uint32_t bell __attribute__((aligned(CACHELINE)));
     _Atomic uint32_t sleepers;
     _Atomic uint64_t bits __attribute__((aligned(CACHELINE))); /* of a mailbox */
@@ -304,6 +305,7 @@ static void *ring_in_turns(void *arg)
         } else {
             bell_ring(&t->bell, &t->sleepers);
         }
+        atomic_store_explicit(&t->rung, n, memory_order_release);
     }
     return NULL;
 }
@@ -331,8 +333,9 @@ static unsigned sleep_in_turns(bool mail)
             mail_collect(&t.bits, 1); /* it waits for this one: the bit stays */
             if (atomic_load_explicit(&t.have, memory_order_acquire) != n) {
                 slept++;
-                if (bell_wait(&t.bell, ticket, LATE_MS) && atomic_load(&t.bell) == ticket &&
-                    atomic_load(&t.have) == n)
+                /* a waker that has not rung yet has no core */
+                if (bell_wait(&t.bell, ticket, LATE_MS) && atomic_load(&t.rung) == n &&
+                    atomic_load(&t.bell) == ticket)
                     lost++;
             }
             bell_cancel(&t.sleepers);
