@@ -16,7 +16,7 @@
 #include "daemon/state/state.h"
 
 /* A number for the names of all nodes, in their order (FNV-1a). */
-static uint64_t numbers_of_nodes(const struct daemon *d)
+static uint64_t number_of_nodes(const struct daemon *d)
 {
     uint64_t hash = LAUNCH_NO_SETTINGS;
 
@@ -31,7 +31,7 @@ void takeover_program(struct daemon *d, const struct engine_link *link,
                       const struct core_kept_engine *engine)
 {
     enum state_program which = link == d->gpu ? STATE_GPU : STATE_ENGINE;
-    struct state_engine is = {.nodes = numbers_of_nodes(d)};
+    struct state_engine is = {.nodes = number_of_nodes(d)};
     struct engine_kept kept;
 
     if (!d->state || d->stopping)
@@ -81,7 +81,7 @@ static void take_program(struct daemon *d, struct engine_link *link, enum state_
     if (!link)
         return;
     known = d->restoring && state_read_program(d->state, which, &is);
-    if (!known || (which == STATE_ENGINE && is.nodes != numbers_of_nodes(d))) {
+    if (!known || (which == STATE_ENGINE && is.nodes && is.nodes != number_of_nodes(d))) {
         if (known)
             log_warn("%s pid %u was started for other nodes -> ending it", name, is.pid);
         engine_link_adopt(link, NULL);

@@ -59,7 +59,7 @@ static bool engine_is_free(const struct core *core)
     return true;
 }
 
-static bool renewal_due(const struct core *core, const struct life *life)
+static bool has_to_go(const struct core *core, const struct life *life)
 {
     return life->state == CORE_ENGINE_UP && !life->killed && !life->renewed && !core->stopping &&
            differs(core, life);
@@ -81,7 +81,7 @@ static void retire(struct core *core, struct life *life, enum core_action_type k
 
 void renew_engine(struct core *core)
 {
-    if (core->engine.resuming || !renewal_due(core, &core->engine.life) || !engine_is_free(core))
+    if (core->engine.resuming || !has_to_go(core, &core->engine.life) || !engine_is_free(core))
         return;
     retire(core, &core->engine.life, CORE_DO_ENGINE_KILL);
     core->engine.incarnation = 0;
@@ -91,7 +91,7 @@ void renew_engine(struct core *core)
 
 bool renew_gpu(struct core *core)
 {
-    if (!renewal_due(core, &core->gpu.life) || core->gpu.sessions)
+    if (!has_to_go(core, &core->gpu.life) || core->gpu.sessions)
         return false;
     assert(!core->gpu.waiting);
     retire(core, &core->gpu.life, CORE_DO_GPU_KILL);

@@ -5,9 +5,9 @@
 
 OLD has src/ and build/ of that commit; $COMMD_BUILD is the build of this one. Each node begins with
 the old commd, engine and, in half of its ranks, libcommd. Then its programs are replaced, as a
-package does it, and commd is told to make room for the next one. The rounds beside that have
-streams and messages in a group that is as old as the job, and groups that open anew between old and
-new nodes, of which each is the home of some.
+package does it, and commd is told to make room for the next one. Rounds beside that have streams
+and messages in a group that is as old as the job. New groups open between old and new nodes, of
+which each is the home of some.
 
 What an older commit cannot do by its own fault is said, and not asked of it: before engine_keep,
 groups over several nodes end with their commd, so only one-node groups are looked at.
