@@ -96,6 +96,7 @@ void alive_end(struct commd_group *g)
     alive_unlock();
     if (!a->begun || g->ctx->generation != fork_generation()) /* our parent's */
         return;
+    a->begun = false;
     /* release: all that it has sent is in the board before; also for a commd that is not there */
     atomic_store_explicit(&g->board.members[g->local].alive, MEMBER_LEFT, memory_order_release);
     close_fdp(&a->fd);
