@@ -388,8 +388,9 @@ void user_sent(struct core *core, const struct msg_engine_sent *msg);
 void peer_up(struct core *core, const struct core_event *event);
 void peer_msg(struct core *core, unsigned node, const struct msg *msg);
 void peer_down(struct core *core, unsigned node, enum core_loss loss, const char *why);
-void peer_lost(struct core *core, unsigned node, const char *why); /* and not to be back */
-void peer_add_engine(struct core *core, unsigned node);            /* to ours, if it can be now */
+void peer_lost(struct core *core, unsigned node, const char *why);      /* and not to be back */
+void peer_lost_away(struct core *core, unsigned node, const char *why); /* its link had closed */
+void peer_add_engine(struct core *core, unsigned node); /* to ours, if it can be now */
 bool peer_linked(const struct core *core, unsigned node);
 bool peer_usable(const struct core *core, unsigned node); /* self or READY */
 bool peer_is_missed(const struct core *core,

@@ -217,6 +217,17 @@ void peer_lost(struct core *core, unsigned node, const char *why)
     group_home_lost(core, node);
 }
 
+/* Why its link closed comes first: by that commctl tells a commd that ended from a network that
+ * failed. */
+void peer_lost_away(struct core *core, unsigned node, const char *why)
+{
+    const char *closed = core->peers[node].error;
+    char text[MSG_TEXT_MAX];
+
+    text_format(text, sizeof(text), "%s%s%s", closed, closed[0] ? ", and " : "", why);
+    peer_lost(core, node, text);
+}
+
 static void peer_away(struct core *core, unsigned node, const char *why)
 {
     struct peer *peer = &core->peers[node];
@@ -542,7 +553,7 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
     text_format(text, sizeof(text), TEXT_ENGINES_APART ": %s", core_self_name(core),
                 core_node_name(core, msg->peer), msg->text);
     if (peer->state == CORE_PEER_AWAY) {
-        peer_lost(core, msg->peer, text);
+        peer_lost_away(core, msg->peer, text);
         return;
     }
     assert(peer->backoff_ms);

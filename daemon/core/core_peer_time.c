@@ -19,16 +19,12 @@ void peer_forgive(struct core *core)
     life_forgive(core, &core->gpu.life);
 }
 
-/* It is lost, and its link, if it has one, is ours to close. Why its link closed comes first: by
- * that commctl tells a commd that ended from a network that failed. */
+/* It is lost, and its link, if it has one, is ours to close. */
 static void drop_peer(struct core *core, unsigned node, const char *why, uint64_t ms)
 {
-    const char *closed = core->peers[node].error;
     char buf[MSG_TEXT_MAX];
     struct text text = {buf, sizeof(buf), 0};
 
-    if (closed[0])
-        text_add(&text, "%s, and ", closed);
     text_add(&text, "%s", why);
     if (ms)
         text_add_ms(&text, ms);
@@ -36,7 +32,7 @@ static void drop_peer(struct core *core, unsigned node, const char *why, uint64_
         act_push(core,
                  (struct core_action){.type = CORE_DO_PEER_DROP,
                                       .peer_drop = {.node = node, .why = act_text(core, buf)}});
-    peer_lost(core, node, buf);
+    peer_lost_away(core, node, buf);
 }
 
 /* What does not come back in time, or cannot come back. */

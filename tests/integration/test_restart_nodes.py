@@ -186,7 +186,8 @@ def test_a_node_that_is_not_back_in_time_is_lost():
         cluster.expect("was lost")
         ranks = cluster.ranks("g", PLACES)
         with gap(nodes[0]):
-            nodes[1].wait_log(f"node {nodes[0].name} was lost: its commd is not back within 500 ms")
+            ended = f"node {nodes[0].name} was lost: its commd ended the link"
+            nodes[1].wait_log(f"{ended}, and its commd is not back within 500 ms")
             error = ranks[2].call_error("all_reduce", name="g", count=10)
             equal((error["code"], error["node"]), ("NODE_LOST", nodes[0].name))
         code = ranks[0].call_error("all_reduce", name="g", count=10)["code"]
