@@ -68,7 +68,7 @@ void alive_begin(struct commd_group *g, int board_fd)
     struct alive *a = &g->alive;
     struct flock mine = byte_of(g->rank);
 
-    a->begun = true;
+    a->begun = fork_generation() + 1;
     a->pids = g->ctx->commd_seen && (pid_t)g->members[g->rank].pid == getpid();
     if (g->board.nnodes > 1) /* they wait for the next commd */
         return;
@@ -94,9 +94,9 @@ void alive_end(struct commd_group *g)
     alive_lock();
     list_remove(all, a, next);
     alive_unlock();
-    if (!a->begun || g->ctx->generation != fork_generation()) /* our parent's */
+    if (a->begun != fork_generation() + 1) /* our parent's, if any */
         return;
-    a->begun = false;
+    a->begun = 0;
     /* release: all that it has sent is in the board before; also for a commd that is not there */
     atomic_store_explicit(&g->board.members[g->local].alive, MEMBER_LEFT, memory_order_release);
     close_fdp(&a->fd);

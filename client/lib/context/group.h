@@ -11,8 +11,8 @@
 
 struct alive {
     int fd; /* the board, by an open file description of our own that holds the lock; -1: none */
-    bool begun;
-    bool pids; /* the pids that commd gave are pids of this process's namespace */
+    unsigned begun; /* by fork_generation(), counted from 1; 0: it has not, or has ended */
+    bool pids;      /* the pids that commd gave are pids of this process's namespace */
     struct alive *next;
 };
 
