@@ -36,5 +36,13 @@ static inline uint64_t launch_settings(uint64_t before, const char *word)
         before = (before ^ (uint8_t)word[i]) * UINT64_C(0x100000001b3);
     return before ? before : 1;
 }
+static inline uint64_t launch_settings_of(int argc, char *const argv[])
+{
+    uint64_t settings = LAUNCH_NO_SETTINGS;
+
+    for (int i = 1; i < argc && strcmp(argv[i], LAUNCH_LOG); i++)
+        settings = launch_settings(settings, argv[i]);
+    return settings;
+}
 
 #endif

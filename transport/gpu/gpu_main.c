@@ -492,9 +492,7 @@ int main(int argc, char **argv)
     if (control_begin(&g.control, o.fd))
         return 1;
     g.node = o.node;
-    g.settings = LAUNCH_NO_SETTINGS;
-    for (int i = 1; i < argc && strcmp(argv[i], LAUNCH_LOG); i++)
-        g.settings = launch_settings(g.settings, argv[i]);
+    g.settings = launch_settings_of(argc, argv);
     g.socket = o.socket;
     if (o.socket) /* for libcommd; a group that waits for another node's ranks is no news */
         setenv("COMMD_SOCKET", o.socket, 1);

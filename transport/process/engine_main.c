@@ -524,7 +524,7 @@ int main(int argc, char **argv)
 {
     struct engine_options o = {
         .fd = -1, .launcher = -1, .fabric = {.device = "lo", .tls = "tcp", .express = true}};
-    static struct shell s = {.epoll = -1, .running = true, .settings = LAUNCH_NO_SETTINGS};
+    static struct shell s = {.epoll = -1, .running = true};
     char why[256] = "", gone[160];
 
     if (parse_engine_words(argc, argv, &o))
@@ -537,8 +537,7 @@ int main(int argc, char **argv)
         return 1;
     o.fabric.port = kept_port();
     s.node = o.node;
-    for (int i = 1; i < argc && strcmp(argv[i], LAUNCH_LOG); i++)
-        s.settings = launch_settings(s.settings, argv[i]);
+    s.settings = launch_settings_of(argc, argv);
     if (!HAS_LEAK_CHECK)
         confine(CONFINE_LOADING); /* where the kernel can: without it we serve all the same */
     if (shell_start(&s, &o, why)) {
