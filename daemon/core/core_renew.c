@@ -2,8 +2,8 @@
  * a reload has changed, makes room for the next one as soon as nobody has work for it.
  *
  * commd-engine and commd-gpu go on when commd is upgraded: what they carry is only theirs. Each
- * says in its hello what it is. Once a second we look whether it has nothing left: commd-gpu has no
- * session commd-engine  serves no group over several nodes, no other node is being restarted, and
+ * says in its hello what it is. Once a second we look whether it has nothing left. commd-gpu has no
+ * session. commd-engine serves no group over several nodes, no other node is being restarted, and
  * none has such a group with us: there a rank may still wait for the last that our engine sends.
  * Each node says with its heartbeat that it is `free` of such groups. A heartbeat that came before
  * the last group with that node opened here says nothing: group_try_open() forgets it. Then it is
