@@ -21,6 +21,7 @@ import time
 from cluster import (
     BUILD, Cluster, Rank, check, equal, now, running, sanitizer_environment, until,
 )  # fmt: skip
+from faults import new_group_works
 
 DIE_AT = os.path.join(BUILD, "tests/integration/lib/.libs/die_at.so")
 WINDOW = 0.5  # seconds after a fault in which operations are looked at, and as many before it
@@ -238,16 +239,7 @@ class Place(Cluster):
         self.controllers = []
 
     def new_group_works(self, name, ranks):
-        """The time when it had joined."""
-        Cluster.join(name, ranks)
-        joined = now()
-        for rank in ranks:
-            rank.start("all_reduce", name=name, count=20000, dtype="u8", redop="max", fill=7)
-        for rank in ranks:
-            equal(rank.finish(), "07" * 16)
-        for rank in ranks:
-            rank.call("leave", name=name)
-        return joined
+        return new_group_works(Cluster, ranks, name)
 
     def rest(self, since=None):
         """Until so much time has passed since then without a fault, and a little more."""

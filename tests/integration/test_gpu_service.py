@@ -148,12 +148,7 @@ def become(uid):
 
 
 def service(node):
-    """Its pid; 0: there is none."""
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        with open(os.path.join(node.home, "gpu.pid")) as file:
-            pid = int(file.read())
-        return pid if running(pid) else 0
-    return 0
+    return node.pid_in("gpu.pid")
 
 
 def status(node):

@@ -29,8 +29,7 @@ def pid_in(node, name="commd.pid"):
 
 
 def commd_pid(node):
-    pid = pid_in(node)
-    return pid if pid and running(pid) else 0
+    return node.pid_in("commd.pid")
 
 
 def next_pid(node, old):

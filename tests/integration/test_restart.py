@@ -12,20 +12,19 @@ import signal
 import socket
 import sys
 import tempfile
-import threading
 import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import cluster as c  # noqa: E402
-from cluster import Cluster, Skip, check, equal, main, running, until  # noqa: E402
-from keeping import commd_pid, gap, kill, restart, serves  # noqa: E402
+from cluster import Skip, check, equal, main, running, until  # noqa: E402
+from keeping import EARLY, commd_pid, gap, kept_nodes, kill  # noqa: E402
+from keeping import killed_at_random, restart, serves  # noqa: E402
 from wire import (  # noqa: E402
     ABORT, HELLO, JOINED, REFUSED, VERSION, WELCOME, Wire, field, framed, join, leave,
 )  # fmt: skip
 
 DIE_AT = os.path.join(c.find_build(), "tests/integration/lib/.libs/die_at.so")
-EARLY = 1.05  # seconds: a commd that lives as long is started again after 0.1 s
 WORLD = 4
 
 
@@ -38,11 +37,7 @@ def preloaded(**more):
 @contextlib.contextmanager
 def kept(changes=None, environment=None):
     """A cluster of one node whose commd has a keeper."""
-    with Cluster(1, changes, start=False) as cluster:
-        cluster.nodes[0].write_config()
-        cluster.nodes[0].start(environment, arguments=["--keep"])
-        cluster.expect("killed by signal 9")
-        serves(cluster.nodes[0])
+    with kept_nodes(1, changes, environment) as cluster:
         yield cluster, cluster.nodes[0]
 
 
@@ -84,38 +79,17 @@ def test_commd_knows_what_the_one_before_it_knew():
 
 
 def test_streams_go_on_while_commd_is_killed_at_random():
-    rng = random.Random(38)
     with kept() as (cluster, node):
         ranks = cluster.ranks("g", [0] * WORLD)
-        over = threading.Event()
-        failures = []
-
-        def killer():
-            try:
-                pid = 0
-                for number in range(40):
-                    pid = serves(node, pid)
-                    # now and then one lives long enough, so that the keeper stays quick
-                    time.sleep(EARLY if number % 3 == 2 else rng.random() * 0.1)
-                    os.kill(pid, signal.SIGKILL)
-                serves(node, pid)
-            except BaseException as error:
-                failures.append(error)
-            finally:
-                over.set()
-
-        thread = threading.Thread(target=killer)
-        thread.start()
         rounds = 0
-        while not over.is_set() or not rounds:
-            all_do(ranks, "stream", name="g", seed=rounds, operations=60, max_bytes=200000)
-            all_do(ranks, "mail", name="g", seed=rounds, messages=30, max_bytes=100000)
-            cluster.join(f"round{rounds}", ranks)
-            all_do(ranks, "all_reduce", name=f"round{rounds}", count=100)
-            all_do(ranks, "leave", name=f"round{rounds}")
-            rounds += 1
-        thread.join()
-        check(not failures, f"{failures}")
+        with killed_at_random([node], 40, 0.1) as over:
+            while not over.is_set() or not rounds:
+                all_do(ranks, "stream", name="g", seed=rounds, operations=60, max_bytes=200000)
+                all_do(ranks, "mail", name="g", seed=rounds, messages=30, max_bytes=100000)
+                cluster.join(f"round{rounds}", ranks)
+                all_do(ranks, "all_reduce", name=f"round{rounds}", count=100)
+                all_do(ranks, "leave", name=f"round{rounds}")
+                rounds += 1
         groups = lambda: sorted(g["name"] for g in node.groups())  # noqa: E731
         until(lambda: groups() == ["g"], f"the groups of all rounds are forgotten: {groups()}")
         equal(len(node.clients()), WORLD)

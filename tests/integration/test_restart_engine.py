@@ -9,21 +9,14 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
-from cluster import Cluster, check, equal, main, running, until  # noqa: E402
-from keeping import commd_pid, gap, restart, serves  # noqa: E402
+from cluster import check, equal, main, running, until  # noqa: E402
+from keeping import commd_pid, gap, kept_nodes, restart, serves  # noqa: E402
 
 
 @contextlib.contextmanager
 def kept(changes=None):
     """Two nodes whose commds have keepers."""
-    with Cluster(2, changes, start=False) as cluster:
-        for node in cluster.nodes:
-            node.write_config()
-            node.start(arguments=["--keep"])
-        cluster.expect("killed by signal 9")
-        for node in cluster.nodes:
-            serves(node)
-        cluster.wait_linked()
+    with kept_nodes(2, changes) as cluster:
         yield cluster, cluster.nodes[0]
 
 

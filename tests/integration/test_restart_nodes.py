@@ -5,32 +5,22 @@ The keeper of each node starts it again (commd --keep); engines go on meanwhile.
 
 import contextlib
 import os
-import random
 import signal
 import sys
-import threading
 import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
-from cluster import Cluster, check, equal, main, until  # noqa: E402
-from keeping import gap, restart, serves  # noqa: E402
+from cluster import check, equal, main, until  # noqa: E402
+from keeping import gap, kept_nodes, killed_at_random, restart  # noqa: E402
 
 PLACES = [0, 0, 1, 1]
-EARLY = 1.05  # seconds: a commd that lives as long is started again after 0.1 s
 
 
 @contextlib.contextmanager
 def kept(changes=None):
     """Two nodes whose commds have keepers."""
-    with Cluster(2, changes, start=False) as cluster:
-        for node in cluster.nodes:
-            node.write_config()
-            node.start(arguments=["--keep"])
-        cluster.expect("killed by signal 9")
-        for node in cluster.nodes:
-            serves(node)
-        cluster.wait_linked()
+    with kept_nodes(2, changes) as cluster:
         yield cluster, cluster.nodes
 
 
@@ -54,47 +44,25 @@ def forgotten(nodes, *names):
 
 
 def test_streams_go_on_while_commds_are_killed_at_random():
-    rng = random.Random(38)
     with kept() as (cluster, nodes):
         cluster.expect("closed before the TLS handshake")  # by one that was killed right then
         ranks = cluster.ranks("g", PLACES)
-        over = threading.Event()
-        failures = []
-
-        def killer():
-            try:
-                pids = [0, 0]
-                for number in range(24):
-                    at = rng.randrange(2)
-                    pids[at] = serves(nodes[at], pids[at])
-                    time.sleep(EARLY if number % 3 == 2 else rng.random() * 0.2)
-                    os.kill(pids[at], signal.SIGKILL)
-                for at in range(2):
-                    serves(nodes[at], pids[at])
-            except BaseException as error:
-                failures.append(error)
-            finally:
-                over.set()
-
-        thread = threading.Thread(target=killer)
-        thread.start()
         rounds = 0
-        while not over.is_set() or not rounds:
-            all_do(ranks, "stream", name="g", seed=rounds, operations=60, max_bytes=200000)
-            all_do(ranks, "mail", name="g", seed=rounds, messages=30, max_bytes=100000)
-            cluster.join(f"round{rounds}", ranks)
-            for number, rank in enumerate(ranks):
-                rank.start(
-                    "split", name=f"round{rounds}", new=f"s{rounds}", colour=number % 2, key=0
-                )
-            for rank in ranks:
-                rank.finish()
-            all_do(ranks, "all_reduce", name=f"s{rounds}", count=100)
-            for name in (f"s{rounds}", f"round{rounds}"):
-                all_do(ranks, "leave", name=name)
-            rounds += 1
-        thread.join()
-        check(not failures, f"{failures}")
+        with killed_at_random(nodes, 24, 0.2) as over:
+            while not over.is_set() or not rounds:
+                all_do(ranks, "stream", name="g", seed=rounds, operations=60, max_bytes=200000)
+                all_do(ranks, "mail", name="g", seed=rounds, messages=30, max_bytes=100000)
+                cluster.join(f"round{rounds}", ranks)
+                for number, rank in enumerate(ranks):
+                    rank.start(
+                        "split", name=f"round{rounds}", new=f"s{rounds}", colour=number % 2, key=0
+                    )
+                for rank in ranks:
+                    rank.finish()
+                all_do(ranks, "all_reduce", name=f"s{rounds}", count=100)
+                for name in (f"s{rounds}", f"round{rounds}"):
+                    all_do(ranks, "leave", name=name)
+                rounds += 1
         forgotten(nodes, "g")
         cluster.wait_linked()
         check(rounds > 1, f"{rounds} rounds")

@@ -269,14 +269,17 @@ class Node:
     def pid(self):
         return self.process.pid
 
-    def engine_pid(self):
-        """0 while there is none."""
+    def pid_in(self, name):
+        """Of the process that has written that file; 0 while there is none."""
         with contextlib.suppress(FileNotFoundError, ValueError):
-            with open(os.path.join(self.home, "engine.pid")) as file:
+            with open(os.path.join(self.home, name)) as file:
                 pid = int(file.read())
             if running(pid):
                 return pid
         return 0
+
+    def engine_pid(self):
+        return self.pid_in("engine.pid")
 
     def ctl(self, *verb):
         """The JSON answer, or None."""

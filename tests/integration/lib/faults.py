@@ -55,13 +55,16 @@ def errors(survivors, begin, **expected):
 
 
 def new_group_works(cluster, ranks, name="afterwards"):
+    """The time when it had joined."""
     cluster.join(name, ranks)
+    joined = now()
     for rank in ranks:
         rank.start("all_reduce", name=name, count=20000, dtype="u8", redop="max", fill=7)
     for rank in ranks:
         equal(rank.finish(), "07" * 16)
     for rank in ranks:
         rank.call("leave", name=name)
+    return joined
 
 
 def nothing_is_held(cluster, nodes=None):

@@ -2,18 +2,34 @@
 
 import contextlib
 import os
+import random
 import signal
+import threading
+import time
 
-from cluster import running, until
+from cluster import Cluster, check, running, until
+
+
+EARLY = 1.05  # seconds: a commd that lives as long is started again after 0.1 s
+
+
+@contextlib.contextmanager
+def kept_nodes(count, changes=None, environment=None):
+    """A cluster of so many nodes, whose commds have keepers."""
+    with Cluster(count, changes, start=False) as cluster:
+        for node in cluster.nodes:
+            node.write_config()
+            node.start(environment, arguments=["--keep"])
+        cluster.expect("killed by signal 9")
+        for node in cluster.nodes:
+            serves(node)
+        cluster.wait_linked()
+        yield cluster
 
 
 def commd_pid(node):
     """0: there is none."""
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        with open(os.path.join(node.home, "commd.pid")) as file:
-            pid = int(file.read())
-        return pid if running(pid) else 0
-    return 0
+    return node.pid_in("commd.pid")
 
 
 def serves(node, after=0):
@@ -49,3 +65,34 @@ def gap(node):
     finally:
         os.kill(node.pid, signal.SIGCONT)
     serves(node, pid)
+
+
+@contextlib.contextmanager
+def killed_at_random(nodes, times, longest):
+    """One of the commds is killed, again and again, in a thread; an event that says that it is
+    over. Each lives for @longest seconds at most, but now and then one lives long enough, so that
+    the keepers stay quick."""
+    over = threading.Event()
+    failures = []
+
+    def killer():
+        rng = random.Random(38)
+        pids = {node: 0 for node in nodes}
+        try:
+            for number in range(times):
+                node = rng.choice(nodes)
+                pids[node] = serves(node, pids[node])
+                time.sleep(EARLY if number % 3 == 2 else rng.random() * longest)
+                os.kill(pids[node], signal.SIGKILL)
+            for node in nodes:
+                serves(node, pids[node])
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            over.set()
+
+    thread = threading.Thread(target=killer)
+    thread.start()
+    yield over
+    thread.join()
+    check(not failures, f"{failures}")
