@@ -6,7 +6,8 @@
  *
  * What the core leaves to us because it needs memory, descriptors or secrets:
  *  - boards and doorbells, and what a lost rank has completed: apply_group.c.
- *  - the tokens by which engines know each other (our_token()). */
+ *  - the tokens by which engines know each other (our_token()), and what of the TLS sessions goes
+ *    into their keys: a token alone, which is written down for the next commd, opens nothing. */
 #include <stdio.h>
 #include <sys/socket.h>
 
@@ -46,8 +47,21 @@ static void peer_send(struct daemon *d, const struct core_send *send)
         return peer_links_send(d->peers, send->to, send->msg);
     msg = *send->msg;
     d->token_turns[send->to]++;
+    msg.engine_state.exports = 1;
     if (our_token(d, send->to, msg.engine_state.token) == 0)
         peer_links_send(d->peers, send->to, &msg);
+    explicit_bzero(msg.engine_state.token, sizeof(msg.engine_state.token));
+}
+
+/* Both commds do so, over the same session: the one over which they have told each other tokens. */
+static int mix_tokens(struct daemon *d, struct msg_engine_peer_add *add)
+{
+    int r;
+
+    if (!d->peer_secrets[add->peer].exports)
+        return 0;
+    r = peer_links_mix(d->peers, add->peer, add->token);
+    return r ? r : peer_links_mix(d->peers, add->peer, add->expect);
 }
 
 static void engine_send(struct daemon *d, const struct core_send *send)
@@ -59,8 +73,23 @@ static void engine_send(struct daemon *d, const struct core_send *send)
         return engine_link_send(d->engine, send->msg, NULL, 0);
     msg = *send->msg;
     memcpy(msg.engine_peer_add.token, d->peer_tokens[peer], sizeof(d->peer_tokens[peer]));
-    if (our_token(d, peer, msg.engine_peer_add.expect) == 0)
+    d->peer_secrets[peer].engine = 0;
+    if (our_token(d, peer, msg.engine_peer_add.expect) == 0 &&
+        mix_tokens(d, &msg.engine_peer_add) == 0)
         engine_link_send(d->engine, &msg, NULL, 0);
+    explicit_bzero(&msg, sizeof(msg));
+}
+
+static void peer_key_send(struct daemon *d, unsigned node)
+{
+    struct msg msg = {.type = MSG_ENGINE_PEER_KEY};
+
+    msg.engine_peer_key.peer = node;
+    msg.engine_peer_key.engine = d->peer_secrets[node].engine;
+    d->peer_secrets[node].engine = 0;
+    if (peer_links_export(d->peers, node, msg.engine_peer_key.secret) == 0)
+        engine_link_send(d->engine, &msg, NULL, 0);
+    explicit_bzero(&msg, sizeof(msg));
 }
 
 /* Hands one end to the client and one to commd-gpu. If either is gone, the other finds end of file.
@@ -90,12 +119,20 @@ static void gpu_session(struct daemon *d, const struct core_gpu_session *wanted)
     listener_send(d->listener, wanted->client, &answer, &client, 1);
 }
 
+void apply_peer_keys(struct daemon *d)
+{
+    for (unsigned i = 0; d->engine_takes_keys && i < d->conf->nnodes; i++)
+        if (d->peer_secrets[i].engine && d->peer_secrets[i].exports)
+            peer_key_send(d, i);
+}
+
 void apply_client_gone(struct daemon *d, unsigned slot)
 {
     struct msg msg = {.type = MSG_DOORBELL_DEL};
     unsigned life = d->doorbells[slot];
 
     d->doorbells[slot] = 0;
+    close_fdp(&d->bells[slot]);
     takeover_client_gone(d, slot);
     boards_client_gone(&d->boards, slot);
     arenas_drop(&d->arenas, slot);
@@ -121,7 +158,9 @@ static void write_down(struct daemon *d, const struct core_log *line)
         [CORE_NOTE_GPU_UP] = "gpu_up",
         [CORE_NOTE_GPU_LOST] = "gpu_lost",
         [CORE_NOTE_GROUP_OPEN] = "group_open",
+        [CORE_NOTE_GROUP_RECOVERED] = "group_recovered",
         [CORE_NOTE_GROUP_FAILED] = "group_failed",
+        [CORE_NOTE_GROUP_KEPT] = "group_kept",
         [CORE_NOTE_GROUP_ENDED] = "group_ended",
         [CORE_NOTE_RANK_LOST] = "rank_lost",
         [CORE_NOTE_CLIENT_COME] = "client_come",
@@ -208,11 +247,18 @@ void apply_action(struct daemon *d, const struct core_action *a)
     case CORE_DO_GROUP_OPEN:
         apply_group_open(d, a->group_open.group);
         break;
+    case CORE_DO_GROUP_POSITION:
+        apply_group_position(d, a->group_position.group);
+        break;
+    case CORE_DO_GROUP_BIND:
+        apply_group_bind(d, a->group_bind.group, a->group_bind.ops);
+        break;
     case CORE_DO_RANK_GONE:
         apply_rank_gone(d, &a->rank_gone);
         break;
     case CORE_DO_JOINED_AGAIN:
-        apply_joined_again(d, a->joined_again.group, a->joined_again.client, a->joined_again.req);
+        apply_joined_again(d, a->joined_again.group, a->joined_again.client, a->joined_again.rank,
+                           a->joined_again.req);
         break;
     case CORE_DO_RANK_ENDED:
         takeover_rank_gone(d, &a->rank_gone);

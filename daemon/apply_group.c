@@ -4,10 +4,10 @@
  *  - The board of a group: it is made, and sent to the group's local members, and to the engine if
  *    the group spans nodes. Then the descriptor is closed. boards.c keeps another descriptor and
  *    the mapping of the control pages, and says when the user has no room for a board. A board that
- *    cannot be made is noted in d->failed; daemon_dispatch() reports it when the core's queue is
+ *    cannot be made is noted in d->news; daemon_dispatch() reports it when the core's queue is
  *    empty.
- *  - A doorbell for each client in each life of the engine: an eventfd that the client and the
- *    engine have. The client can wake the engine by it without us, and can send it nothing.
+ *  - A doorbell for each client: an eventfd that the client and the engine have. The client can
+ *    wake the engine by it without us, and can send it nothing. We keep it for the next engine.
  *  - The number of operations that a lost rank completed: it is read from the board, and told
  *    to the other nodes. */
 #include <fcntl.h>
@@ -20,44 +20,50 @@
 #include "shm/util/memfd.h"
 #include "shm/util/ranks.h"
 
-struct failed_board {
-    struct failed_board *next;
-    uint64_t group;
-    enum cause cause;
+/* What the core has to hear when its queue is empty: CORE_BOARD_FAILED, CORE_BOARD_POSITION. */
+struct board_news {
+    struct board_news *next;
+    struct core_event event;
     char text[MSG_TEXT_MAX];
 };
 
-bool apply_next_failed(struct daemon *d, uint64_t *ret_group, enum cause *ret_cause, char *ret_text,
-                       size_t len)
+bool apply_next_news(struct daemon *d, struct core_event *ret_event, char ret_text[MSG_TEXT_MAX])
 {
-    struct failed_board *failed = d->failed;
+    struct board_news *news = d->news;
 
-    if (!failed)
+    if (!news)
         return false;
-    *ret_group = failed->group;
-    *ret_cause = failed->cause;
-    snprintf(ret_text, len, "%s", failed->text);
-    d->failed = failed->next;
-    free(failed);
+    *ret_event = news->event;
+    snprintf(ret_text, MSG_TEXT_MAX, "%s", news->text);
+    ret_event->text = ret_text;
+    d->news = news->next;
+    free(news);
     return true;
 }
 
-static void board_failed(struct daemon *d, uint64_t group, int error, const char *text)
+static void add_news(struct daemon *d, const struct core_event *event, const char *text)
 {
-    struct failed_board *failed = calloc(1, sizeof(*failed)), **at = &d->failed;
+    struct board_news *news = calloc(1, sizeof(*news));
 
-    if (!failed) {
+    if (!news) {
         log_error("out of memory -> stopping, rather than leave a group half open");
         d->exit_code = EXIT_INTERNAL;
         loop_stop(d);
         return;
     }
-    failed->group = group;
-    failed->cause = error == -EDQUOT ? CAUSE_QUOTA : CAUSE_NOMEM;
-    snprintf(failed->text, sizeof(failed->text), "%s", text);
-    while (*at)
-        at = &(*at)->next;
-    *at = failed;
+    news->event = *event;
+    snprintf(news->text, sizeof(news->text), "%s", text);
+    news->next = d->news;
+    d->news = news;
+}
+
+static void board_failed(struct daemon *d, uint64_t group, int error, const char *text)
+{
+    struct core_event failed = {.type = CORE_BOARD_FAILED,
+                                .group = group,
+                                .cause = error == -EDQUOT ? CAUSE_QUOTA : CAUSE_NOMEM};
+
+    add_news(d, &failed, text);
 }
 
 /* ---- opening a group ------------------------------------------------------------------------- */
@@ -110,7 +116,9 @@ static int make_board(struct daemon *d, const struct core_group_view *view,
     return r;
 }
 
-static int board_to_engine(struct daemon *d, const struct core_group_view *view, int fd)
+/* @goes_on: as in BOARD_ADD. */
+static int board_to_engine(struct daemon *d, const struct core_group_view *view, int fd,
+                           uint32_t goes_on)
 {
     _cleanup_(freep) uint32_t *peers = calloc(view->nnodes, sizeof(*peers));
     _cleanup_(freep) uint32_t *rank_node = calloc(view->size, sizeof(*rank_node));
@@ -136,6 +144,7 @@ static int board_to_engine(struct daemon *d, const struct core_group_view *view,
         .rank_node = rank_node,
         .uid = view->payer,
         .weight = conf_weight(d->conf, view->payer),
+        .goes_on = goes_on,
         .nclients = n,
         .clients = clients,
     };
@@ -159,6 +168,9 @@ static int doorbell(struct daemon *d, unsigned slot, int *ret_fd)
     msg.doorbell.client = slot;
     engine_link_send(d->engine, &msg, &fd, 1);
     d->doorbells[slot] = life;
+    close_fdp(&d->bells[slot]);
+    d->bells[slot] = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* for the next engine; it polls without */
+    takeover_bell(d, slot);
     *ret_fd = fd;
     return 0;
 }
@@ -182,7 +194,8 @@ unsigned apply_local_index(const struct core_group_view *view, unsigned rank)
     return index;
 }
 
-/* Fills all of JOINED but the number of the request. The names are the caller's to free. */
+/* Fills all of JOINED but the number of the request and the rank. The names are the caller's to
+ * free. */
 static int fill_joined(struct daemon *d, const struct core_group_view *view, struct msg *ret_msg)
 {
     char(*names)[MSG_NAME_MAX] = calloc(view->nnodes, sizeof(*names));
@@ -204,7 +217,7 @@ static int fill_joined(struct daemon *d, const struct core_group_view *view, str
 }
 
 static void send_joined(struct daemon *d, const struct core_group_view *view, struct msg *msg,
-                        struct stream_fd *board, unsigned slot, uint32_t req)
+                        struct stream_fd *board, unsigned slot, unsigned rank, uint32_t req)
 {
     struct stream_fd *shared[2] = {board, NULL};
     int bell = -1, r = 0;
@@ -215,6 +228,7 @@ static void send_joined(struct daemon *d, const struct core_group_view *view, st
               soon */
         log_no_doorbell(d, slot, view->uid, r);
     msg->joined.req = req;
+    msg->joined.rank = rank;
     waits_joined(d, slot, req);
     if (bell >= 0)
         shared[1] = stream_fd_new(&bell);
@@ -243,14 +257,15 @@ static int tell_members(struct daemon *d, const struct core_group_view *view,
         return r;
     board = stream_fd_new(board_fd);
     for (unsigned i = 0; board && core_group_waiter(d->core, view->id, i, &rank, &slot, &req); i++)
-        send_joined(d, view, &msg, board, slot, req);
+        send_joined(d, view, &msg, board, slot, rank, req);
     free(msg.joined.nodes);
     r = board ? 0 : -ENOMEM;
     stream_fd_unref(board);
     return r;
 }
 
-void apply_joined_again(struct daemon *d, uint64_t group, unsigned slot, uint32_t req)
+void apply_joined_again(struct daemon *d, uint64_t group, unsigned slot, unsigned rank,
+                        uint32_t req)
 {
     const struct board_entry *entry = boards_find(&d->boards, group);
     _cleanup_(close_fdp) int fd = -1;
@@ -263,7 +278,7 @@ void apply_joined_again(struct daemon *d, uint64_t group, unsigned slot, uint32_
         return; /* the client waits until its limit has passed */
     board = stream_fd_new(&fd);
     if (board)
-        send_joined(d, &view, &msg, board, slot, req);
+        send_joined(d, &view, &msg, board, slot, rank, req);
     stream_fd_unref(board);
     free(msg.joined.nodes);
 }
@@ -300,7 +315,7 @@ void apply_group_open(struct daemon *d, uint64_t id)
     if (r)
         return board_failed(d, id, r, why);
     if (view.nnodes > 1) {
-        r = board_to_engine(d, &view, fd);
+        r = board_to_engine(d, &view, fd, 0);
         entry->engine_life = engine_link_life(d->engine);
     }
     takeover_group(d, &view, entry);
@@ -321,7 +336,7 @@ static bool board_again(void *daemon, const struct core_group_view *view)
 
     if (!entry || view->nnodes < 2 || entry->engine_life == life)
         return true;
-    if (board_to_engine(d, view, boards_own_fd(entry)))
+    if (board_to_engine(d, view, boards_own_fd(entry), 0))
         engine_link_kill(d->engine); /* no memory: it would drop the board */
     entry->engine_life = life;
     return true;
@@ -333,6 +348,48 @@ void apply_engine_resumed(struct daemon *d)
 
     core_group_each(d->core, board_again, d);
     engine_link_send(d->engine, &msg, NULL, 0);
+}
+
+/* ---- a group whose engine was lost ----------------------------------------------------------- */
+
+void apply_group_position(struct daemon *d, uint64_t group)
+{
+    const struct board_entry *entry = boards_find(&d->boards, group);
+    struct core_event event = {.type = CORE_BOARD_POSITION, .group = group};
+    struct board_position position = {0};
+
+    event.quiet = entry && board_quiet(entry->ctl, &position);
+    event.position = (struct core_position){position.ops, position.sent, position.came};
+    add_news(d, &event, "");
+}
+
+/* The engine that there is now gets the doorbell that the client has. */
+static void doorbell_again(struct daemon *d, unsigned slot)
+{
+    unsigned life = engine_link_life(d->engine);
+    struct msg msg = {.type = MSG_DOORBELL_ADD};
+
+    if (d->bells[slot] < 0 || d->doorbells[slot] == life)
+        return;
+    msg.doorbell.client = slot;
+    engine_link_send(d->engine, &msg, &d->bells[slot], 1);
+    d->doorbells[slot] = life;
+}
+
+void apply_group_bind(struct daemon *d, uint64_t group, uint32_t ops)
+{
+    struct board_entry *entry = boards_find(&d->boards, group);
+    struct core_group_view view;
+    unsigned rank, slot;
+    uint32_t req;
+
+    if (!entry || !core_group(d->core, group, &view))
+        return;
+    if (board_to_engine(d, &view, boards_own_fd(entry), ops + 1))
+        engine_link_kill(d->engine); /* no memory: the next one is asked */
+    entry->engine_life = engine_link_life(d->engine);
+    for (unsigned i = 0; core_group_local(d->core, group, i, &rank, &slot, &req); i++)
+        doorbell_again(d, slot);
 }
 
 /* ---- what happens to an open group ----------------------------------------------------------- */

@@ -117,6 +117,33 @@ static int check_ports_are_open_to_us(const struct conf *conf)
                                   : check_port(conf, "cluster.nodes", conf->nodes[conf->self].port);
 }
 
+static int load_identity(const struct conf *conf, struct tls_identity **ret_identity,
+                         char **ret_error)
+{
+    struct conf_pems pems = {0};
+    int r = conf_load_pems(conf, &pems, ret_error);
+
+    if (!r)
+        r = tls_identity_new(&pems, conf->node, ret_identity, ret_error);
+    conf_pems_fini(&pems);
+    return r;
+}
+
+int daemon_load_proofs(const struct conf *conf, struct conf_keys *ret_keys,
+                       struct tls_identity **ret_identity, char **ret_error)
+{
+    int r = 0;
+
+    *ret_error = NULL;
+    if (conf_proves_by_key(conf))
+        r = conf_load_keys(conf, ret_keys, ret_error);
+    if (!r && conf_proves_by_certificate(conf))
+        r = load_identity(conf, ret_identity, ret_error);
+    if (r)
+        explicit_bzero(ret_keys, sizeof(*ret_keys));
+    return r;
+}
+
 int daemon_prepare(struct daemon *d)
 {
     const struct conf *conf = d->conf;
@@ -144,7 +171,7 @@ int daemon_prepare(struct daemon *d)
         tls_insecure_keys(&d->keys);
         return check_insecure(d);
     }
-    r = conf_load_keys(conf, &d->keys, &error);
+    r = daemon_load_proofs(conf, &d->keys, &d->identity, &error);
     if (!r) {
         /* Other processes of our user, such as the engine, must not read the key in our memory. */
         if (!HAS_LEAK_CHECK)
@@ -217,10 +244,15 @@ static int start_core(struct daemon *d)
     d->core = core_new(&config);
     d->nslots = d->conf->max_clients + LISTENER_EXTRA;
     d->doorbells = calloc(d->nslots, sizeof(*d->doorbells));
+    d->bells = malloc(d->nslots * sizeof(*d->bells));
+    for (unsigned i = 0; d->bells && i < d->nslots; i++)
+        d->bells[i] = -1;
     d->commands = calloc(d->nslots, sizeof(*d->commands));
     d->peer_tokens = calloc(d->conf->nnodes, sizeof(*d->peer_tokens));
     d->token_turns = calloc(d->conf->nnodes, sizeof(*d->token_turns));
-    if (!d->core || !d->doorbells || !d->commands || !d->peer_tokens || !d->token_turns)
+    d->peer_secrets = calloc(d->conf->nnodes, sizeof(*d->peer_secrets));
+    if (!d->core || !d->doorbells || !d->bells || !d->commands || !d->peer_tokens ||
+        !d->token_turns || !d->peer_secrets)
         return -ENOMEM;
     if (arenas_init(&d->arenas, d->nslots) || closer_new(&d->closer))
         return -ENOMEM;
@@ -287,6 +319,7 @@ static int start_cluster(struct daemon *d)
         .addrs = d->addrs,
         .incarnation = d->incarnation,
         .keys = &d->keys,
+        .identity = d->identity,
         .ops = &peer_ops,
         .arg = d,
     };
@@ -304,6 +337,7 @@ static int start_cluster(struct daemon *d)
     r = watch_program(d, engine, &d->engine);
     if (r)
         return r;
+    d->identity = NULL;
     r = peer_links_new(&peers, &d->peers, &error);
     explicit_bzero(&d->keys, sizeof(d->keys));
     return r ? complain(error, exit_code_of(r)) : 0;
@@ -387,8 +421,7 @@ int daemon_start(struct daemon *d)
 void daemon_fini(struct daemon *d)
 {
     char text[MSG_TEXT_MAX];
-    enum cause cause;
-    uint64_t group;
+    struct core_event news;
 
     if (d->started_ms && d->status[0])
         file_remove_pid(d->conf->pid_file);
@@ -397,7 +430,7 @@ void daemon_fini(struct daemon *d)
     d->peers = peer_links_free(d->peers);
     d->engine = engine_link_free(d->engine);
     d->gpu = engine_link_free(d->gpu);
-    while (apply_next_failed(d, &group, &cause, text, sizeof(text)))
+    while (apply_next_news(d, &news, text))
         ;
     takeover_fini(d);
     boards_fini(&d->boards);
@@ -413,11 +446,16 @@ void daemon_fini(struct daemon *d)
         ended_fini(d->ended);
     free(d->ended);
     free(d->doorbells);
+    for (unsigned i = 0; d->bells && i < d->nslots; i++)
+        close_fdp(&d->bells[i]);
+    free(d->bells);
     free(d->commands);
     free(d->peer_tokens);
     free(d->token_turns);
+    free(d->peer_secrets);
     free(d->addrs);
     explicit_bzero(&d->keys, sizeof(d->keys));
+    tls_identity_free(d->identity);
     d->conf = conf_free(d->conf);
 }
 

@@ -25,7 +25,7 @@
 /* sysexits(3) where they fit */
 enum { EXIT_INTERNAL = 1, EXIT_USAGE_ = 64, EXIT_PERMISSION = 77, EXIT_CONFIG = 78 };
 
-struct failed_board;
+struct board_news;
 struct kept_client;
 struct state;
 struct subuid;
@@ -60,7 +60,8 @@ struct daemon {
     uint64_t idle_ms;        /* commd ends when no client has come for so long; 0: it stays */
     struct sock_addr *addrs; /* of conf->nodes */
     char device[CONF_NAME_MAX];
-    struct conf_keys keys;
+    struct conf_keys keys;         /* until the links are made, and so is this: */
+    struct tls_identity *identity; /* owned; NULL: certificates count for nothing */
 
     struct core *core;
     uint64_t incarnation, started_ms;
@@ -74,11 +75,18 @@ struct daemon {
     struct arenas arenas;
     uint8_t (*peer_tokens)[32]; /* by node: the token that our engine shows to the node's engine */
     unsigned *token_turns;      /* by node: how many links there were, see our_token() */
+    struct {
+        bool exports;    /* its commd mixes tokens */
+        uint64_t engine; /* of it: the link of the commds is newer than what that link's keys are
+                            of; 0: it is not */
+    } *peer_secrets;     /* by node */
+    bool engine_takes_keys;
     unsigned *doorbells; /* by client slot: the engine's life that has its doorbell, or 0: none has;
                             DOORBELL_BEFORE: perhaps, from a commd before */
+    int *bells; /* owned, and what is in it; by client slot: the doorbell that it has; -1: not known
+                 */
     unsigned nslots;
-    struct failed_board *failed;     /* boards that could not be made; told when the core's queue is
-                                      * empty */
+    struct board_news *news;         /* of boards; told when the core's queue is empty */
     struct admin *admin;             /* questions of commctl, and the answer under way */
     struct gather *gather;           /* questions about ranks, which all nodes answer */
     struct client_command *commands; /* by client slot: how its program was called */
@@ -135,6 +143,10 @@ enum reload {
     RELOAD_IN_PART, /* settings that need a restart are as before */
     RELOAD_REFUSED, /* all settings are as before */
 };
+/* Reads the cluster's keys and this node's certificate, whichever count. The caller clears
+ * *ret_keys. */
+int daemon_load_proofs(const struct conf *conf, struct conf_keys *ret_keys,
+                       struct tls_identity **ret_identity, char **ret_error);
 /* Reads the configuration and the cluster's keys again. @ret_text: the result in one line, as in
  * the log and in commctl events. */
 enum reload daemon_reload(struct daemon *d, char *ret_text, size_t cap);
@@ -178,6 +190,7 @@ void takeover_back(struct daemon *d, unsigned slot, const struct msg_client_hell
 void takeover_welcome(struct daemon *d, unsigned slot, struct msg_welcome *welcome);
 void takeover_welcomed(struct daemon *d, unsigned slot);
 void takeover_client_gone(struct daemon *d, unsigned slot);
+void takeover_bell(struct daemon *d, unsigned slot); /* it has a new doorbell */
 /* The client has sent something after its hello, so it knows that it is back. */
 void takeover_heard(struct daemon *d, unsigned slot);
 /* The client has ended. If it could not say which groups it had left by then, the core is told. */
@@ -209,19 +222,23 @@ void arena_msg(struct daemon *d, unsigned slot, uint32_t payer, const struct msg
 void apply_action(struct daemon *d, const struct core_action *action);
 /* The client in @slot is gone: takes back its doorbell and its arenas. */
 void apply_client_gone(struct daemon *d, unsigned slot);
+/* To our engine: the secrets of links that are newer than those of the engines. */
+void apply_peer_keys(struct daemon *d);
 
 /* ---- apply_group.c --------------------------------------------------------------------------- */
 
-/* Takes the oldest entry of d->failed; false: there is none. */
-bool apply_next_failed(struct daemon *d, uint64_t *ret_group, enum cause *ret_cause, char *ret_text,
-                       size_t len);
+/* Takes an entry of d->news; false: there is none. */
+bool apply_next_news(struct daemon *d, struct core_event *ret_event, char ret_text[MSG_TEXT_MAX]);
+void apply_group_position(struct daemon *d, uint64_t group);
+void apply_group_bind(struct daemon *d, uint64_t group, uint32_t ops);
 void apply_group_open(struct daemon *d, uint64_t id);
 /* The engine has told what it has from the commd before. */
 void apply_engine_resumed(struct daemon *d);
 /* The index of @rank among the local members, which are in ascending order. */
 unsigned apply_local_index(const struct core_group_view *view, unsigned rank);
 /* The answer of a commd before this one did not reach the client. */
-void apply_joined_again(struct daemon *d, uint64_t group, unsigned slot, uint32_t req);
+void apply_joined_again(struct daemon *d, uint64_t group, unsigned slot, unsigned rank,
+                        uint32_t req);
 void apply_rank_gone(struct daemon *d, const struct core_rank_gone *gone);
 void apply_group_absent(struct daemon *d, const struct core_group_absent *absent);
 void apply_group_broken(struct daemon *d, const struct core_group_broken *broken);

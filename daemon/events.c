@@ -132,17 +132,22 @@ static void edge_peer_msg(void *arg, unsigned node, const struct msg *msg)
 
     if (msg->type == MSG_ASK_RANKS || msg->type == MSG_RANKS_HERE)
         return gather_msg(d, node, msg);
-    if (msg->type == MSG_ENGINE_STATE)
+    if (msg->type == MSG_ENGINE_STATE) {
         memcpy(d->peer_tokens[node], msg->engine_state.token, sizeof(d->peer_tokens[node]));
+        d->peer_secrets[node].exports = msg->engine_state.exports;
+        d->peer_secrets[node].engine = msg->engine_state.engine;
+    }
     daemon_dispatch(d, &e);
+    if (msg->type == MSG_ENGINE_STATE)
+        apply_peer_keys(d);
 }
 
-static void edge_peer_down(void *arg, unsigned node, const char *text)
+static void edge_peer_down(void *arg, unsigned node, bool refused, const char *text)
 {
-    struct core_event e = {.type = CORE_PEER_DOWN, .node = node, .text = text};
+    struct core_event e = {.type = CORE_PEER_DOWN, .node = node, .refused = refused, .text = text};
 
-    gather_node_lost(arg, node);
     daemon_dispatch(arg, &e);
+    gather_node_lost(arg, node); /* afterwards the core knows whether it is being restarted */
 }
 
 const struct peer_links_ops peer_ops = {
@@ -167,7 +172,11 @@ static void edge_program_msg(void *arg, const struct msg *msg)
 
     if (msg->type == MSG_GPU_HELLO)
         takeover_program(edge->d, edge->d->gpu, NULL);
+    if (msg->type == MSG_ENGINE_HELLO)
+        edge->d->engine_takes_keys = msg->engine_hello.takes_keys;
     daemon_dispatch(edge->d, &e);
+    if (msg->type == MSG_ENGINE_HELLO)
+        apply_peer_keys(edge->d);
 }
 
 static void edge_program_down(void *arg, const char *text)
@@ -177,6 +186,8 @@ static void edge_program_down(void *arg, const char *text)
     struct daemon *d = edge->d;
 
     takeover_program_gone(d, edge == &d->gpu_edge ? d->gpu : d->engine);
+    if (edge != &d->gpu_edge)
+        d->engine_takes_keys = false;
     daemon_dispatch(edge->d, &e);
 }
 

@@ -18,14 +18,16 @@ dist_man_MANS += daemon/commd.8
 noinst_LTLIBRARIES += libcommd-core.la
 libcommd_core_la_SOURCES = \
 	daemon/core/core.c daemon/core/core.h daemon/core/core_absent.c daemon/core/core_act.c \
-	daemon/core/core_act.h daemon/core/core_alloc.c daemon/core/core_change.c \
+	daemon/core/core_act.h daemon/core/core_alloc.c daemon/core/core_bond.c daemon/core/core_change.c \
 	daemon/core/core_client.c daemon/core/core_commit.c daemon/core/core_engine.c \
-	daemon/core/core_gpu.c daemon/core/core_group.c daemon/core/core_home.c \
-	daemon/core/core_internal.h daemon/core/core_join.c daemon/core/core_life.c \
+	daemon/core/core_follow.c daemon/core/core_gpu.c daemon/core/core_group.c \
+	daemon/core/core_home.c daemon/core/core_internal.h daemon/core/core_join.c \
+	daemon/core/core_joins.h daemon/core/core_life.c \
 	daemon/core/core_part.c daemon/core/core_peer.c \
 	daemon/core/core_peer_time.c daemon/core/core_pool.c \
 	daemon/core/core_pool.h daemon/core/core_rank.c daemon/core/core_ration.c \
-	daemon/core/core_rendezvous.c daemon/core/core_renew.c \
+	daemon/core/core_pause.c \
+	daemon/core/core_recover.c daemon/core/core_rendezvous.c daemon/core/core_renew.c \
 	daemon/core/core_restore.c \
 	daemon/core/core_resync.c \
 	daemon/core/core_text.c daemon/core/core_text.h daemon/core/core_unfold.c \
@@ -108,7 +110,8 @@ libcommd_link_la_SOURCES = daemon/link/client_link.c daemon/link/client_link.h \
 	daemon/process/notify.c daemon/process/notify.h \
 	daemon/process/store.c daemon/process/store.h \
 	daemon/process/log_limit.h daemon/link/sock.c daemon/link/sock.h daemon/link/stream.c \
-	daemon/link/stream.h daemon/link/tls.c daemon/link/tls.h
+	daemon/link/stream.h daemon/link/tls.c daemon/link/tls.h \
+	daemon/link/tls_identity.c daemon/link/tls_identity.h
 libcommd_link_la_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
 libcommd_link_la_LIBADD = libcommd-proto.la libcommd-shm.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) \
 	$(PROTOBUF_C_LIBS)

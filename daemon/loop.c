@@ -48,18 +48,13 @@ static void dispatch_one(struct daemon *d, struct core_event *event)
 void daemon_dispatch(struct daemon *d, struct core_event *event)
 {
     char text[MSG_TEXT_MAX];
-    enum cause cause;
-    uint64_t group;
+    struct core_event news;
 
     assert(!d->dispatching);
     d->dispatching = true;
     dispatch_one(d, event);
-    while (apply_next_failed(d, &group, &cause, text, sizeof(text))) {
-        struct core_event failed = {
-            .type = CORE_BOARD_FAILED, .group = group, .cause = cause, .text = text};
-
-        dispatch_one(d, &failed);
-    }
+    while (apply_next_news(d, &news, text))
+        dispatch_one(d, &news);
     d->dispatching = false;
 }
 

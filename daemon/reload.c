@@ -2,7 +2,8 @@
  *
  * A file that is wrong changes nothing. If it is right, all settings that can change in a running
  * commd take their new values. The others keep their values until commd is started again, and are
- * named. The keys of the cluster are read again, too. If either file is wrong, both are refused.
+ * named. The keys of the cluster, or this node's certificate, are read again, too. If any file is
+ * wrong, all are refused.
  *
  * It is called between two steps of the core, or from an action of the core: core_reconfigure()
  * decides nothing by itself. */
@@ -12,6 +13,7 @@
 #include <stdio.h>
 
 #include "daemon/link/engine_spawn.h"
+#include "daemon/link/tls.h"
 #include "daemon/process/log.h"
 #include "daemon/process/notify.h"
 
@@ -53,30 +55,53 @@ static struct conf *load_changed(struct daemon *d, struct setting_names *ret_key
     return conf_free(conf);
 }
 
-/* False: the file of the keys is wrong, and the log says why. */
-static bool load_changed_keys(const struct daemon *d, const struct conf *conf,
-                              struct conf_keys *ret_keys, char *ret_why, size_t why_cap)
+/* By what this node proves itself from now on. */
+struct proofs {
+    struct conf_keys keys;
+    struct tls_identity *identity; /* owned */
+};
+
+static void proofs_fini(struct proofs *proofs)
+{
+    explicit_bzero(&proofs->keys, sizeof(proofs->keys));
+    tls_identity_free(steal_ptr(proofs->identity));
+}
+
+static bool has_proofs(const struct daemon *d)
+{
+    return d->peers && !d->insecure;
+}
+
+/* False: the file of the keys, or one of the certificate, is wrong, and the log says why. */
+static bool load_changed_proofs(const struct daemon *d, const struct conf *conf,
+                                struct proofs *ret_proofs, char *ret_why, size_t why_cap)
 {
     _cleanup_(freep) char *error = NULL;
 
-    if (!d->peers || d->insecure || conf_load_keys(conf, ret_keys, &error) == 0)
+    if (!has_proofs(d) ||
+        daemon_load_proofs(conf, &ret_proofs->keys, &ret_proofs->identity, &error) == 0)
         return true;
     tell_error(error ? error : "out of memory", ret_why, why_cap);
-    log_error("the cluster key cannot be used -> keeping the old one, and the old configuration");
+    log_error("the cluster key%s cannot be used -> keeping the old one, and the old configuration",
+              conf_proves_by_certificate(conf) ? ", or this node's certificate," : "");
     return false;
 }
 
-static void take_keys(struct daemon *d, const struct conf_keys *keys)
+static void take_proofs(struct daemon *d, struct proofs *proofs)
 {
     struct peer_links_keys names;
 
-    peer_links_set_keys(d->peers, keys);
+    if (peer_links_set_keys(d->peers, &proofs->keys, steal_ptr(proofs->identity))) {
+        log_error("out of memory -> keeping the old key and certificate");
+        return;
+    }
     peer_links_keys(d->peers, d->conf->self, &names);
-    log_info("reload -> connections to other nodes are made by key %s%s%s", names.key,
+    log_info("reload -> connections to other nodes are made by %s%s%s%s",
+             strcmp(names.key, TLS_CERTIFICATE_NAME) ? "key " : "", names.key,
              *names.other ? ", and accepted by key " : "", names.other);
 }
 
-/* What runs is replaced by what is started now, as soon as nobody needs it: core_renew.c. */
+/* What runs is replaced by what is started now, as soon as that is possible: core_renew.c. */
 static void take_programs(struct daemon *d)
 {
     struct program program;
@@ -109,26 +134,24 @@ static void take_conf(struct daemon *d, struct conf *conf)
 
 static enum reload reload(struct daemon *d, char *ret_text, size_t cap)
 {
-    struct conf_keys keys = {0};
+    struct proofs proofs = {0};
     struct setting_names kept, waits;
     struct conf *conf = load_changed(d, &kept, &waits, ret_text, cap);
 
-    if (conf && !load_changed_keys(d, conf, &keys, ret_text, cap)) {
-        explicit_bzero(&keys, sizeof(keys));
+    if (conf && !load_changed_proofs(d, conf, &proofs, ret_text, cap))
         conf = conf_free(conf);
-    }
     if (!conf) {
         daemon_note(d, "config", "the new configuration was refused; the log says why");
         return RELOAD_REFUSED;
     }
     take_conf(d, conf);
-    if (keys.n)
-        take_keys(d, &keys);
-    explicit_bzero(&keys, sizeof(keys));
+    if (has_proofs(d))
+        take_proofs(d, &proofs);
+    proofs_fini(&proofs);
     snprintf(ret_text, cap, "configuration %s reloaded%s%s%s%s%s%s", conf->file,
              *kept.text ? ", but for " : "", kept.text, *kept.text ? ": that needs a restart" : "",
              *waits.text ? "; " : "", waits.text,
-             *waits.text ? ": as soon as the engine, or commd-gpu, has nothing to do" : "");
+             *waits.text ? ": as soon as the next engine, or commd-gpu, can take over" : "");
     log_write(*kept.text ? CONF_LOG_WARN : CONF_LOG_INFO, "reload -> %s", ret_text);
     daemon_note(d, "config", "%s", ret_text);
     return *kept.text ? RELOAD_IN_PART : RELOAD_DONE;

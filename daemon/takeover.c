@@ -41,6 +41,11 @@ static void pid_name(unsigned slot, char ret_name[STORE_NAME_MAX])
     snprintf(ret_name, STORE_NAME_MAX, "pid.%u", slot);
 }
 
+static void bell_name(unsigned slot, char ret_name[STORE_NAME_MAX])
+{
+    snprintf(ret_name, STORE_NAME_MAX, "bell.%u", slot);
+}
+
 static void board_name(uint64_t group, uint32_t payer, char ret_name[STORE_NAME_MAX])
 {
     snprintf(ret_name, STORE_NAME_MAX, "board.%016llx.%u", (unsigned long long)group, payer);
@@ -141,6 +146,8 @@ static bool take_client(void *arg, const struct state_client *client)
     snprintf(command->job, sizeof(command->job), "%s", client->job);
     if (d->engine && engine_link_life(d->engine))
         d->doorbells[is->slot] = DOORBELL_BEFORE;
+    bell_name(is->slot, name);
+    d->bells[is->slot] = store_take(name);
     d->kept[is->slot].kept = d->kept[is->slot].unheard = true;
     memcpy(d->kept[is->slot].key, client->token, MSG_KEY);
     /* without memory for that the client stays away for good, as far as we can tell */
@@ -264,6 +271,7 @@ static bool try_to_restore(struct daemon *d)
     state_clear(d->state);
     state_taken_over(d->state);
     drop_all("pid.");
+    drop_all("bell.");
     drop_all("board.");
     return false;
 }
@@ -290,6 +298,7 @@ void takeover_restore(struct daemon *d)
         log_warn("%u records of the commd before this one do not fit (%s) -> left out", dropped,
                  why);
     drop_all("pid.");
+    drop_all("bell.");
     take_left_boards(d);
 }
 
@@ -413,7 +422,19 @@ void takeover_client_gone(struct daemon *d, unsigned slot)
     state_client_gone(d->state, slot);
     pid_name(slot, name);
     store_drop(name);
+    bell_name(slot, name);
+    store_drop(name);
     *kept = (struct kept_client){0};
+}
+
+void takeover_bell(struct daemon *d, unsigned slot)
+{
+    char name[STORE_NAME_MAX];
+
+    if (!d->kept[slot].kept || !keeps(d) || d->bells[slot] < 0)
+        return;
+    bell_name(slot, name);
+    store_put(name, d->bells[slot]); /* without it an engine after the next commd polls */
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */

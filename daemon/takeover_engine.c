@@ -15,13 +15,13 @@
 #include "daemon/process/log.h"
 #include "daemon/state/state.h"
 
-/* A number for the names of all nodes, in their order (FNV-1a). */
+/* A number for the names of all nodes, in their order. */
 static uint64_t number_of_nodes(const struct daemon *d)
 {
     uint64_t hash = LAUNCH_NO_SETTINGS;
 
     for (unsigned i = 0; i < d->conf->nnodes; i++)
-        hash = launch_settings(hash, d->conf->nodes[i].name);
+        hash = launch_hash(hash, d->conf->nodes[i].name);
     return hash;
 }
 
@@ -88,12 +88,15 @@ static void take_program(struct daemon *d, struct engine_link *link, enum state_
     } else {
         kept = (struct engine_kept){.pid = is.pid, .uid = is.uid};
         memcpy(kept.secret, is.secret, sizeof(kept.secret));
-        if (engine_link_adopt(link, &kept))
-            log_warn("%s pid %u has ended while no commd was there", name, is.pid);
-        else if (give_to_core(d, which, &is))
-            return;
-        else
+        if (!engine_link_adopt(link, &kept)) {
+            if (give_to_core(d, which, &is))
+                return;
             engine_link_end(link);
+        } else if (which == STATE_GPU) {
+            core_restore_gpu_lost(d->core, is.pid);
+        } else {
+            log_warn("%s pid %u has ended while no commd was there", name, is.pid);
+        }
     }
     takeover_program_gone(d, link);
 }

@@ -7,13 +7,15 @@ libcommd_shm_la_SOURCES = shm/board/board.c shm/board/board.h shm/board/operatio
 	shm/model/eager.h shm/board/mail.c shm/board/mail.h shm/board/place.c \
 	shm/board/place.h shm/util/memfd.c shm/util/memfd.h \
 	shm/util/wait.c shm/util/wait.h shm/util/weight.h shm/util/link_quality.h shm/util/base.h \
+	shm/util/encryption.h \
 	shm/util/held.h \
 	shm/model/dtype.c shm/model/dtype.h \
 	shm/model/coll.c shm/model/coll.h shm/model/team.c shm/model/team.h shm/model/tune.c \
 	shm/model/tune.h shm/model/sched.h \
 	shm/util/topology.c shm/util/topology.h shm/util/copy.c shm/util/copy.h shm/util/socket_path.c \
 	shm/util/socket_path.h shm/util/limits.c shm/util/limits.h shm/util/ranks.c \
-	shm/util/ranks.h shm/util/closer.c shm/util/closer.h
+	shm/util/ranks.h shm/util/closer.c shm/util/closer.h shm/util/fds.h \
+	shm/util/hash.h
 libcommd_shm_la_SOURCES += shm/gpu/able.c shm/gpu/able.h shm/gpu/cuda.c \
 	shm/gpu/cuda.h shm/gpu/session.h
 libcommd_shm_la_LIBADD =

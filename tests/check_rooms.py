@@ -77,7 +77,7 @@ EXCEPT = {
 }
 FOREIGN = {
     r"event2/|event\.h": ("daemon", "daemon/link", "daemon/process", "daemon/http"),
-    r"openssl/": ("daemon/link",),
+    r"openssl/": ("daemon/link", "transport/fabric/tcp"),
     r"yaml\.h": ("daemon/conf",),
     r"ucp?s?t?/api/|uc[pst]/": ("transport/fabric/ucx",),
     r"libsmartcols": ("client/ctl",),
@@ -109,7 +109,7 @@ LINKS = {
     "daemon/commd": r"lib(ucp|uct|ucs|ucm|cuda|cudart|nccl|mpi|torch)\b",
     "transport/commd-gpu":
         r"lib(event|ssl|crypto|yaml|ucp|uct|ucs|ucm|cuda|cudart|nccl|mpi|torch)\b",
-    "transport/commd-engine": r"lib(event|ssl|crypto|yaml|cuda|cudart|nccl|mpi|torch)\b",
+    "transport/commd-engine": r"lib(event|ssl|yaml|cuda|cudart|nccl|mpi|torch)\b",
     "client/lib/libcommd.so": r"lib(?!c\b|asan|ubsan|tsan|lsan|gcc_s|m\b|pthread|dl\b|rt\b|stdc)",
 }
 # Files of libcommd that may call each other to and fro, each set one machine. No other circle.

@@ -64,7 +64,7 @@ EXTRA_DIST += tests/mutants/run.py tests/mutants/mutants.txt
 # Machines that boot: ./quickstart test booted.
 EXTRA_DIST += tests/booted/booted.py tests/booted/machines.py tests/booted/slurm.py \
 	tests/upgrade/upgrade.py
-EXTRA_DIST += tools/packages.sh
+EXTRA_DIST += tools/packages.sh tools/loss_picture.py
 
 # A machine without a compiler: ./quickstart test wheel.
 EXTRA_DIST += tests/wheel/inside.py tests/wheel/wheel.py tools/wheel.py tools/wheel.sh

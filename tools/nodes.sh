@@ -88,7 +88,7 @@ node_yaml() {
     printf 'listen:\n  socket: "%s"\n  pid_file: "%s"\n' "$home/commd.sock" "$home/commd.pid"
     printf 'transport:\n  port_range: %d-%d\n' $((ports[i] + 1)) $((ports[i] + PORT_BLOCK - 1))
     printf '  engine_pid_file: "%s"\n' "$home/engine.pid"
-    [ -z "$netns" ] || printf '  device: veth0\n  trusted_network: true\n'
+    [ -z "$netns" ] || printf '  device: veth0\n'
 }
 
 make_key() {

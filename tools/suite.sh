@@ -238,6 +238,11 @@ cmd_bench() {
         cmd_bench_gpu "$@"
         return
     fi
+    if [ "${1:-}" = encryption ]; then
+        shift
+        cmd_bench_encryption "$@"
+        return
+    fi
     case " $* " in
     *" --help "* | *" -h "*) exec python3 "$top/tests/bench/compare.py" --help ;;
     esac
@@ -248,6 +253,15 @@ cmd_bench() {
     # where there is a GPU: with --combine nothing is measured
     case " $* " in *" --combine "*) return ;; esac
     [ ! -e /dev/nvidiactl ] || cmd_bench_gpu
+}
+
+cmd_bench_encryption() {
+    case " $* " in
+    *" --help "* | *" -h "*) exec python3 "$top/tests/bench/encryption.py" --help ;;
+    esac
+    cmd_build
+    (install_packages "${packages_bench[@]}" cmake) || true
+    python3 "$top/tests/bench/encryption.py" "$@"
 }
 
 # What they are given, besides the programs that make builds.

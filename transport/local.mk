@@ -14,10 +14,13 @@ libcommd_fabric_la_SOURCES = transport/fabric/fabric.c transport/fabric/fabric.h
 	transport/fabric/fabric_net.c \
 	transport/fabric/fabric_net.h \
 	transport/fabric/tcp/fabric_tcp.c transport/fabric/tcp/fabric_tcp_conn.c \
+	transport/fabric/tcp/fabric_tcp_greet.c \
 	transport/fabric/tcp/fabric_tcp_in.c transport/fabric/tcp/fabric_tcp_listen.c \
-	transport/fabric/tcp/fabric_tcp_mend.c transport/fabric/tcp/fabric_tcp_out.c \
+	transport/fabric/tcp/fabric_tcp_mend.c transport/fabric/tcp/fabric_tcp_old.c \
+	transport/fabric/tcp/fabric_tcp_out.c \
 	transport/fabric/tcp/fabric_tcp_peer.c transport/fabric/tcp/fabric_tcp_priv.h \
-	transport/fabric/tcp/fabric_tcp_traffic.c
+	transport/fabric/tcp/fabric_tcp_seal.c transport/fabric/tcp/fabric_tcp_traffic.c \
+	transport/fabric/tcp/seal.c transport/fabric/tcp/seal.h
 if HAVE_UCX
 libcommd_fabric_la_SOURCES += transport/fabric/ucx/fabric_ucx.c \
 	transport/fabric/ucx/fabric_ucx.h transport/fabric/ucx/fabric_ucx_init.c \
@@ -26,8 +29,8 @@ libcommd_fabric_la_SOURCES += transport/fabric/ucx/fabric_ucx.c \
 else
 libcommd_fabric_la_SOURCES += transport/fabric/ucx/fabric_ucx_none.c
 endif
-libcommd_fabric_la_CFLAGS = $(AM_CFLAGS) $(UCX_CFLAGS)
-libcommd_fabric_la_LIBADD = $(UCX_LIBS)
+libcommd_fabric_la_CFLAGS = $(AM_CFLAGS) $(OPENSSL_CFLAGS) $(UCX_CFLAGS)
+libcommd_fabric_la_LIBADD = $(OPENSSL_LIBS) $(UCX_LIBS)
 
 # The data process. It decides nothing about groups; commd tells it.
 pkglibexec_PROGRAMS += transport/commd-engine
@@ -45,6 +48,8 @@ libcommd_engine_la_SOURCES = transport/engine/engine.c transport/engine/engine.h
 	transport/engine/engine_internal.h transport/engine/engine_pending.c \
 	transport/engine/engine_op.c transport/engine/engine_op.h transport/engine/engine_check.c \
 	transport/engine/engine_data.c transport/engine/engine_flow.c \
+	transport/engine/engine_hold.c \
+	transport/engine/engine_pause.c \
 	transport/engine/engine_p2p.c transport/engine/engine_send.c
 
 # What commd-gpu decides about an operation, and NCCL as it calls it.

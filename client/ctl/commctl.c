@@ -91,23 +91,37 @@ static bool ask_version(struct options *o, struct msg *ret_status)
     return false;
 }
 
-/* Fills in which ranks of a group are missing. The home of the group knows that, and may be another
- * node: all nodes are asked about a group of which this node does not know. */
+/* Keeps what stands there if there is no memory, or no such column. */
+static void set_cell(const struct msg_table *table, uint32_t row, uint32_t column, const char *text)
+{
+    char *copy = column < table->ncolumns ? strdup(text) : NULL;
+
+    if (!copy)
+        return;
+    free(table->cells[(size_t)row * table->ncolumns + column]);
+    table->cells[(size_t)row * table->ncolumns + column] = copy;
+}
+
+/* Fills in which ranks of a group are missing, and which seats are free. The home of the group
+ * knows that, and may be another node: all nodes are asked about a group of which this node does
+ * not know. */
 static void add_missing(const struct options *o, const struct msg_tables *groups)
 {
     const struct msg_table *table = groups->tables;
     _cleanup_(msg_fini) struct msg ranks = {.type = MSG_NONE};
     uint32_t missing = groups->ntables ? cells_column(table, "missing") : 0;
+    uint32_t free_seats = groups->ntables ? cells_column(table, "free_seats") : 0;
     struct ask ask = o->ask;
+    const char *seats = "";
     char list[256], unheard[256];
 
     for (uint32_t row = 0; groups->ntables && missing < table->ncolumns && row < table->nrows;
          row++) {
         const char *word = cell_of(groups, row, "state");
         enum group_state state = read_word(GROUP_WORDS, word);
-        char **cell = &table->cells[(size_t)row * table->ncolumns + missing], *text;
 
-        if (**cell || (state != GROUP_JOINING && state != GROUP_STARTING))
+        if (*cells_at(table, row, missing) || *cells_at(table, row, free_seats) ||
+            (state != GROUP_JOINING && state != GROUP_STARTING))
             continue;
         if (ranks.type == MSG_NONE) {
             complain_to(unheard, sizeof(unheard));
@@ -117,12 +131,12 @@ static void add_missing(const struct options *o, const struct msg_tables *groups
         if (ranks.type != MSG_TABLES || !ranks.tables.healthy || !ranks.tables.ntables)
             return;
         list[0] = 0;
-        if (diagnose_missing(ranks.tables.tables, cell_of(groups, row, "name"),
-                             cell_of(groups, row, "uid"), word, list, sizeof(list)) &&
-            (text = strdup(list))) {
-            free(*cell);
-            *cell = text;
-        }
+        if (!diagnose_missing(ranks.tables.tables, cell_of(groups, row, "name"),
+                              cell_of(groups, row, "uid"), word, cell_of(groups, row, "recovery"),
+                              list, sizeof(list), &seats))
+            continue;
+        set_cell(table, row, missing, list);
+        set_cell(table, row, free_seats, seats);
     }
 }
 

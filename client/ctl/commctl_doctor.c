@@ -55,6 +55,8 @@ static void take_nodes(const struct answers *a, const char *own, struct doctor_f
             .retransmits = number_or_unknown(cell_of(nodes, row, "retransmits")),
             .bandwidth = number_or_unknown(cell_of(nodes, row, "bandwidth")),
             .apart_s = number_or_unknown(cell_of(nodes, row, "apart_s")),
+            .encryption = link_encryption_read(cell_of(nodes, row, "encryption")),
+            .encryption_s = number_or_unknown(cell_of(nodes, row, "encryption_s")),
         };
     }
 }
@@ -94,6 +96,7 @@ static void ask_commd(struct options *o, struct answers *a, struct doctor_facts 
             facts->max_groups = number_or_unknown(setting(a, "limits.max_groups"));
             facts->latency_us = setting(a, "transport.latency_us");
             facts->bandwidth = setting(a, "transport.bandwidth");
+            facts->encryption = setting(a, "transport.encryption");
         }
     } else if (!o->ask.socket && !getenv("COMMD_SOCKET")) { /* it is the service of this machine */
         doctor_check_config(a->config_unwell);
@@ -171,6 +174,7 @@ int verb_doctor(struct options *o, char **args, int n)
                                  .gpu_text = "",
                                  .latency_us = "",
                                  .bandwidth = "",
+                                 .encryption = "",
                                  .max_clients = DOCTOR_UNKNOWN,
                                  .max_groups = DOCTOR_UNKNOWN};
     int r;

@@ -148,10 +148,11 @@ void print_json(const char *before, const char *text)
 
 const char *colour_of(const char *key, const char *word)
 {
-    static const char *const good[] = {"ready", "up", "self", "open", "HEALTHY", "COMPUTE_BOUND"};
-    static const char *const so_so[] = {"degraded",  "draining",  "linking",
-                                        "joining",   "starting",  "stopping",
-                                        "SLOW_RANK", "SLOW_LINK", "restarting"};
+    static const char *const good[] = {"ready",   "up",        "self",         "open",
+                                       "HEALTHY", "RECOVERED", "COMPUTE_BOUND"};
+    static const char *const so_so[] = {"degraded",   "draining", "linking",   "joining",
+                                        "starting",   "stopping", "SLOW_RANK", "SLOW_LINK",
+                                        "restarting", "resuming"};
 
     if ((strcmp(key, "state") && strcmp(key, "verdict")) || !*word || !strcmp(word, "ended"))
         return NULL;

@@ -164,10 +164,15 @@ static void print_finding(const struct show *show, const struct looks *looks,
 
     if (colour)
         printf("\033[%dm", *colour == 'g' ? 32 : *colour == 'y' ? 33 : 31);
-    printf("%s%s  group \"%s\" (%llu rank%s", verdict, colour ? "\033[0m" : "", f->name,
-           (unsigned long long)f->size, f->size == 1 ? "" : "s");
+    printf("%s%s  group \"%s\" (", verdict, colour ? "\033[0m" : "", f->name);
+    if (f->size)
+        printf("%llu rank%s", (unsigned long long)f->size, f->size == 1 ? "" : "s");
+    else
+        printf("new processes");
     if (f->nodes > 1)
         printf(" on %llu nodes", (unsigned long long)f->nodes);
+    if (f->epoch > 1)
+        printf(", epoch %llu", (unsigned long long)f->epoch);
     if (*f->job)
         printf(", %s", f->job);
     if (f->ended)
@@ -184,6 +189,12 @@ static void print_finding(const struct show *show, const struct looks *looks,
     print_look(show, f, look_of(looks, f));
     print_lines("evidence", f->evidence);
     print_lines("remedy", f->remedy);
+}
+
+/* Of 0 nothing is shown. */
+static double number_or_none(uint64_t number)
+{
+    return number ? (double)number : -1;
 }
 
 /* clang-format off */
@@ -208,7 +219,12 @@ static void print_finding(const struct show *show, const struct looks *looks,
     C(job, "JOB", text, f->job)                                                                    \
     C(stack, "STACK", text, look ? look->stack : "")                                               \
     C(output, "OUTPUT", text, look ? look->output : "")                                            \
-    C(tracer, "TRACER", text, look ? look->tracer : "")
+    C(tracer, "TRACER", text, look ? look->tracer : "")                                            \
+    C(epoch, "EPOCH", number, number_or_none(f->epoch), "%.0f")                                    \
+    C(next_epoch, "NEXT EPOCH", number, number_or_none(f->next_epoch), "%.0f")                     \
+    C(recovery, "RECOVERY", text, f->recovery)                                                     \
+    C(free_seats, "FREE SEATS", text, f->free_seats)                                               \
+    C(new_processes, "NEW", number, number_or_none(f->new_processes), "%.0f")
 /* clang-format on */
 
 static bool why_json(const struct show *show, const struct looks *looks,

@@ -70,12 +70,29 @@ static void find_cause(struct finding *f, const struct seats *seats, const struc
     find_lost(f, of->cause_code, told, names);
 }
 
+/* Ranks of it have gone on as its next epoch: whatever ended it is over. Not each node tells. */
+static bool find_gone_on(struct finding *f, const struct seats *seats, const struct seat *of)
+{
+    group_each(s, seats, of)
+        f->next_epoch = MAX(f->next_epoch, s->next_epoch);
+    if (!f->next_epoch)
+        return false;
+    f->verdict = VERDICT_RECOVERED;
+    tell(f->evidence, "epoch %llu, gone on as epoch %llu", (unsigned long long)of->epoch,
+         (unsigned long long)f->next_epoch);
+    if (of->cause_code)
+        tell(f->evidence, "it had ended by: %s: %s", of->cause, of->cause_text);
+    return true;
+}
+
 static void find_verdict(struct finding *f, const struct seats *seats, const struct seat *of)
 {
     const struct seat *waiter = NULL;
 
     if (of->group_state == GROUP_JOINING || of->group_state == GROUP_STARTING || !*of->group)
         return find_joining(f, seats, of);
+    if (find_gone_on(f, seats, of))
+        return;
     if (of->cause_code)
         return find_cause(f, seats, of);
     if (find_gpu_failed(f, seats, of))
@@ -134,7 +151,7 @@ const char *verdict_name(enum verdict verdict)
 bool verdict_is_well(enum verdict verdict)
 {
     return verdict == VERDICT_COMPUTE_BOUND || verdict == VERDICT_COMM_BOUND ||
-           verdict == VERDICT_HEALTHY;
+           verdict == VERDICT_RECOVERED || verdict == VERDICT_HEALTHY;
 }
 
 bool finding_is_well(const struct finding *f)
@@ -173,6 +190,9 @@ int diagnose(const struct msg_table *ranks, struct finding **ret_findings, unsig
             .job = of->job,
             .size = of->size,
             .nodes = of->nodes,
+            .epoch = of->epoch,
+            .recovery = of->recovery,
+            .free_seats = "",
             .rank = -1,
             .world_rank = -1,
             .rank_group = "",

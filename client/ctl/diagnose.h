@@ -6,15 +6,15 @@
 #include "shm/proto/msg.h"
 
 /* What keeps a group from getting on; from SLOW_RANK on it gets on, but one rank makes the others
- * wait, a link loses data, or the group has less of its cores than it could use; the last three: it
- * is well. */
+ * wait, a link loses data, or the group has less of its cores than it could use; from COMPUTE_BOUND
+ * on it is well; RECOVERED: it has gone on as its next epoch. */
 /* clang-format off */
 #define VERDICTS(V)                                                                                \
     V(RANK_DEAD) V(NODE_DEAD) V(NODE_SILENT) V(COMMD_DEAD) V(LINK_DEAD) V(ENGINE_DEAD)             \
     V(ENGINE_STOPPED) V(GPU_SERVICE_DEAD) V(RANK_STOPPED) V(ORDER_INVERSION) V(MISMATCH)           \
     V(UNMATCHED) V(NOT_ARRIVED) V(RANK_LEFT) V(NOT_JOINED) V(GPU_BEHIND) V(GPU_STALL)              \
     V(LINK_STALL) V(ABORTED) V(BROKEN) V(SLOW_RANK) V(SLOW_LINK) V(THROTTLED) V(COMPUTE_BOUND)     \
-    V(COMM_BOUND) V(HEALTHY)
+    V(COMM_BOUND) V(RECOVERED) V(HEALTHY)
 /* clang-format on */
 #define VERDICT(name_) VERDICT_##name_,
 enum verdict { VERDICTS(VERDICT) };
@@ -27,6 +27,9 @@ struct finding {
     enum verdict verdict;
     const char *group, *name, *state, *job;
     uint64_t size, nodes;
+    uint64_t epoch, next_epoch;        /* 0: not known; it has not gone on */
+    const char *recovery, *free_seats; /* as in the table */
+    uint64_t new_processes;            /* that wait under its name */
     /* the culprit; rank -1: nobody in particular */
     int64_t rank, pid;
     int64_t world_rank;     /* its number in the job, as far as that is known */
@@ -53,10 +56,12 @@ bool finding_is_well(const struct finding *f);
 int diagnose(const struct msg_table *ranks, struct finding **ret_findings, unsigned *ret_n,
              const char **ret_key);
 
-/* Writes which ranks are missing, "1,3-5", of the group @name of user @uid that has not come about
- * and is in @state, by what all nodes say. False: it is not known. */
+/* Of the group @name of user @uid that has not come about, or waits for @recovery, and is in
+ * @state, by what all nodes say: writes which ranks are missing, "1,3-5"; *ret_seats: which seats
+ * are free. False: it is not known. */
 bool diagnose_missing(const struct msg_table *ranks, const char *name, const char *uid,
-                      const char *state, char *buf, size_t len);
+                      const char *state, const char *recovery, char *buf, size_t len,
+                      const char **ret_seats);
 
 /* links.c: is the network to blame, where a group seems well otherwise? Is it a node that does not
  * answer? */

@@ -83,7 +83,11 @@ static void judge_commd(const struct doctor_facts *f, struct doctor_findings *al
                      "systemctl reload commd; restart for what commctl show config does not call "
                      "reloadable",
                      "%s", f->config_unwell);
-    if (*f->keys_unwell)
+    if (strstr(f->keys_unwell, "expire"))
+        tell_finding(all, DOCTOR_WARNING, "certificate",
+                     "make a new one, and commctl reload: doc/operations.md, \"Certificates\"",
+                     "%s", f->keys_unwell);
+    else if (*f->keys_unwell)
         tell_finding(all, DOCTOR_WARNING, "keys",
                      "end the change of the key: doc/operations.md, \"A new key\"", "%s",
                      f->keys_unwell);
@@ -277,10 +281,37 @@ static void judge_model(const struct doctor_facts *f, const struct doctor_node *
                      (double)n->bandwidth / 1e9, f->bandwidth);
 }
 
+static void judge_clear(const struct doctor_facts *f, const struct doctor_node *n,
+                        const char *check, struct doctor_findings *all)
+{
+    char remedy[DOCTOR_TEXT];
+
+    if (!link_is_open(n->encryption))
+        return;
+    if (n->encryption == LINK_CLEAR_OLD)
+        snprintf(remedy, sizeof(remedy), "upgrade commd on node %s", n->name);
+    else if (n->encryption == LINK_CLEAR_UCX)
+        snprintf(
+            remedy, sizeof(remedy),
+            "if others are on that network: transport.fabric: tcp on all nodes, which encrypts; "
+            "else a firewall that admits only the nodes, see commd.nft");
+    else
+        snprintf(remedy, sizeof(remedy),
+                 "transport.encryption: auto in the configuration of %s%s, then systemctl reload "
+                 "commd there",
+                 strcmp(f->encryption, "off") ? "node " : "this node",
+                 strcmp(f->encryption, "off") ? n->name : "");
+    tell_finding(all, DOCTOR_WARNING, check, remedy,
+                 "data go in the clear, for %" PRId64
+                 " s: who is on the network can read and forge "
+                 "them (%s)",
+                 MAX(n->encryption_s, (int64_t)0), link_encryption_word(n->encryption));
+}
+
 static void judge_link(const struct doctor_facts *f, const struct doctor_node *n, const char *check,
                        struct doctor_findings *all)
 {
-    char rtt[64] = "", rate[64] = "", mtu[48] = "";
+    char rtt[64] = "", rate[64] = "", mtu[48] = "", data[96] = "";
 
     if (n->rtt_us >= 0)
         snprintf(rtt, sizeof(rtt), ", there and back %" PRId64 " us at best", n->rtt_us);
@@ -288,7 +319,11 @@ static void judge_link(const struct doctor_facts *f, const struct doctor_node *n
         snprintf(rate, sizeof(rate), ", at most %.3g GB/s so far", (double)n->bandwidth / 1e9);
     if (n->mtu > 0)
         snprintf(mtu, sizeof(mtu), ", packets up to %" PRId64 " bytes", n->mtu);
-    tell_finding(all, DOCTOR_OK, check, "", "it is up%s%s%s", rtt, rate, mtu);
+    if (n->encryption)
+        snprintf(data, sizeof(data), ", data: %s, for %" PRId64 " s",
+                 link_encryption_word(n->encryption), MAX(n->encryption_s, (int64_t)0));
+    tell_finding(all, DOCTOR_OK, check, "", "it is up%s%s%s%s", rtt, rate, mtu, data);
+    judge_clear(f, n, check, all);
     if (n->sent >= SENT_LEAST && n->retransmits > 0 &&
         n->retransmits > n->sent / MTU_USUAL / 1000 * RESENT_PER_MILLE)
         tell_finding(all, DOCTOR_WARNING, check,

@@ -4,6 +4,7 @@
 #define COMMCTL_DOCTOR_H
 
 #include "shm/proto/msg.h"
+#include "shm/util/encryption.h"
 
 enum { DOCTOR_TEXT = 400, DOCTOR_UNKNOWN = -1 };
 
@@ -16,6 +17,8 @@ struct doctor_node {
     int connect_error; /* of a connection to its commd, an errno; DOCTOR_UNKNOWN: not tried */
     int64_t mtu;       /* of the way there; DOCTOR_UNKNOWN */
     int64_t apart_s;   /* for so long its engine and ours have no connection; 0, DOCTOR_UNKNOWN */
+    enum link_encryption encryption;
+    int64_t encryption_s; /* for so long: the age of the key */
 };
 
 /* What is not known is DOCTOR_UNKNOWN, or "". */
@@ -28,6 +31,7 @@ struct doctor_facts {
     const char *fabric;                 /* what its engine runs on */
     const char *gpu, *gpu_text;         /* state of its GPU service, and more about it */
     const char *latency_us, *bandwidth; /* as configured; a size like "1G" */
+    const char *encryption;             /* likewise: "auto" */
     int64_t max_clients, max_groups;
     int64_t unseen;             /* clients whose processes commd cannot see */
     int64_t open_files;         /* limit of commd's descriptors */

@@ -22,7 +22,8 @@ struct link_row {
 /* Its peer has not told all of its ranks: it is no link. */
 static bool is_unheard(const struct link_row *link)
 {
-    return link->state == LINK_PARTIAL || link->state == LINK_SILENT || link->state == LINK_DOWN;
+    return link->state == LINK_PARTIAL || link->state == LINK_SILENT || link->state == LINK_DOWN ||
+           link->state == LINK_RESTARTING;
 }
 
 /* The worst first; owned. */
@@ -239,6 +240,38 @@ static bool accuse_silent(struct finding *f, const struct group_nodes *seen,
     return true;
 }
 
+/* A join waits while the commd of a node that it needs is restarted; whether it needs these is not
+ * known. A group that runs goes on without, and the answer lacks its ranks there. */
+static void tell_restarting(struct finding *f, const struct link_rows *links, bool joins)
+{
+    const char *first = "";
+    unsigned n = 0;
+    char list[200] = "";
+
+    for (uint32_t i = 0; i < links->n; i++) {
+        if (links->at[i].state != LINK_RESTARTING)
+            continue;
+        if (!n++)
+            first = links->at[i].peer;
+        add_name(list, sizeof(list), links->at[i].peer);
+    }
+    if (!n)
+        return;
+    tell(f->evidence,
+         joins ? "commd of node%s %s is restarting: a join with ranks there waits until it is back"
+               : "commd of node%s %s is restarting: what ranks do there is not known until it is "
+                 "back",
+         n == 1 ? "" : "s", list);
+    if (!joins)
+        return;
+    if (!*f->node)
+        snprintf(f->lost_node, sizeof(f->lost_node), "%s", first);
+    tell(f->remedy,
+         "if it is not back within timeouts.restart it is lost: on node %s systemctl status commd, "
+         "journalctl -u commd",
+         first);
+}
+
 /* Of one finding. */
 static void judge_finding(struct finding *f, const struct msg_table *ranks,
                           const struct link_rows *links)
@@ -252,10 +285,13 @@ static void judge_finding(struct finding *f, const struct msg_table *ranks,
 
     bool asks = f->unseen || (verdict_is_well(f->verdict) && f->nodes > 1 && !f->ended);
 
-    if (!healthy && !asks && !stalls)
+    if (f->verdict == VERDICT_NOT_JOINED && !f->ended)
+        return tell_restarting(f, links, true);
+    if ((!healthy && !asks && !stalls) || !nodes_of(ranks, f, &nodes))
         return;
-    if (nodes_of(ranks, f, &nodes) && !(asks && accuse_silent(f, &nodes, links)) &&
-        (healthy || stalls))
+    if (asks && nodes.n < f->nodes)
+        tell_restarting(f, links, false);
+    if (!(asks && accuse_silent(f, &nodes, links)) && (healthy || stalls))
         link = find_link(&nodes, links, &more);
     if (link && (healthy || link->state == LINK_APART))
         accuse(f, link, more);

@@ -46,7 +46,7 @@ static void read_row(const struct msg_table *t, const uint32_t at[RANKS_NCOLUMNS
 }
 
 /* A group that is joining has no id yet: its name is its user's. One of that name may have failed
- * before. */
+ * before, and new processes may wait for it. */
 static int compare_groups(const struct seat *x, const struct seat *y)
 {
     int order = strcmp(x->group, y->group);
@@ -55,6 +55,8 @@ static int compare_groups(const struct seat *x, const struct seat *y)
         order = strcmp(x->name, y->name);
     if (!order && !*x->group)
         order = strcmp(x->state, y->state);
+    if (!order && !*x->group)
+        order = strcmp(x->recovery, y->recovery);
     return order ? order : (x->uid > y->uid) - (x->uid < y->uid);
 }
 

@@ -30,9 +30,10 @@ enum node_state { NODE_OTHER, NODE_UP, NODE_SELF, NODE_DRAINING, NODE_LINKING };
 #define NODE_WORDS "up,self,draining,linking"
 
 /* How many ranks of a peer the answer has, in the table "links": PARTIAL: some; SILENT: the peer
- * did not answer; DOWN: the peer could not be asked. */
-enum link_state { LINK_OTHER, LINK_APART, LINK_PARTIAL, LINK_SILENT, LINK_DOWN };
-#define LINK_WORDS "linking,partial,silent,down"
+ * did not answer; DOWN: the peer could not be asked; RESTARTING: likewise, for its commd is being
+ * restarted. */
+enum link_state { LINK_OTHER, LINK_APART, LINK_PARTIAL, LINK_SILENT, LINK_DOWN, LINK_RESTARTING };
+#define LINK_WORDS "linking,partial,silent,down,restarting"
 
 /* The place of @word among @words, from 1 on; 0: it has none. */
 unsigned read_word(const char *words, const char *word);

@@ -3,7 +3,7 @@ lib_LTLIBRARIES += client/lib/libcommd.la
 # (libcommd-client.la: the same objects for tests that look inside.)
 noinst_LTLIBRARIES += libcommd-client.la
 libcommd_client_la_SOURCES = client/include/commd/commd.h client/lib/api/check.h \
-	client/lib/api/api.c client/lib/api/check.c client/lib/api/enums.c \
+	client/lib/api/api.c client/lib/api/api_group.c client/lib/api/check.c client/lib/api/enums.c \
 	client/lib/arena/arena.c client/lib/arena/arena.h client/lib/arena/peer_arena.c \
 	client/lib/coll/gate.h client/lib/coll/work.c client/lib/coll/work.h client/lib/coll/step.c \
 	client/lib/coll/give_up.c \
@@ -16,7 +16,7 @@ libcommd_client_la_SOURCES = client/include/commd/commd.h client/lib/api/check.h
 	client/lib/coll/registered.c client/lib/coll/registered.h \
 	client/lib/coll/registered_work.c client/lib/coll/lists.c client/lib/coll/run.c \
 	client/lib/context/alive.c client/lib/context/autostart.c client/lib/context/control.c \
-	client/lib/context/control_hello.c \
+	client/lib/context/control_hello.c client/lib/context/control_join.c \
 	client/lib/context/back.c \
 	client/lib/context/error.c client/lib/context/group.c client/lib/context/split.c \
 	client/lib/context/absent.c client/lib/context/job.c client/lib/context/join_warn.c \

@@ -8,6 +8,7 @@
 
 #include "client/perf/commd_perf.h"
 #include "shm/model/dtype.h"
+#include "shm/util/hash.h"
 
 struct name {
     const char *name;
@@ -150,24 +151,24 @@ static const struct launcher {
     {"SLURM_PROCID", "SLURM_NTASKS", {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
 };
 
-/* FNV-1a: a group name has room for 255 bytes, a job's name may be longer. */
-static uint64_t hash_text(uint64_t h, const char *s)
+/* A group name has room for 255 bytes, a job's name may be longer. */
+static uint64_t hash_env(uint64_t before, const char *name)
 {
-    for (; s && *s; s++)
-        h = (h ^ (uint8_t)*s) * 0x100000001b3;
-    return h;
+    const char *value = getenv(name);
+
+    return value ? hash_text(before, value) : before;
 }
 
 static void from_launcher(struct perf *p)
 {
     for (size_t i = 0; i < ARRAY_LEN(launchers) && !p->launched; i++) {
         const struct launcher *l = &launchers[i];
-        uint64_t job = 0xcbf29ce484222325;
+        uint64_t job;
 
         p->launched = env_int(l->rank, &p->rank) && env_int(l->size, &p->size) && p->rank < p->size;
         if (!p->launched)
             continue;
-        job = hash_text(hash_text(job, getenv(l->job[0])), getenv(l->job[1]));
+        job = hash_env(hash_env(HASH_BEGIN, l->job[0]), l->job[1]);
         if (!p->group[0])
             snprintf(p->group, sizeof(p->group), "commd-perf-%016llx", (unsigned long long)job);
     }

@@ -40,6 +40,8 @@ EXTRA_DIST += \
 	client/python/commd/csrc/python.h \
 	client/python/commd/csrc/recorder.cpp \
 	client/python/commd/csrc/recorder.h \
+	client/python/commd/csrc/reconfigure.cpp \
+	client/python/commd/csrc/recover.cpp \
 	client/python/commd/csrc/reduce.cpp \
 	client/python/commd/csrc/sparse.cpp \
 	client/python/commd/csrc/tensors.cpp \
@@ -47,6 +49,7 @@ EXTRA_DIST += \
 	client/python/commd/csrc/work.cpp \
 	client/python/commd/csrc/work.h \
 	client/python/commd/_programs.py \
+	client/python/commd/_recover.py \
 	client/python/commd/_replace.py \
 	client/python/commd/debug.py \
 	client/python/commd/dtypes.py \
@@ -55,6 +58,8 @@ EXTRA_DIST += \
 	client/python/commd/group.py \
 	client/python/commd/py.typed \
 	client/python/commd/torch.py \
+	client/python/commd/torchft.py \
 	client/python/examples/digits_ddp.py \
+	client/python/examples/recover.py \
 	client/python/pyproject.toml \
 	client/python/setup.py

@@ -88,6 +88,7 @@ static unsigned count_waiting(const struct answer *a)
     C(retransmits, "RESENT", number_if, peer.traffic->segments, peer.traffic->retransmits)         \
     TRAFFIC_MOST(C, peer.traffic)                                                                  \
     C(apart_s, "APART [s]", number_if, answer_apart_ms(&peer), answer_apart_ms(&peer) / 1000)      \
+    TRAFFIC_ENCRYPTION(C, peer.traffic)                                                            \
     C(last_error, "LAST ERROR", text, answer_node_error(d, i, &peer))
 
 #define KEYS_COLUMNS(C)                                                                            \
@@ -100,16 +101,20 @@ static unsigned count_waiting(const struct answer *a)
     C(group, "GROUP", id, view->id)                                                                \
     C(name, "NAME", text, view->name)                                                              \
     C(uid, "UID", number, view->uid)                                                               \
-    C(size, "SIZE", number, view->size)                                                            \
+    C(size, "SIZE", number_if, view->size, view->size)                                             \
     C(nodes, "NODES", number_if, view->nnodes, view->nnodes)                                       \
     C(local_ranks, "LOCAL RANKS", number, view->nlocal)                                            \
     C(state, "STATE", text, state)                                                                 \
     C(missing, "MISSING", text, view->missing)                                                     \
     C(joining, "JOINING", text, joining)                                                           \
-    C(joining_s, "FOR [s]", number_if, *joining, seconds_since(since_ms))                          \
+    C(joining_s, "FOR [s]", number_if, since_ms != UINT64_MAX, seconds_since(since_ms))            \
     C(ops, "OPS", number_if, local, ops)                                                         \
     C(cause, "CAUSE", text, cause)                                                                 \
-    C(gpu, "GPU", flag, !view->id ? "" : view->gpu ? "true" : "false")
+    C(gpu, "GPU", flag, !view->id ? "" : view->gpu ? "true" : "false")                             \
+    C(epoch, "EPOCH", number_if, view->epoch, view->epoch)                                         \
+    C(recovery, "RECOVERY", text, rank_recovery_word(view->recovery))                              \
+    C(free_seats, "FREE SEATS", text, view->seats ? view->seats : "")                              \
+    C(new_processes, "NEW", number_if, view->comers, view->comers)
 
 /* What commd-gpu tells once a second. A row without a device says why there is no device. */
 #define GPUS_COLUMNS(C)                                                                            \
@@ -164,6 +169,11 @@ enum { GPU_STATE = 3 }; /* column */
 
 /* ---- the tables ------------------------------------------------------------------------------ */
 
+static const char *plural_s(unsigned n)
+{
+    return n == 1 ? "" : "s";
+}
+
 void admin_status_line(struct daemon *d, char *buf, size_t len)
 {
     struct core_status status;
@@ -171,12 +181,14 @@ void admin_status_line(struct daemon *d, char *buf, size_t len)
     core_status(d->core, &status);
     if (d->engine)
         snprintf(buf, len,
-                 "node %s of cluster %s: %u of %u nodes up, engine %s, %u clients, %u groups",
+                 "node %s of cluster %s: %u of %u nodes up, engine %s, %u client%s, %u group%s",
                  d->conf->node, d->conf->cluster, status.nodes_up, d->conf->nnodes,
-                 answer_engine_word(d, &status), status.clients, status.groups);
+                 answer_engine_word(d, &status), status.clients, plural_s(status.clients),
+                 status.groups, plural_s(status.groups));
     else
-        snprintf(buf, len, "node %s of cluster %s: alone, %u clients, %u groups", d->conf->node,
-                 d->conf->cluster, status.clients, status.groups);
+        snprintf(buf, len, "node %s of cluster %s: alone, %u client%s, %u group%s", d->conf->node,
+                 d->conf->cluster, status.clients, plural_s(status.clients), status.groups,
+                 plural_s(status.groups));
 }
 
 static bool fill_status(struct answer *a)
@@ -235,6 +247,7 @@ static bool fill_keys(struct answer *a)
     struct daemon *d = a->d;
     struct table *t = &a->table;
     struct peer_links_keys ours, theirs;
+    char expiry[MSG_TEXT_MAX];
 
     table_begin(t, "keys", KEYS_COLUMNS);
     if (!d->peers)
@@ -246,6 +259,8 @@ static bool fill_keys(struct answer *a)
             check_keys(a, d->conf->nodes[i].name, &ours, &theirs);
         TABLE_ADD(KEYS_COLUMNS)
     }
+    if (!a->unwell[0] && peer_links_expiry(d->peers, expiry, sizeof(expiry)))
+        answer_unwell(a, "%s", expiry);
     if (!a->unwell[0])
         answer_check_well(a); /* the keys of a node that is down are not known */
     return true;
@@ -263,7 +278,8 @@ static int joiners_by_rank(const void *a, const void *b)
     return (x->rank > y->rank) - (x->rank < y->rank);
 }
 
-/* For a joining group: the ranks of this node that wait, and since when the first one waits. */
+/* For a joining group: the ranks of this node that wait, and since when the first one waits;
+ * UINT64_MAX: none does. New processes that take any seat are not listed. */
 static uint64_t list_joiners(const struct answer *a, const struct core_group_view *view,
                              struct rank_list *list)
 {
@@ -272,10 +288,10 @@ static uint64_t list_joiners(const struct answer *a, const struct core_group_vie
     unsigned n = 0;
 
     if (view->state == CORE_GROUP_JOINING)
-        n = core_joiners(a->d->core, view->uid, view->name, joiners, JOINERS_SHOWN);
+        n = core_joiners(a->d->core, view, joiners, JOINERS_SHOWN);
     qsort(joiners, n, sizeof(joiners[0]), joiners_by_rank);
     for (unsigned i = 0; i < n; i++) {
-        if (!i || joiners[i].rank != joiners[i - 1].rank)
+        if (joiners[i].rank != MSG_ANY_SEAT && (!i || joiners[i].rank != joiners[i - 1].rank))
             rank_list_add(list, joiners[i].rank);
         since_ms = MIN(since_ms, joiners[i].since_ms);
     }
@@ -482,7 +498,10 @@ static bool fill_events(struct answer *a)
 
 static bool fill_tuning(struct answer *a)
 {
-    tuning_fill(&a->table, a->d->conf);
+    char links[MSG_TEXT_MAX];
+
+    links_encryption(a->d, links, sizeof(links));
+    tuning_fill(&a->table, a->d->conf, links);
     return true;
 }
 

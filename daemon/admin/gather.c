@@ -35,8 +35,9 @@ enum {
 
 /* NOBODY: the asker is gone or has its answer, and other nodes have not ended their work yet. */
 enum gather_asker { ASKED_BY_CLIENT, ASKED_BY_NODE, ASKED_BY_PAGE, ASKED_BY_NOBODY };
-/* What a node has told. HEARD_NOTHING: the node was asked and works on it. */
-enum gather_heard { HEARD_ALL, HEARD_NOTHING, HEARD_PART, HEARD_DOWN };
+/* What a node has told. HEARD_NOTHING: the node was asked and works on it. HEARD_AWAY: its commd is
+ * being restarted. */
+enum gather_heard { HEARD_ALL, HEARD_NOTHING, HEARD_PART, HEARD_DOWN, HEARD_AWAY };
 enum gather_stage {
     GATHER_FIND,
     GATHER_WATCH,
@@ -169,7 +170,11 @@ static void look_complete(struct gather_question *q, int error)
 static void tell_unheard(struct gather_question *q)
 {
     static const char *const states[] = {
-        [HEARD_NOTHING] = "silent", [HEARD_PART] = "partial", [HEARD_DOWN] = "down"};
+        [HEARD_NOTHING] = "silent",
+        [HEARD_PART] = "partial",
+        [HEARD_DOWN] = "down",
+        [HEARD_AWAY] = "restarting",
+    };
     const struct conf *conf = q->d->conf;
 
     if (q->asker == ASKED_BY_NODE || q->ranks.wish.links)
@@ -322,6 +327,16 @@ static struct gather_question *gather_new(struct daemon *d, const struct ranks_w
     return q;
 }
 
+/* A node without a link. */
+static enum gather_heard node_away(struct gather_question *q, unsigned node)
+{
+    struct core_peer_view peer;
+    bool away = core_peer_at(q->d->core, node, &peer) && peer.state == CORE_PEER_AWAY;
+
+    missing(q, away ? "is restarting" : "is down", q->d->conf->nodes[node].name);
+    return away ? HEARD_AWAY : HEARD_DOWN;
+}
+
 /* Sends the question to all nodes with a link. Notes the others as missing. */
 static void ask_nodes(struct gather_question *q, uint32_t watch_ms)
 {
@@ -340,9 +355,8 @@ static void ask_nodes(struct gather_question *q, uint32_t watch_ms)
     for (unsigned i = 0; core_peer_at(d->core, i, &peer); i++) {
         if (peer.state == CORE_PEER_SELF)
             continue;
-        if (peer.state == CORE_PEER_UNLINKED) {
-            missing(q, "is down", peer.name);
-            q->heard[i] = HEARD_DOWN;
+        if (peer.state == CORE_PEER_UNLINKED || peer.state == CORE_PEER_AWAY) {
+            q->heard[i] = node_away(q, i);
             continue;
         }
         q->heard[i] = HEARD_NOTHING;
@@ -514,9 +528,7 @@ void gather_node_lost(struct daemon *d, unsigned node)
         if (q->asker == ASKED_BY_NODE && q->node == node) {
             gather_free(q);
         } else if (q->asker != ASKED_BY_NODE && q->heard[node] == HEARD_NOTHING) {
-            if (q->stage != GATHER_END)
-                missing(q, "is down", d->conf->nodes[node].name);
-            node_heard(q, node, HEARD_DOWN);
+            node_heard(q, node, q->stage != GATHER_END ? node_away(q, node) : HEARD_DOWN);
         }
     }
 }

@@ -3,8 +3,9 @@
  * This node knows the members of the groups that it is in. A row about such a group has to be about
  * a rank of the node that tells it, else the row is dropped. In such a row the node may accuse its
  * own ranks of breaking the group, and nobody else: where it accuses another rank, our own cause
- * stands in the answer, or the text begins with the node's name ("node b says: ..."). The node may
- * tell which rank was gone first: that the rank is gone, its own node has told.
+ * stands in the answer, or the text begins with the node's name ("node b says: ..."). That the
+ * group has gone on this node knows itself. The node may tell which rank was gone first: that the
+ * rank is gone, its own node has told.
  *
  * Of other groups this node knows only what the nodes tell. Each rank has one row, from its own
  * node. If two nodes tell of one rank, neither row is believed, because this node cannot know which
@@ -30,11 +31,12 @@ enum {
     GONE_NODE,
     GONE_PID,
     GONE_OPS,
+    NEXT_EPOCH,
     FIELDS
 };
-static const char *const keys[FIELDS] = {"group",      "rank",       "node",    "cause",
-                                         "cause_rank", "cause_text", "gone",    "gone_rank",
-                                         "gone_node",  "gone_pid",   "gone_ops"};
+static const char *const keys[FIELDS] = {"group",      "rank",       "node",     "cause",
+                                         "cause_rank", "cause_text", "gone",     "gone_rank",
+                                         "gone_node",  "gone_pid",   "gone_ops", "next_epoch"};
 
 struct heard {
     const struct core *core;
@@ -119,8 +121,10 @@ static void hear_row(const struct heard *heard, char *const *row, unsigned ncolu
             field++;
         if (!cause && (field == CAUSE || field == CAUSE_RANK || field == CAUSE_TEXT))
             add_cause(heard, row, field, table);
+        else if (heard->known && field == NEXT_EPOCH)
+            table_number_if(table, heard->view.next_epoch, heard->view.next_epoch);
         else
-            table_text(table, !gone && field >= GONE && field < FIELDS ? "" : row[i]);
+            table_text(table, !gone && field >= GONE && field <= GONE_OPS ? "" : row[i]);
     }
 }
 

@@ -2,6 +2,9 @@
  * the engine is not well, which other lines of the answer say. */
 #include "daemon/admin/links.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+
 #include "daemon/admin/answers.h"
 #include "daemon/admin/table.h"
 #include "daemon/daemon.h"
@@ -28,12 +31,39 @@ struct bad_link {
     TRAFFIC_TIMES(C, traffic, fresh)                                                               \
     C(rate, "SENDS [bytes/s]", number_if, fresh && traffic->recent_ms, rate_of(traffic))           \
     TRAFFIC_MOST(C, traffic)                                                                       \
-    C(mends, "MENDED", number_if, traffic->told_ms, traffic->mends)
+    C(mends, "MENDED", number_if, traffic->told_ms, traffic->mends)                                \
+    TRAFFIC_ENCRYPTION(C, traffic)
 /* clang-format on */
 
 void links_table(struct table *table)
 {
     table_begin(table, "links", LINKS_COLUMNS);
+}
+
+uint64_t links_key_ms(const struct core_traffic *traffic)
+{
+    return clock_ms() - MIN(traffic->key_since_ms, clock_ms());
+}
+
+void links_encryption(struct daemon *d, char *text, size_t size)
+{
+    unsigned links[LINK_ENCRYPTIONS] = {0};
+    uint64_t oldest_ms[LINK_ENCRYPTIONS] = {0};
+    struct core_peer_view peer;
+    size_t used = 0;
+
+    for (unsigned i = 0; core_peer_at(d->core, i, &peer); i++) {
+        enum link_encryption e = peer.traffic->encryption;
+
+        links[e]++;
+        oldest_ms[e] = MAX(oldest_ms[e], links_key_ms(peer.traffic));
+    }
+    *text = '\0';
+    for (unsigned e = LINK_UNTOLD + 1; e < LINK_ENCRYPTIONS; e++)
+        if (links[e] && used < size)
+            used += (size_t)snprintf(text + used, size - used, "%s%s: %u link%s for %" PRIu64 " s",
+                                     used ? ", " : "", link_encryption_word(e), links[e],
+                                     links[e] == 1 ? "" : "s", oldest_ms[e] / 1000);
 }
 
 static bool is_fresh(const struct core_traffic *traffic)

@@ -5,6 +5,7 @@
 
 #include "shm/util/base.h"
 
+struct core_traffic;
 struct daemon;
 struct table;
 
@@ -17,10 +18,19 @@ enum { LINKS_ALL_NODES = 64 };
 #define TRAFFIC_TIMES(C, of_, fresh_)                                                              \
     C(rtt_us, "RTT [us]", number_if, (fresh_) && (of_)->rtt_us, (of_)->rtt_us)                     \
     C(min_rtt_us, "LEAST [us]", number_if, (fresh_) && (of_)->min_rtt_us, (of_)->min_rtt_us)
+#define TRAFFIC_ENCRYPTION(C, of_)                                                                 \
+    C(encryption, "ENCRYPTION", text, link_encryption_word((of_)->encryption))                     \
+    C(encryption_s, "FOR [s]", number_if, (of_)->encryption, links_key_ms(of_) / 1000)             \
+    C(key_number, "KEY NUMBER", number_if, link_is_encrypted((of_)->encryption),                   \
+      (of_)->generation + UINT64_C(1))
 #define TRAFFIC_MOST(C, of_)                                                                       \
     C(bandwidth, "MOST [bytes/s]", number_if, (of_)->bandwidth, (of_)->bandwidth)
 /* clang-format on */
 
+/* For how long data go so: the age of the oldest key, or of a link in the clear. */
+uint64_t links_key_ms(const struct core_traffic *traffic);
+/* One line: how many links are protected how, and since when. "": there are none. */
+void links_encryption(struct daemon *d, char *text, size_t size);
 void links_table(struct table *table);
 /* Fills the table. A bad link loses data or is very slow.
  * @all: every link. With more than LINKS_ALL_NODES nodes: the links that are down or bad, the worst

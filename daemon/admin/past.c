@@ -124,17 +124,18 @@ static struct past_group *same_wait(const struct past *past, const struct client
 
     TAILQ_FOREACH_REVERSE(old, &past->groups, past_list, entry)
     if (!old->group.id && old->group.uid == client->uid && old->group.size == client->wait.size &&
+        old->group.recovery == client->wait.recovery && old->group.epoch == client->wait.epoch &&
         !strcmp(old->group.name, client->wait.name) &&
         clock_ms() - old->group.ended_ms <= PAST_WAIT_MS)
         return old;
     return NULL;
 }
 
-/* The row of @rank, or a new one at the end; NULL: there are too many rows. */
-static struct rank_row *row_for(struct past_group *group, uint32_t rank)
+/* The row of that rank, or a new one at the end; NULL: there are too many rows. */
+static struct rank_row *row_for(struct past_group *group, uint32_t rank, uint32_t pid)
 {
     for (unsigned i = 0; i < group->group.nrows; i++)
-        if (group->rows[i].rank == rank)
+        if (group->rows[i].rank == rank && (rank != MSG_ANY_SEAT || group->rows[i].pid == pid))
             return &group->rows[i];
     return group->group.nrows < PAST_MAX_ROWS ? &group->rows[group->group.nrows++] : NULL;
 }
@@ -160,12 +161,14 @@ void past_wait_failed(struct past *past, const struct client_command *client, en
                                          .payer = client->payer,
                                          .size = client->wait.size,
                                          .state = CORE_GROUP_JOINING,
+                                         .epoch = client->wait.epoch,
+                                         .recovery = client->wait.recovery,
                                          .cause_rank = -1};
     new->group.cause = cause;
     new->group.ended_ms = clock_ms();
     snprintf(new->group.name, sizeof(new->group.name), "%s", client->wait.name);
     snprintf(new->group.text, sizeof(new->group.text), "%s", text);
-    row = row_for(new, client->wait.rank);
+    row = row_for(new, client->wait.rank, client->pid);
     if (row) {
         *row = (struct rank_row){.rank = client->wait.rank,
                                  .pid = client->pid,

@@ -49,7 +49,8 @@ static void group_cells(struct table *t, const struct rank_group *group)
         table_set_format(t, RANKS_group, "%016" PRIx64, group->id);
     table_set_text(t, RANKS_name, group->name);
     table_set_number(t, RANKS_uid, group->uid);
-    table_set_number(t, RANKS_size, group->size);
+    if (group->size)
+        table_set_number(t, RANKS_size, group->size);
     table_set_number(t, RANKS_nodes, group->nnodes);
     table_set_text(t, RANKS_state, group_state(group));
     table_set_text(t, broken ? RANKS_cause_text : RANKS_missing, group->text);
@@ -57,6 +58,12 @@ static void group_cells(struct table *t, const struct rank_group *group)
         table_set_text(t, RANKS_cause, cause_name(group->cause));
     if (broken && group->cause_rank >= 0)
         table_set_number(t, RANKS_cause_rank, (uint64_t)group->cause_rank);
+    if (group->epoch)
+        table_set_number(t, RANKS_epoch, group->epoch);
+    if (group->next_epoch)
+        table_set_number(t, RANKS_next_epoch, group->next_epoch);
+    table_set_text(t, RANKS_recovery, rank_recovery_word(group->recovery));
+    table_set_text(t, RANKS_free_seats, group->seats);
     if (group->ended_ms)
         table_set_number(t, RANKS_ended_s, (clock_ms() - group->ended_ms) / 1000);
     if (group->gone.fate == RANK_HERE)
@@ -209,7 +216,8 @@ static void row_cells(struct table *t, const struct daemon *d, struct ranks *ran
     const struct board_seat *seat = &row->seat;
     char how[ENDED_TEXT] = "";
 
-    table_set_number(t, RANKS_rank, row->rank);
+    if (row->rank != MSG_ANY_SEAT)
+        table_set_number(t, RANKS_rank, row->rank);
     table_set_text(t, RANKS_node, d->conf->node);
     table_set_number(t, RANKS_pid, row->pid);
     table_set_text(t, RANKS_command, row->command);

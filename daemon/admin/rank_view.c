@@ -16,6 +16,19 @@
 
 enum { JOINERS_SHOWN = 256 }; /* ranks of this node, for one group */
 
+const char *rank_recovery_word(unsigned recovery)
+{
+    static const char *const words[MSG_RECOVERY_COUNT] = {
+        [MSG_RECOVERY_NONE] = "",
+        [MSG_RECOVERY_SHRINK] = "shrink",
+        [MSG_RECOVERY_WAIT] = "wait",
+        [MSG_RECOVERY_REJOIN] = "rejoin",
+    };
+
+    assert(recovery < MSG_RECOVERY_COUNT);
+    return words[recovery];
+}
+
 void ranks_init(struct ranks *ranks, const struct ranks_wish *wish)
 {
     *ranks = (struct ranks){.wish = *wish, .begun_ms = clock_ms()};
@@ -138,7 +151,7 @@ bool ranks_add(struct ranks *ranks, struct daemon *d, const struct core_group_vi
     for (unsigned rank = 0; rank < view->size && view->members; rank++)
         nrows += view->members[rank].node == view->me;
     if (view->state == CORE_GROUP_JOINING)
-        nrows = core_joiners(d->core, view->uid, view->name, joiners, JOINERS_SHOWN);
+        nrows = core_joiners(d->core, view, joiners, JOINERS_SHOWN);
     if (!ranks_room(ranks, nrows))
         return false;
     group = &ranks->groups[ranks->ngroups++];
@@ -151,12 +164,16 @@ bool ranks_add(struct ranks *ranks, struct daemon *d, const struct core_group_vi
         .state = view->state,
         .cause = view->cause,
         .cause_rank = view->cause_rank,
+        .epoch = view->epoch,
+        .next_epoch = view->next_epoch,
+        .recovery = view->recovery,
         .first_row = ranks->nrows,
         .nrows = nrows,
     };
     snprintf(group->name, sizeof(group->name), "%s", view->name);
     snprintf(group->text, sizeof(group->text), "%s",
-             view->state == CORE_GROUP_BROKEN ? view->cause_text : view->missing);
+             view->cause != CAUSE_NONE ? view->cause_text : view->missing);
+    snprintf(group->seats, sizeof(group->seats), "%s", view->seats);
     take_rows(ranks, d, view);
     if (view->state == CORE_GROUP_JOINING)
         take_joiners(ranks, d, joiners, nrows);

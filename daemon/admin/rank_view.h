@@ -12,13 +12,16 @@
 
 struct daemon;
 
-enum { RANKS_MAX_ROWS = 2048 }; /* in the answer of one node */
+enum {
+    RANKS_MAX_ROWS = 2048, /* in the answer of one node */
+    RANKS_SEATS = 128,
+};
 
 enum rank_fate { RANK_HERE, RANK_LEFT, RANK_DIED };
 
 struct rank_row {
-    uint32_t rank, pid;
-    unsigned local; /* the member's index on the board */
+    uint32_t rank, pid; /* @rank: MSG_ANY_SEAT: a new process that takes any */
+    unsigned local;     /* the member's index on the board */
     enum rank_fate fate;
     uint64_t gone_ms;        /* when the rank was gone, now_ms(); 0: it is here */
     uint64_t joining_ms;     /* when its join began, clock_ms(); 0: it waits in no join */
@@ -50,6 +53,9 @@ struct rank_group {
     uint32_t uid, payer, size, nnodes;
     enum core_group_state state;
     enum cause cause;
+    uint64_t epoch, next_epoch; /* as core_group_view, and so are the next two */
+    uint32_t recovery;
+    char seats[RANKS_SEATS];
     bool elsewhere;    /* its rank waits for something other than commd: waits.h */
     int cause_rank;    /* -1: nobody in particular */
     uint64_t ended_ms; /* clock_ms(); 0: the group has not ended */
@@ -104,6 +110,8 @@ struct ranks {
     uint64_t looked_us; /* when rates were found last */
 };
 
+/* "shrink", "wait", "rejoin"; "" for none. */
+const char *rank_recovery_word(unsigned recovery);
 void ranks_init(struct ranks *ranks, const struct ranks_wish *wish);
 void ranks_fini(struct ranks *ranks);
 bool ranks_wished(const struct ranks_wish *wish, uint32_t uid, uint64_t id, const char *name);

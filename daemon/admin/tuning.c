@@ -41,7 +41,7 @@ static void add_row(struct table *table, const struct tuning_row *row)
     table_text(table, row->why);
 }
 
-void tuning_fill(struct table *table, const struct conf *conf)
+void tuning_fill(struct table *table, const struct conf *conf, const char *links)
 {
     static const struct table_column columns[] = {
         {"name", "NAME", MSG_CELL_STRING},
@@ -52,7 +52,7 @@ void tuning_fill(struct table *table, const struct conf *conf)
     const struct topology *cpus = topology_here();
     const struct team_machine machine = {.cpus = cpus->cpus, .caches = cpus->caches};
     struct tune pair, full;
-    struct conf_row latency, bandwidth, channels, congestion, gpu;
+    struct conf_row latency, bandwidth, channels, congestion, encryption, gpu;
 
     tune_one_node(cpus, 2, &pair);
     tune_one_node(cpus, cpus->cpus, &full);
@@ -60,6 +60,7 @@ void tuning_fill(struct table *table, const struct conf *conf)
     conf_row_of(conf, "transport.bandwidth", &bandwidth);
     conf_row_of(conf, "transport.channels", &channels);
     conf_row_of(conf, "transport.congestion_control", &congestion);
+    conf_row_of(conf, "transport.encryption", &encryption);
     conf_row_of(conf, "gpu.enabled", &gpu);
     const struct tuning_row rows[] = {
         {"small", BYTES, PLAN_SMALL, NULL,
@@ -150,6 +151,10 @@ void tuning_fill(struct table *table, const struct conf *conf)
          "across nodes: TCP connections to a node, that messages above 32K take in turns"},
         {"congestion_control", TEXT, 0, congestion.value,
          "auto: CUBIC where the system's default is BBR, which slows bursts down"},
+        {"encryption", TEXT, 0, encryption.value,
+         "across nodes, by TCP: auto: on, except on loopback and with a node that says off"},
+        {"encrypted", TEXT, 0, links,
+         "what that has come to, and for how long: the age of the oldest key; \"\": no links"},
         {"gpu", TEXT, 0, gpu.value,
          "tensors on GPUs: no: they go through host memory; auto: if there is no NVIDIA driver"},
     };

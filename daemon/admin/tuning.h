@@ -5,7 +5,7 @@
 #include "daemon/admin/table.h"
 #include "daemon/conf/conf.h"
 
-/* Begins @table and fills it. */
-void tuning_fill(struct table *table, const struct conf *conf);
+/* Begins @table and fills it. @links: of links_encryption(). */
+void tuning_fill(struct table *table, const struct conf *conf, const char *links);
 
 #endif

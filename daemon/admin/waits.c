@@ -13,6 +13,26 @@ static void client_waits_for(struct client_wait *wait, enum client_waits kind, u
     snprintf(wait->name, sizeof(wait->name), "%s", name);
 }
 
+/* Which rank of the group that it follows the client is: the core knows. */
+static void find_rank_before(const struct daemon *d, unsigned slot, uint64_t follows,
+                             struct client_wait *wait)
+{
+    struct core_group_view view;
+    unsigned rank, client;
+    uint32_t req;
+
+    wait->size = 0;
+    if (!core_group(d->core, follows, &view))
+        return;
+    for (unsigned i = 0; core_group_local(d->core, follows, i, &rank, &client, &req); i++)
+        if (client == slot) {
+            wait->rank = rank;
+            wait->size = view.size;
+            wait->epoch = view.epoch + 1;
+            return;
+        }
+}
+
 void waits_msg(struct daemon *d, unsigned slot, const struct msg *msg)
 {
     struct client_command *client = &d->commands[slot];
@@ -31,6 +51,9 @@ void waits_msg(struct daemon *d, unsigned slot, const struct msg *msg)
 
         client_waits_for(&client->wait, WAITS_JOIN, join->rank, join->size, join->name);
         client->wait.req = join->req;
+        client->wait.recovery = join->recovery < MSG_RECOVERY_COUNT ? join->recovery : 0;
+        if (client->wait.recovery)
+            find_rank_before(d, slot, join->follows, &client->wait);
     }
 }
 
@@ -46,17 +69,36 @@ void waits_joined(struct daemon *d, unsigned slot, uint32_t req)
         d->commands[slot].wait.kind = WAITS_NOT;
 }
 
+/* "rank 3 of 4, pid 7, waited for", with the name behind it. */
+static void describe_wait(const struct client_command *client, char *buf, size_t len)
+{
+    const struct client_wait *wait = &client->wait;
+
+    if (wait->recovery == MSG_RECOVERY_REJOIN && wait->rank == MSG_ANY_SEAT)
+        snprintf(buf, len, "a new process, pid %u, waited for a seat in", client->pid);
+    else if (wait->recovery == MSG_RECOVERY_REJOIN)
+        snprintf(buf, len, "a new process, pid %u, waited for seat %u in", client->pid, wait->rank);
+    else if (wait->recovery)
+        snprintf(buf, len, "rank %u of epoch %llu, pid %u, waited to go on in", wait->rank,
+                 (unsigned long long)MAX(wait->epoch, (uint64_t)1) - 1, client->pid);
+    else
+        snprintf(buf, len, "rank %u of %u, pid %u, waited for", wait->rank, wait->size,
+                 client->pid);
+}
+
 /* Notes a wait that failed in the diary. The core itself notes a wait that ran out of time. */
 static void wait_failed(struct daemon *d, const struct client_command *client, enum cause cause,
                         const char *why)
 {
     char text[DIARY_TEXT];
+    size_t used;
 
     past_wait_failed(&d->gather->past, client, cause, why);
     if (cause == CAUSE_TIMEOUT)
         return;
-    snprintf(text, sizeof(text), "rank %u of %u, pid %u, waited for \"%s\": %s", client->wait.rank,
-             client->wait.size, client->pid, client->wait.name, why);
+    describe_wait(client, text, sizeof(text));
+    used = strlen(text);
+    snprintf(text + used, sizeof(text) - used, " \"%s\": %s", client->wait.name, why);
     diary_add(d->diary, "group_failed", client->uid, client->payer, clock_wall_ms(), text);
 }
 

@@ -11,7 +11,11 @@ struct daemon;
 enum client_waits { WAITS_NOT, WAITS_ELSEWHERE, WAITS_JOIN };
 struct client_wait {
     enum client_waits kind;
+    /* Of a recovery: the rank and size in the group that it follows; REJOIN: the seat or
+     * MSG_ANY_SEAT, and 0. */
     uint32_t req, rank, size;
+    uint32_t recovery; /* enum msg_recovery */
+    uint64_t epoch;    /* of a recovery, that is to come; 0: not known */
     uint64_t since_ms;
     char name[MSG_GROUP_MAX];
 };

@@ -59,9 +59,7 @@ void answer_check_well(struct answer *a)
         answer_unwell(a, "node %s is draining: it takes no new groups until commctl drain --undo",
                       d->conf->node);
     if (d->engine && status.engine != CORE_ENGINE_UP)
-        answer_unwell(a, "engine %s: %s",
-                      status.engine == CORE_ENGINE_STARTING ? "starting" : "down",
-                      status.engine_text);
+        answer_unwell(a, "engine %s: %s", answer_engine_word(d, &status), status.engine_text);
     for (unsigned i = 0; core_peer_at(d->core, i, &peer); i++) {
         const char *why = answer_node_error(d, i, &peer);
 
@@ -92,7 +90,7 @@ static const char *program_word(enum core_engine_state state)
 
 const char *answer_engine_word(const struct daemon *d, const struct core_status *status)
 {
-    return d->engine ? program_word(status->engine) : "none";
+    return !d->engine ? "none" : status->engine_resumes ? "resuming" : program_word(status->engine);
 }
 
 const char *answer_gpu_word(const struct core_gpu_view *gpu)

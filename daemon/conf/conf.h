@@ -7,7 +7,7 @@
 #include "shm/util/base.h"
 
 enum { CONF_MAX_NODES = 1024, CONF_NAME_MAX = 64, CONF_PATH_MAX = 256, CONF_ADDR_MAX = 64 };
-enum { CONF_DEFAULT_PORT = 18400, CONF_MAX_KEYS = 48, CONF_MAX_BYTES = 1 << 20 };
+enum { CONF_DEFAULT_PORT = 18400, CONF_MAX_KEYS = 64, CONF_MAX_BYTES = 1 << 20 };
 
 struct plan_net;
 
@@ -26,10 +26,15 @@ struct conf {
     /* cluster: */
     char cluster[CONF_NAME_MAX];
     char node[CONF_NAME_MAX];
-    char key_file[CONF_PATH_MAX]; /* may begin with $CREDENTIALS_DIRECTORY/ */
-    struct conf_node *nodes;      /* owned; sorted by name; contains this node */
-    unsigned nnodes;              /* at least 1 */
-    unsigned self;                /* index of this node in nodes[] */
+    char key_file[CONF_PATH_MAX];    /* may begin with $CREDENTIALS_DIRECTORY/ */
+    char authentication[16];         /* "key", "both" or "certificate": see conf_proves_by_*() */
+    char certificate[CONF_PATH_MAX]; /* these may begin so, too */
+    char certificate_key[CONF_PATH_MAX];
+    char ca[CONF_PATH_MAX];
+    char crl[CONF_PATH_MAX]; /* "": none */
+    struct conf_node *nodes; /* owned; sorted by name; contains this node */
+    unsigned nnodes;         /* at least 1 */
+    unsigned self;           /* index of this node in nodes[] */
 
     /* listen: */
     char socket[CONF_PATH_MAX];
@@ -46,6 +51,7 @@ struct conf {
     unsigned latency_us; /* see conf_net() */
     uint64_t bandwidth;  /* bytes per second */
     char congestion[16]; /* TCP_CA_NAME_MAX */
+    char encryption[8];  /* "auto", "on" or "off", of data over TCP */
     bool trusted_network;
     char engine[CONF_PATH_MAX];
     char engine_pid_file[CONF_PATH_MAX]; /* "": none */
@@ -126,6 +132,25 @@ struct conf_keys {
 /* Reads cluster.key_file. Refuses a file that group or world can read. The file holds one or two
  * lines of 64 hex digits, or 32 bytes, and nothing else. The caller clears *ret_keys. */
 int conf_load_keys(const struct conf *conf, struct conf_keys *ret_keys, char **ret_error);
+
+/* Do nodes prove who they are by the shared key, by certificates? One of the two, or both. */
+bool conf_proves_by_key(const struct conf *conf);
+bool conf_proves_by_certificate(const struct conf *conf);
+
+/* The files of certificates as they stand, PEM. */
+enum conf_pem { CONF_PEM_CERTIFICATE, CONF_PEM_KEY, CONF_PEM_CA, CONF_PEM_CRL, CONF_PEMS };
+struct conf_pems {
+    struct conf_pem_file {
+        char *path; /* owned; as it was opened. NULL: there is no such file */
+        char *text; /* owned */
+        size_t len;
+    } file[CONF_PEMS];
+};
+/* Reads them. Refuses a private key that group or world can read. The caller calls
+ * conf_pems_fini(), also after a failure. */
+int conf_load_pems(const struct conf *conf, struct conf_pems *ret_pems, char **ret_error);
+/* Leaves no private key in memory. */
+void conf_pems_fini(struct conf_pems *pems);
 
 /* One row per key, for `commctl show config`. Returns false past the last row. */
 struct conf_row {

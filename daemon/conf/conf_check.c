@@ -174,9 +174,11 @@ static void check_trusted_network(struct check *c)
     unsigned i;
 
     if (is_bad(c, "transport.trusted_network") || is_bad(c, "transport.fabric") ||
-        is_bad(c, "transport.ucx_tls") || is_bad(c, "transport.port_range"))
+        is_bad(c, "transport.ucx_tls") || is_bad(c, "transport.port_range") ||
+        is_bad(c, "transport.encryption"))
         return;
-    if (conf->trusted_network || conf->nnodes < 2 || !names_tcp(conf->ucx_tls))
+    if (conf->trusted_network || conf->nnodes < 2 || !names_tcp(conf->ucx_tls) ||
+        (!ucx && strcmp(conf->encryption, "off")))
         return;
     for (i = 0; i < conf->nnodes; i++)
         if (!conf_is_loopback(conf->nodes[i].address))
@@ -195,14 +197,17 @@ static void check_trusted_network(struct check *c)
                                 : c->src->value[conf_key_index("transport.device")]),
         "transport.trusted_network is false, and %s, which is not loopback: %s%s%s ports %s of a "
         "node "
-        "%s; allowed: trusted_network: true once a firewall admits only the nodes to these ports "
+        "%s; allowed: %strusted_network: true once a firewall admits only the nodes to these ports "
         "(see "
         "commd.nft), transports without tcp such as ucx_tls: 'rc,ud', or loopback addresses",
         where,
-        ucx ? "with transport.ucx_tls \"" : "data go in the clear, whoever reads the traffic of",
+        ucx ? "with transport.ucx_tls \""
+            : "with transport.encryption \"off\" data go in the clear, whoever reads the traffic "
+              "of",
         ucx ? conf->ucx_tls : "",
         ucx ? "\" UCX has no authentication over tcp, whoever reaches" : "", conf->port_range,
-        ucx ? "can crash or overwrite its engine" : "can read and forge them");
+        ucx ? "can crash or overwrite its engine" : "can read and forge them",
+        ucx ? "" : "encryption: auto, ");
 }
 
 /* What only the engine's own fabric can do, or cannot. */
@@ -212,6 +217,7 @@ static void check_fabric(struct check *c)
     unsigned fabric = conf_key_index("transport.fabric");
     unsigned ucx_tls = conf_key_index("transport.ucx_tls");
     unsigned channels = conf_key_index("transport.channels");
+    unsigned encryption = conf_key_index("transport.encryption");
 
     if (c->src->bad[fabric] || c->src->bad[ucx_tls] || c->src->bad[channels])
         return;
@@ -225,6 +231,11 @@ static void check_fabric(struct check *c)
                         "transport.channels is %u, but transport.fabric is ucx, which has rails of "
                         "its own; allowed: 1, or fabric: tcp",
                         conf->channels);
+    if (!c->src->bad[encryption] && !strcmp(conf->encryption, "on") &&
+        strcmp(conf_fabric(conf), "tcp"))
+        conf_errors_add(c->errors, c->src->value[encryption],
+                        "transport.encryption is \"on\", but transport.fabric is ucx, which never "
+                        "encrypts data; allowed: fabric: tcp, or encryption: auto");
 }
 
 void conf_check(const struct conf *conf, const struct conf_src *src, struct conf_errors *errors)

@@ -395,6 +395,8 @@ static const struct value_type types[] = {
     [CONF_ADDRESS] = {"an IPv4 address, an IPv6 address without brackets, or a host name, of at "
                       "most MAX bytes",
                       .check = check_address},
+    [CONF_ENCRYPTION] = {.words = "auto, on, off", .wrong = "unknown"},
+    [CONF_AUTHENTICATION] = {.words = "key, both, certificate", .wrong = "unknown"},
     [CONF_SWITCH] = {.words = "auto, yes, no", .wrong = "unknown"},
     [CONF_LISTEN] = {"ADDRESS:PORT such as 127.0.0.1:18480, IPv6 in brackets such as [::1]:18480, "
                      "or \"\" for none",

@@ -60,9 +60,9 @@ static void copy_config(struct core *core, const struct core_config *config)
 
 void core_setup(struct core *core, const struct core_config *config)
 {
-    struct list *const heads[] = {&core->all_groups,  &core->all_formings,  &core->waiting,
-                                  &core->todo,        &core->ration.asking, &core->ration.holding,
-                                  &core->all_partings};
+    struct list *const heads[] = {&core->all_groups,   &core->all_formings,  &core->waiting,
+                                  &core->todo,         &core->ration.asking, &core->ration.holding,
+                                  &core->all_partings, &core->news,          &core->freed};
 
     assert(config->incarnation && config->self < config->nnodes);
     assert(core->phase == PHASE_FRESH && config->nnodes <= MSG_MAX_NODES);
@@ -106,7 +106,7 @@ void core_setup(struct core *core, const struct core_config *config)
     text_copy(core->gpu.life.text, sizeof(core->gpu.life.text),
               config->gpu ? TEXT_GPU_UNASKED : config->gpu_why);
     core->heartbeat_ms = config->nnodes > 1 ? 0 : CORE_NEVER;
-    core->silent_ms = core->expire_ms = core->promised_ms = CORE_NEVER;
+    core->silent_ms = core->expire_ms = core->promised_ms = core->bond_ms = CORE_NEVER;
     act_reset(core);
 }
 
@@ -156,7 +156,10 @@ static void core_dispatch(struct core *core, const struct core_event *event)
         peer_msg(core, event->node, event->msg);
         break;
     case CORE_PEER_DOWN:
-        peer_down(core, event->node, CORE_LOSS_LINK, event->text);
+        if (event->refused)
+            peer_refused(core, event->node, event->text);
+        else
+            peer_down(core, event->node, CORE_LOSS_LINK, event->text);
         break;
     case CORE_ENGINE_STARTED:
         engine_started(core, event->pid);
@@ -175,6 +178,9 @@ static void core_dispatch(struct core *core, const struct core_event *event)
         break;
     case CORE_GPU_DOWN:
         gpu_down(core, event->text);
+        break;
+    case CORE_BOARD_POSITION:
+        bond_position(core, event->group, true, event->quiet, &event->position);
         break;
     case CORE_BOARD_FAILED:
         group_board_failed(core, event->group, event->cause, event->text);
@@ -195,9 +201,12 @@ static void settle(struct core *core)
             core->peers_changed = false;
             join_rehome(core);
             group_open_ready(core);
+            bond_look(core);
         }
         join_run(core);
-    } while (core->peers_changed);
+        follow_run(core);
+        recover_run(core);
+    } while (core->peers_changed || !list_empty(&core->todo));
     assert(list_empty(&core->todo)); /* each has been asked for, or is held */
 }
 
@@ -221,6 +230,8 @@ void core_input(struct core *core, const struct core_event *event)
     engine_tick(core);
     gpu_tick(core);
     peer_tick(core);
+    bond_tick(core);
+    pause_tick(core);
     part_tick(core);
     ration_tick(core);
     join_tick(core);
@@ -233,6 +244,7 @@ uint64_t core_deadline(const struct core *core)
 {
     uint64_t processes = MIN(engine_deadline(core), gpu_deadline(core));
 
-    return MIN(MIN(processes, peer_deadline(core)),
+    processes = MIN(processes, pause_deadline(core));
+    return MIN(MIN(processes, MIN(peer_deadline(core), bond_deadline(core))),
                MIN(join_deadline(core), MIN(ration_deadline(core), part_deadline(core))));
 }

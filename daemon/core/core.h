@@ -7,6 +7,7 @@
 
 #include "shm/model/plan.h"
 #include "shm/proto/msg.h"
+#include "shm/util/encryption.h"
 #include "shm/util/payers.h"
 
 struct core;
@@ -18,7 +19,9 @@ enum { CORE_ENGINE_RESTART_MIN_MS = 100, CORE_ENGINE_RESTART_MAX_MS = 5000 };
 #define CORE_GPU_UID   0xfffffff0u
 #define CORE_GPU_NAMES "commd-gpu/"
 /* Likewise, processes of uid 0 that are not root of this machine. */
-#define CORE_CONTAINED_UID 0xfffffff1u
+#define CORE_CONTAINED_UID   0xfffffff1u
+
+#define CORE_SETTINGS_SHARED UINT64_C(0xffff) /* LAUNCH_SHARED */
 
 struct core_config {
     uint64_t seed;        /* only source of randomness */
@@ -33,7 +36,8 @@ struct core_config {
     const struct payers *payers; /* who is charged for a uid; NULL: each itself. Borrowed */
     bool gpu;            /* this node has a GPU service, or starts it for a client that asks */
     const char *gpu_why; /* why this node has none; may be NULL */
-    /* launch_settings() of the programs that would be started now; 0: any will do */
+    /* launch_settings() of the programs that would be started now; 0: any will do. The bits of
+     * CORE_SETTINGS_SHARED are of what the engines of all nodes have to have alike. */
     uint64_t engine_settings, gpu_settings;
     /* timeouts, ms */
     uint64_t heartbeat_ms, node_timeout_ms, join_timeout_ms, engine_timeout_ms, gpu_timeout_ms;
@@ -64,16 +68,22 @@ enum core_event_type {
     CORE_PEER_UP,        /* @node, @msg PEER_HELLO already checked for cluster and name: the TLS
                            link is up (one per node: the edge resolves double connections) */
     CORE_PEER_MSG,       /* @node, @msg */
-    CORE_PEER_DOWN,      /* @node, @text */
+    CORE_PEER_DOWN,      /* @node, @text, @refused */
     CORE_ENGINE_STARTED, /* process was spawned, pid in @pid */
     CORE_ENGINE_MSG,     /* @msg; the first is ENGINE_HELLO */
     CORE_ENGINE_DOWN,    /* exited or its socket closed; @text "killed by signal 9" */
     CORE_GPU_STARTED,    /* as of the engine, of commd-gpu */
     CORE_GPU_MSG,        /* @msg; the first is GPU_HELLO */
     CORE_GPU_DOWN,       /* @text */
+    CORE_BOARD_POSITION, /* answers CORE_DO_GROUP_POSITION: @group, @quiet, @position */
     CORE_BOARD_FAILED,   /* the edge could not make the board of @group: @cause, @text */
     CORE_TAKEN_OVER,     /* all that is kept was restored: what cannot go on ends now */
     CORE_SHUTDOWN,       /* refuse new joins, tell everyone we are going */
+};
+
+/* How far a group over several nodes is on one of them; struct board_position. */
+struct core_position {
+    uint32_t ops, sent, came;
 };
 
 struct core_event {
@@ -87,6 +97,9 @@ struct core_event {
     const struct msg *msg;
     const char *text;
     enum cause cause; /* BOARD_FAILED */
+    bool refused;     /* PEER_DOWN: it may not be who it says, so nothing waits for it */
+    bool quiet;       /* BOARD_POSITION: nothing of it is on the wire, as its board says */
+    struct core_position position;
     /* CLIENT_BACK: ids of the groups that it is in, as it says; numbers of its requests to join
      * that have no answer yet. */
     const uint64_t *groups;
@@ -114,6 +127,8 @@ enum core_action_type {
     CORE_DO_GPU_SESSION,
     CORE_DO_GROUP_COMMITTED,
     CORE_DO_GROUP_OPEN,
+    CORE_DO_GROUP_POSITION,
+    CORE_DO_GROUP_BIND,
     CORE_DO_JOINED_AGAIN,
     CORE_DO_RANK_GONE,
     CORE_DO_RANK_ENDED,
@@ -144,7 +159,9 @@ enum core_note {
     CORE_NOTE_GPU_UP,
     CORE_NOTE_GPU_LOST,
     CORE_NOTE_GROUP_OPEN,
+    CORE_NOTE_GROUP_RECOVERED, /* it is the next epoch of one that was there before */
     CORE_NOTE_GROUP_FAILED,
+    CORE_NOTE_GROUP_KEPT, /* though an engine of its nodes was lost */
     CORE_NOTE_GROUP_ENDED,
     CORE_NOTE_RANK_LOST,
     CORE_NOTE_CLIENT_COME,
@@ -264,6 +281,17 @@ struct core_action {
         struct {
             uint64_t group;
         } group_open;
+        /* Our engine was lost. How far is @group, as its board says? CORE_BOARD_POSITION follows.
+         */
+        struct {
+            uint64_t group;
+        } group_position;
+        /* BOARD_ADD of @group to the engine that there is now, which goes on after @ops operations;
+         * and the doorbells of its members. */
+        struct {
+            uint64_t group;
+            uint32_t ops;
+        } group_bind;
         /* Of a group over several nodes: the next commd need not know it any more. */
         struct {
             uint64_t group;
@@ -331,6 +359,7 @@ struct core_kept_rank { /* a rank of this node */
 };
 struct core_kept_group { /* one that was committed, open, or broken since, or LEFT: without ranks */
     uint64_t id, epoch;
+    uint64_t follows;            /* the group of which it is the next epoch; 0: none */
     enum core_group_state state; /* of these; broken: OPEN */
     const char *name;
     uint32_t uid, payer;
@@ -346,6 +375,8 @@ void core_restore_begin(struct core *core, uint64_t now_ms);
 /* The process of commd-gpu goes on, and is told of this commd; before clients, of whom it may be
  * one. False: this commd wants none. */
 bool core_restore_gpu(struct core *core, uint32_t pid);
+/* It was up, and has ended while no commd was there. */
+void core_restore_gpu_lost(struct core *core, uint32_t pid);
 /* It is away until CORE_CLIENT_BACK, and counts as if it were not; nothing is sent to it. */
 bool core_restore_client(struct core *core, const struct core_kept_client *kept);
 /* A rank whose client was not restored ends as lost at CORE_TAKEN_OVER. */
@@ -382,16 +413,30 @@ struct core_group_view {
     const char *cause_text;
     const char *missing; /* JOINING at its home: ranks that have not come, "3,5-7" */
     unsigned nmissing;   /* how many they are */
+    uint64_t follows; /* the group of which it is the next epoch; 0: none. members[].was: the ranks
+                         there */
+    uint64_t next_epoch; /* of the group as which ranks of this node have gone on; 0: none */
+    /* JOINING: enum msg_recovery; then @epoch is the one that is to come, @missing names ranks of
+     * the one before. REJOIN: @comers are new processes without a group that wants them yet. */
+    uint32_t recovery;
+    const char *seats; /* WAIT, at its home: seats without a process, "3,5-7" */
+    unsigned nseats;   /* how many they are */
+    unsigned comers;   /* WAIT, REJOIN, at its home: new processes that wait for a seat */
 };
+/* The size of a JOINING one is the number of seats of WAIT, of ranks before of SHRINK, and 0 of
+ * REJOIN. */
 /* A rank of this node that waits in a join. */
 struct core_joiner {
-    uint32_t rank, pid;
+    uint32_t rank, pid; /* @rank: of one that follows a group, its rank there; MSG_ANY_SEAT */
+    uint32_t recovery;  /* enum msg_recovery */
+    uint64_t follows;
     unsigned client;
     uint64_t since_ms;
 };
-/* Fills @ret_joiners with the ranks of user @uid that wait for the group @name, at most @most of
- * them; returns how many. */
-unsigned core_joiners(const struct core *core, uint32_t uid, const char *name,
+/* Fills @ret_joiners with the ranks of this node that wait for what @view, JOINING, shows, at most
+ * @most of them; returns how many. Of a view that is made elsewhere uid, name, follows and recovery
+ * count. */
+unsigned core_joiners(const struct core *core, const struct core_group_view *view,
                       struct core_joiner *ret_joiners, unsigned most);
 /* By id (OPEN, BROKEN, COMMITTED, and closed ones as long as actions about them are queued);
  * false if unknown. */
@@ -451,6 +496,9 @@ struct core_traffic {
     uint64_t mends;              /* connections that broke and were made again, nothing lost */
     uint32_t rtt_us, min_rtt_us; /* 0: not known */
     uint64_t bandwidth; /* bytes per second: the highest rate that was seen; 0: not known */
+    enum link_encryption encryption;
+    uint64_t key_since_ms; /* the oldest key in use; in the clear: the link */
+    uint32_t generation;   /* of that key */
     /* between the last two reports */
     uint64_t recent_ms, recent_segments, recent_retransmits, recent_sent;
 };
@@ -473,6 +521,7 @@ enum core_engine_state { CORE_ENGINE_OFF, CORE_ENGINE_STARTING, CORE_ENGINE_UP }
 struct core_status {
     enum core_engine_state engine;
     uint32_t engine_pid;
+    bool engine_resumes;      /* STARTING: it goes on since before commd was restarted */
     const char *engine_text;  /* "UCX 1.13.1, tcp on lo", or why it is down */
     const char *engine_build; /* its version; "": it is not up, or does not say */
     unsigned clients, groups, nodes_up;
@@ -507,13 +556,21 @@ bool core_client_at(const struct core *core, unsigned i, struct core_client_view
  */
 bool core_client_scan(const struct core *core, unsigned *slot, struct core_client_view *ret_view);
 
+/* How a group has gone on: with all its ranks, without some, with new processes. */
+enum core_recovered {
+    CORE_RECOVERED_ALL,
+    CORE_RECOVERED_FEWER,
+    CORE_RECOVERED_NEW,
+    CORE_RECOVERED_KINDS
+};
 /* What has happened since core_new(). All of it only grows. */
 struct core_counts {
     uint64_t clients; /* that were welcomed, commctl's apart */
     uint64_t clients_refused[CAUSE_COUNT];
     uint64_t joins_failed[CAUSE_COUNT];
     uint64_t groups_opened, groups_broken[CAUSE_COUNT];
-    uint64_t ranks_lost; /* of this node, in groups */
+    uint64_t groups_recovered[CORE_RECOVERED_KINDS]; /* of groups_opened: with ranks here */
+    uint64_t ranks_lost;                             /* of this node, in groups */
     uint64_t engine_starts, engine_losses;
     uint64_t gpu_starts, gpu_losses, gpu_sessions;
 };

@@ -92,6 +92,16 @@ void act_to_group(struct core *core, const struct group *group, enum act_each ea
     push(core, (struct act){.type = CORE_DO_PEER_SEND, .each = each, .group = group, .msg = msg});
 }
 
+void act_to_group_but(struct core *core, const struct group *group, const struct group *but,
+                      struct act_msg msg)
+{
+    push(core, (struct act){.type = CORE_DO_PEER_SEND,
+                            .each = ACT_EACH_NODE,
+                            .group = group,
+                            .but = but,
+                            .msg = msg});
+}
+
 void act_commit(struct core *core, const struct forming *forming)
 {
     assert(forming->id && forming->count == forming->size);

@@ -38,15 +38,19 @@ struct act_msg {
         struct {
             uint64_t join;
             const struct member *member;
-        } join;
+        } join; /* and JOIN_NEWS */
         struct msg_join_cancel join_cancel;
         struct {
             uint64_t join;
             uint32_t cause;
             int32_t rank;
+            int about; /* which node; -1: none */
             const char *text;
         } join_refused;
         struct msg_sync sync;
+        struct msg_held held;
+        struct msg_pause pause; /* PAUSE, PAUSED, BOARD_PAUSE */
+        uint64_t board_held;    /* BOARD_HOLD, BOARD_GO: group */
         struct core_rank_gone gone;
         struct core_group_broken broken;
         struct msg_ask_absent ask_absent;
@@ -77,6 +81,7 @@ struct act {
         const struct group *group;
         const struct forming *forming;
     }; /* of @each */
+    const struct group *but; /* EACH_NODE: nodes with ranks in this one are left out; or NULL */
     union {
         struct act_msg msg;        /* of the four that send */
         struct core_action action; /* of the others */
@@ -104,6 +109,9 @@ void act_to_gpu(struct core *core, struct act_msg msg);
 /* To the other participants. */
 void act_to_group(struct core *core, const struct group *group, enum act_each each,
                   struct act_msg msg);
+/* To those that have no rank in @but any more; NULL: to all. */
+void act_to_group_but(struct core *core, const struct group *group, const struct group *but,
+                      struct act_msg msg);
 void act_commit(struct core *core, const struct forming *forming);
 /* RANK_GONE of each rank that is gone already, @again: as a commd before this one may have said;
  * GONE of each of ours, to @node. */

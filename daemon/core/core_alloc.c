@@ -29,8 +29,12 @@ struct core *core_free(struct core *core)
     free(core->group_nodes);
     free(core->forming_nodes);
     free(core->group_confirmed);
+    free(core->group_lost);
+    free(core->group_held);
     free(core->names);
     free(core->missing);
+    free(core->seats);
+    free(core->gone);
     free(core->node_names);
     free(core);
     return NULL;
@@ -66,9 +70,9 @@ static bool tables(struct core *core)
     runs_init(runs, core->config.max_size, core->config.max_members);
     members = (size_t)runs->nblocks << runs->block;
     /* Each line: what one object can add to the queue in one core_input(). */
-    core->queue.cap = (uint32_t)(8 * core->max_members + /* ask, cancel, fail, gone, logs */
-                                 12 * groups +           /* open, broken, close, sync, logs */
-                                 8 * groups +            /* formings: commit, refusals */
+    core->queue.cap = (uint32_t)(9 * core->max_members + /* ask, tell, cancel, fail, gone, logs */
+                                 22 * groups + /* open, broken, close, sync, held, pause, logs */
+                                 8 * groups +  /* formings: commit, refusals */
                                  16 * nnodes + 6 * core->client_slots + 256);
     core->queue.text_cap = 1 << 20;
     return table(&core->peers, nnodes, sizeof(*core->peers)) &&
@@ -90,8 +94,11 @@ static bool tables(struct core *core)
            table(&core->group_nodes, groups * nnodes, sizeof(*core->group_nodes)) &&
            table(&core->forming_nodes, groups * nnodes, sizeof(*core->forming_nodes)) &&
            table(&core->group_confirmed, groups * nnodes, sizeof(*core->group_confirmed)) &&
+           table(&core->group_lost, groups * nnodes, sizeof(*core->group_lost)) &&
+           table(&core->group_held, groups * nnodes, sizeof(*core->group_held)) &&
            table(&core->names, nnodes, sizeof(*core->names)) &&
-           table(&core->missing, MSG_TEXT_MAX, 1) &&
+           table(&core->missing, MSG_TEXT_MAX, 1) && table(&core->seats, MSG_TEXT_MAX, 1) &&
+           table(&core->gone, core->config.max_size, sizeof(*core->gone)) &&
            table(&core->node_names, nnodes, sizeof(*core->node_names));
 }
 

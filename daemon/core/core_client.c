@@ -273,6 +273,9 @@ void client_msg(struct core *core, const struct core_event *event)
         else
             join_request(core, slot, &msg->client_join);
         break;
+    case MSG_CLIENT_WITHDRAW:
+        join_withdraw(core, slot, msg->client_withdraw.req);
+        break;
     case MSG_CLIENT_LEAVE:
         leave(core, slot, &msg->client_leave);
         break;

@@ -66,8 +66,8 @@ static struct member *commit_member(struct core *core, unsigned home, const stru
 
     if (!member || member->home != (int)home ||
         (member->state != MEMBER_ASKING && member->state != MEMBER_EXPIRING) ||
-        member->rank != rank || member->size != msg->size || member->uid != msg->uid ||
-        strcmp(member->name, msg->name))
+        member->uid != msg->uid || strcmp(member->name, msg->name) ||
+        !follow_fits(member, msg, rank))
         return NULL;
     return member;
 }
@@ -117,8 +117,11 @@ static void take_members(struct core *core, struct group *group)
         if (group->members[i].node != group->me)
             continue;
         member = join_find(core, group->members[i].join);
-        assert(member && !member->group && member->rank == i); /* commit_member() found it */
+        assert(member && !member->group); /* commit_member() found it */
+        assert(member->wish.recovery || member->rank == i);
         member->group = group;
+        member->rank = i;
+        member->size = group->size;
         member_set_state(core, member, MEMBER_COMMITTED);
         list_add(&group->local, &member->by_group);
         group->nlocal++;
@@ -225,6 +228,7 @@ void group_sync(struct core *core, unsigned node, const struct msg_sync *msg)
 {
     struct group *group = group_find(core, msg->group);
     int place = group ? group_place(group, node) : -1;
+    uint64_t told = msg->told & ~CORE_SYNC_FATES;
     char text[MSG_TEXT_MAX];
 
     assert(node != core->config.self);
@@ -237,10 +241,12 @@ void group_sync(struct core *core, unsigned node, const struct msg_sync *msg)
     }
     if (place < 0)
         return;
-    if (group->state == GROUP_LEFT && msg->told >= group->asked && msg->told) {
+    if (group->state == GROUP_LEFT && told >= group->asked && told) {
         group_told(core, group, (unsigned)place);
         return;
     }
+    if (msg->again & CORE_SYNC_FATES)
+        act_fates_to(core, group, node);
     if (group->cause && !msg->told)
         group_tell_broken(core, group, node);
     if (group->cause)

@@ -10,8 +10,8 @@
  * other nodes hear of it: until then we do not know who has lost whom.
  *
  * Who wakes me: its messages, its exit, and engine_deadline(): start it, ping it, give it up.
- * What if the peer (the engine) dies now: CORE_ENGINE_DOWN; all groups over several nodes are
- * broken with ENGINE_LOST here, and by the ENGINE_STATE that peers get, there.
+ * What if the peer (the engine) dies now: CORE_ENGINE_DOWN; groups over several nodes wait for the
+ * next one, or are broken with ENGINE_LOST (core_bond.c); there by the ENGINE_STATE that peers get.
  * What if I am stopped now: the oldest unanswered ping would look overdue; core_input() notices
  * that we were late and starts its clock anew (peer_forgive()). */
 #include "daemon/core/core_internal.h"
@@ -43,6 +43,7 @@ static void engine_hello(struct core *core, const struct msg_engine_hello *msg)
         return;
     }
     life_set_state(core, life, CORE_ENGINE_UP);
+    engine->version = msg->version;
     renew_hello(core, life, msg->build, msg->settings);
     if (engine->resuming)
         return;
@@ -116,7 +117,7 @@ void engine_msg(struct core *core, const struct msg *msg)
                   "it broke the protocol: hello has to be its first message and no other");
         return;
     }
-    switch ((int)msg->type) { /* int: of all types an engine may send eight */
+    switch ((int)msg->type) { /* int: of all types an engine may send ten */
     case MSG_ENGINE_HELLO:
         engine_hello(core, &msg->engine_hello);
         break;
@@ -128,6 +129,14 @@ void engine_msg(struct core *core, const struct msg *msg)
         break;
     case MSG_ENGINE_PEER_DOWN:
         peer_engine_lost(core, &msg->engine_peer);
+        break;
+    case MSG_BOARD_HELD:
+        bond_position(core, msg->board_held.group, false, msg->board_held.quiet,
+                      &(struct core_position){msg->board_held.ops, msg->board_held.sent,
+                                              msg->board_held.came});
+        break;
+    case MSG_BOARD_PAUSE:
+        pause_engine_msg(core, &msg->pause);
         break;
     case MSG_BOARD_ERROR:
         group_board_error(core, &msg->board);
@@ -159,6 +168,7 @@ void engine_down(struct core *core, const char *why)
         return;
     }
     was_up = life_end(core, life, why) || engine->resuming;
+    pause_end(core);
     engine->incarnation = 0;
     engine->resuming = false;
     assert(life->state == CORE_ENGINE_OFF && !life->pid);
@@ -171,7 +181,7 @@ void engine_down(struct core *core, const char *why)
     if (was_up) {
         core->counts.engine_losses++;
         peer_engine_down(core);
-        group_node_lost(core, core->config.self, CAUSE_ENGINE_LOST, text, false);
+        group_engine_lost(core, core->config.self, text);
     }
 }
 

@@ -345,6 +345,24 @@ bool core_restore_gpu(struct core *core, uint32_t pid)
     return true;
 }
 
+void core_restore_gpu_lost(struct core *core, uint32_t pid)
+{
+    assert(core->phase == PHASE_RESTORING && core->gpu.life.state == CORE_ENGINE_OFF);
+    core->gpu.lost_pid = pid;
+}
+
+void gpu_taken_over(struct core *core)
+{
+    if (!core->gpu.lost_pid)
+        return;
+    core->counts.gpu_losses++;
+    act_note(core, CORE_NOTE_GPU_LOST, CORE_BY_NOBODY, 0, CORE_LOG_WARN,
+             "commd-gpu pid %u has ended while no commd was there -> the next who asks starts it "
+             "again",
+             core->gpu.lost_pid);
+    core->gpu.lost_pid = 0;
+}
+
 /* ---- its share ------------------------------------------------------------------------------- */
 
 /* Groups that users leave free for commd-gpu where there is one: it has one for each group of

@@ -104,10 +104,16 @@ int group_place(const struct group *group, unsigned node)
 
 void group_close(struct core *core, struct group *group)
 {
+    const struct group *before = group->follows ? group_find(core, group->follows) : NULL;
     bool opened = group->state != GROUP_COMMITTED;
     char name[TEXT_QUOTED];
 
-    if (group->state == GROUP_OPEN)
+    pause_group_ends(core, group);
+    if (group->state == GROUP_OPEN && group->next_epoch)
+        act_note(core, CORE_NOTE_GROUP_ENDED, CORE_BY_USER, group->uid, CORE_LOG_DEBUG,
+                 "group %s: its ranks of this node have gone on as epoch %llu -> closed",
+                 text_quote(name, group->name), (unsigned long long)group->next_epoch);
+    else if (group->state == GROUP_OPEN)
         act_note(core, CORE_NOTE_GROUP_ENDED, CORE_BY_USER, group->uid, CORE_LOG_DEBUG,
                  "group %s: no rank of this node is left%s -> closed",
                  text_quote(name, group->name), group->unclean ? ", and one was lost" : "");
@@ -121,6 +127,8 @@ void group_close(struct core *core, struct group *group)
         act_push(core,
                  (struct core_action){.type = CORE_DO_GROUP_FORGET, .group_forget = {group->id}});
     group->boarded = false;
+    if (before && before->nlocal)
+        group_ask_all(core, before); /* who of it has gone on has not told this node: core_rank.c */
     group_set_state(core, group, group->nnodes > 1 ? GROUP_LEFT : GROUP_DEAD);
     if (group->state == GROUP_LEFT)
         group_left(core, group, opened);
@@ -146,12 +154,27 @@ static void set_cause(struct group *group, enum cause cause, int32_t rank, uint3
     text_copy(group->cause_text, sizeof(group->cause_text), text);
 }
 
+/* Others may have opened it, and want to go on from it: these ranks were never in it. It takes a
+ * record for each node, so where the queue is nearly full some are not told: they ask when the link
+ * is new. */
+static void tell_never_in(struct core *core, const struct group *group)
+{
+    struct member *member;
+
+    list_each(member, &group->local, by_group)
+        runs_fate(&core->runs, &group->members[member->rank])->cause = CAUSE_RANK_LOST;
+    for (unsigned i = 0; i < group->nnodes; i++)
+        if (i != group->me && peer_linked(core, group->nodes[i]) && act_room(core))
+            act_fates_to(core, group, group->nodes[i]);
+}
+
 /* The cause is set. Joins of a group that was not open yet fail with it. */
 static void end_committed(struct core *core, struct group *group)
 {
     struct member *member;
 
     assert(group->cause);
+    tell_never_in(core, group);
     while ((member = list_first(&group->local, struct member, by_group)))
         join_fail(core, member, group->cause, group->cause_rank, (int)group->cause_node,
                   group->cause_text);
@@ -263,8 +286,11 @@ static struct group *group_make(struct core *core, struct user *user, struct msg
     group->members = run;
     group->nodes = core->group_nodes + row;
     group->confirmed = core->group_confirmed + row;
+    group->lost = core->group_lost + row;
+    group->held = core->group_held + row;
     memcpy(group->nodes, core->place, nnodes * sizeof(*group->nodes));
     memset(group->confirmed, 0, nnodes * sizeof(*group->confirmed));
+    memset(group->lost, 0, nnodes * sizeof(*group->lost));
     return group;
 }
 
@@ -283,6 +309,7 @@ struct group *group_new(struct core *core, unsigned home, const struct msg_commi
         return NULL;
     group->id = msg->group;
     group->epoch = msg->epoch;
+    group->follows = msg->follows;
     group->uid = msg->uid;
     group->net = (struct plan_net){msg->latency_us, msg->mbytes_s};
     group->gpu = msg->gpu;
@@ -307,6 +334,7 @@ struct group *group_restore(struct core *core, const struct core_kept_group *kep
         return NULL;
     group->id = kept->id;
     group->epoch = kept->epoch;
+    group->follows = kept->follows;
     group->uid = kept->uid;
     group->net = kept->net;
     group->gpu = kept->gpu;
@@ -334,6 +362,32 @@ void group_restore_broken(struct core *core, struct group *group,
         group_set_state(core, group, GROUP_BROKEN);
 }
 
+void group_note_next(struct core *core, const struct group *group)
+{
+    struct group *before = group->follows ? group_find(core, group->follows) : NULL;
+
+    if (before && before->uid == group->uid)
+        before->next_epoch = group->epoch;
+}
+
+/* A node where all its ranks are new processes has no epoch before. */
+static void recovered(struct core *core, const struct group *group)
+{
+    const struct group *before = group_find(core, group->follows);
+    enum core_recovered kind = CORE_RECOVERED_FEWER;
+    uint32_t came = 0;
+
+    for (uint32_t i = 0; i < group->size; i++)
+        came += !group->members[i].was;
+    if (came)
+        kind = CORE_RECOVERED_NEW;
+    else if (before && before->size == group->size)
+        kind = CORE_RECOVERED_ALL;
+    core->counts.groups_recovered[kind]++;
+    group_note_next(core, group);
+    follow_note_open(core, before, group, came);
+}
+
 void group_try_open(struct core *core, struct group *group)
 {
     char name[TEXT_QUOTED];
@@ -353,9 +407,12 @@ void group_try_open(struct core *core, struct group *group)
         member_set_state(core, member, MEMBER_JOINED);
     for (unsigned i = 0; i < group->nnodes; i++)
         core->peers[group->nodes[i]].free = false;
-    act_note(core, CORE_NOTE_GROUP_OPEN, CORE_BY_USER, group->uid, CORE_LOG_DEBUG,
-             "group %s: %u ranks on %u nodes -> open", text_quote(name, group->name), group->size,
-             group->nnodes);
+    if (group->follows)
+        recovered(core, group);
+    else
+        act_note(core, CORE_NOTE_GROUP_OPEN, CORE_BY_USER, group->uid, CORE_LOG_DEBUG,
+                 "group %s: %u ranks on %u nodes -> open", text_quote(name, group->name),
+                 group->size, group->nnodes);
     act_push(core, (struct core_action){.type = CORE_DO_GROUP_OPEN, .group_open = {group->id}});
     act_fates(core, group, false);
 }
@@ -370,8 +427,7 @@ void group_open_ready(struct core *core)
 
 /* ---- what breaks a group --------------------------------------------------------------------- */
 
-/* Have all ranks of that participant ended? */
-static bool all_gone(const struct core *core, const struct group *group, unsigned place)
+bool group_all_gone(const struct core *core, const struct group *group, unsigned place)
 {
     for (uint32_t i = 0; i < group->size; i++)
         if (group->members[i].node == place && !runs_fate(&core->runs, &group->members[i])->cause)
@@ -391,8 +447,13 @@ void group_broken_msg(struct core *core, unsigned node, const struct msg_broken 
     bool lost = false;
     int32_t rank;
 
-    if (place < 0 || group->state == GROUP_BROKEN)
+    if (place < 0)
         return;
+    if (group->state == GROUP_BROKEN) {
+        follow_place_lost(core, group, (unsigned)place,
+                          cause == CAUSE_NONE || cause == CAUSE_LEFT); /* LEFT: never opened */
+        return;
+    }
     if (group->state == GROUP_LEFT) {
         group_told(core, group, (unsigned)place);
         return;
@@ -400,7 +461,7 @@ void group_broken_msg(struct core *core, unsigned node, const struct msg_broken 
     if (who < 0)
         who = (int)node;
     if (cause == CAUSE_NONE) {
-        if (group->confirmed[place] && all_gone(core, group, (unsigned)place))
+        if (group->confirmed[place] && group_all_gone(core, group, (unsigned)place))
             return; /* our SYNC came after its last rank had left: see the top */
         lost = group->state == GROUP_OPEN;
         cause = lost ? CAUSE_NODE_LOST : CAUSE_LEFT;
@@ -423,6 +484,8 @@ void group_broken_msg(struct core *core, unsigned node, const struct msg_broken 
         group_withdraw(core, group, rank, pid, (unsigned)who, why);
         return;
     }
+    if (lost || cause == CAUSE_LEFT)
+        follow_place_lost(core, group, (unsigned)place, true);
     /* Withdrawn by one after all had agreed: a rank of it was lost before it opened there. */
     set_cause(group, cause == CAUSE_LEFT ? CAUSE_RANK_LOST : cause, rank, pid, (unsigned)who, why);
     break_group(core, group, cause == CAUSE_LEFT || lost);
@@ -487,9 +550,25 @@ void group_board_failed(struct core *core, uint64_t id, enum cause cause, const 
     end_committed(core, group);
 }
 
-/* Those that are open, and with @committed those that are to be. */
+bool group_has_empty_node(const struct core *core, const struct group *group)
+{
+    for (unsigned i = 0; i < group->nnodes; i++)
+        if (i != group->me && group_all_gone(core, group, i))
+            return true;
+    return false;
+}
+
+void group_bond_failed(struct core *core, struct group *group)
+{
+    set_cause(group, CAUSE_ENGINE_LOST, -1, 0, group->bond_node, group->bond_text);
+    break_group(core, group, true);
+}
+
+/* AGREED: and not those to which the node has not agreed yet. OPEN: nor those that are to be. BUSY:
+ * of the open ones those that cannot wait. */
+enum lose { LOSE_ALL, LOSE_AGREED, LOSE_OPEN, LOSE_BUSY };
 static void lose_node(struct core *core, unsigned node, enum cause cause, const char *text,
-                      bool tell, bool committed)
+                      bool tell, enum lose which)
 {
     struct group *group;
 
@@ -499,26 +578,38 @@ static void lose_node(struct core *core, unsigned node, enum cause cause, const 
         int place = group_place(group, node);
 
         if (group->nnodes == 1 || place < 0 ||
-            (group->state != GROUP_OPEN && (!committed || group->state != GROUP_COMMITTED)))
+            (group->state != GROUP_OPEN && (which == LOSE_OPEN || group->state != GROUP_COMMITTED)))
             continue;
         /* it had not agreed before it lost its engine: it does so with the next one, or not */
-        if (cause == CAUSE_ENGINE_LOST && node != core->config.self &&
-            group->state == GROUP_COMMITTED && !group->confirmed[place])
+        if (which != LOSE_ALL && node != core->config.self && group->state == GROUP_COMMITTED &&
+            !group->confirmed[place])
+            continue;
+        if (which == LOSE_BUSY && bond_loosen(core, group, node, text))
             continue;
         set_cause(group, cause, -1, 0, node, text);
         break_group(core, group, tell);
     }
 }
 
-void group_node_lost(struct core *core, unsigned node, enum cause cause, const char *text,
-                     bool tell)
+void group_node_lost(struct core *core, unsigned node, const char *text, bool tell)
 {
-    lose_node(core, node, cause, text, tell, true);
+    lose_node(core, node, CAUSE_NODE_LOST, text, tell, LOSE_ALL);
+}
+
+void group_apart(struct core *core, unsigned node, enum cause cause, const char *text)
+{
+    lose_node(core, node, cause, text, true, LOSE_AGREED);
+}
+
+/* Others may wait for the next engine, so those that break here are told. */
+void group_engine_lost(struct core *core, unsigned node, const char *text)
+{
+    lose_node(core, node, CAUSE_ENGINE_LOST, text, true, LOSE_BUSY);
 }
 
 void group_unconnected(struct core *core, unsigned node, const char *text)
 {
-    lose_node(core, node, CAUSE_ENGINE_LOST, text, true, false);
+    lose_node(core, node, CAUSE_ENGINE_LOST, text, true, LOSE_OPEN);
 }
 
 void group_stop(struct core *core)
@@ -527,5 +618,5 @@ void group_stop(struct core *core)
 
     assert(core->stopping);
     text_format(text, sizeof(text), "commd on node %s is stopping", core_self_name(core));
-    group_node_lost(core, core->config.self, CAUSE_NODE_LOST, text, true);
+    group_node_lost(core, core->config.self, text, true);
 }

@@ -64,7 +64,7 @@ static void remember(struct core *core, struct forming *forming, struct msg_memb
     *bucket = (uint32_t)(member - core->runs.members) + 1;
 }
 
-static void fate_forget(struct core *core, struct msg_member *member)
+void home_forget(struct core *core, struct msg_member *member)
 {
     uint32_t *at = join_bucket(core, member->node, member->join);
     uint32_t i = (uint32_t)(member - core->runs.members) + 1;
@@ -75,7 +75,7 @@ static void fate_forget(struct core *core, struct msg_member *member)
     *at = core->runs.fates[i - 1].next;
 }
 
-static struct msg_member *recall(const struct core *core, unsigned node, uint64_t join)
+struct msg_member *home_recall(const struct core *core, unsigned node, uint64_t join)
 {
     uint32_t i = *join_bucket(core, node, join);
 
@@ -90,7 +90,7 @@ static struct msg_member *recall(const struct core *core, unsigned node, uint64_
 
 /* ---- formings -------------------------------------------------------------------------------- */
 
-static struct list *name_bucket(struct core *core, uint32_t uid, const char *name)
+struct list *home_bucket(struct core *core, uint32_t uid, const char *name)
 {
     return &core->forming_by_name[text_hash(uid, name) % HASH_GROUPS];
 }
@@ -99,13 +99,14 @@ static struct forming *forming_find(struct core *core, uint32_t uid, const char 
 {
     struct forming *forming;
 
-    list_each(forming, name_bucket(core, uid, name), hash)
-        if (forming->uid == uid && !strcmp(forming->name, name))
+    list_each(forming, home_bucket(core, uid, name), hash)
+        if (forming->uid == uid && !forming->recovery.kind && !strcmp(forming->name, name))
             return forming;
     return NULL;
 }
 
-static struct forming *create(struct core *core, unsigned node, const struct msg_join *msg)
+static struct forming *create(struct core *core, unsigned node, const struct msg_join *msg,
+                              uint32_t size)
 {
     uint32_t payer = payer_of(core->config.payers, msg->uid);
     bool room = node == core->config.self ||
@@ -117,7 +118,7 @@ static struct forming *create(struct core *core, unsigned node, const struct msg
     if (!user)
         return NULL;
     run = user->forming < user_may(core, user, CORE_SHARE_FORMING)
-              ? user_take_run(core, user, msg->size, node)
+              ? user_take_run(core, user, size, node)
               : NULL;
     if (run && !(forming = pool_take(&core->formings)))
         user_drop_run(core, user, run);
@@ -132,14 +133,21 @@ static struct forming *create(struct core *core, unsigned node, const struct msg
     forming->node = node;
     forming->uid = msg->uid;
     forming->payer = payer;
-    forming->size = msg->size;
+    forming->size = size;
     forming->members = run;
     forming->nodes =
         core->forming_nodes + (size_t)pool_index(&core->formings, forming) * core->config.nnodes;
     text_copy(forming->name, sizeof(forming->name), msg->name);
-    list_add(name_bucket(core, msg->uid, msg->name), &forming->hash);
+    list_add(home_bucket(core, msg->uid, msg->name), &forming->hash);
     list_add(&core->all_formings, &forming->all);
+    list_init(&forming->freed);
     return forming;
+}
+
+/* It lacks ranks; of new processes there may be as many as have room. */
+static bool still_forms(const struct forming *forming)
+{
+    return forming->count < forming->size || forming->recovery.kind == MSG_RECOVERY_REJOIN;
 }
 
 /* Its memory stays readable until the queue is empty: COMMITs in it are made from it. */
@@ -155,6 +163,7 @@ static void drop(struct core *core, struct forming *forming)
     user_put(core, user);
     list_del(&forming->hash);
     list_del(&forming->all);
+    list_del(&forming->freed);
     pool_leave(&core->formings, forming);
 }
 
@@ -170,31 +179,36 @@ void home_reap(struct core *core)
     pool_reap(&core->formings);
 }
 
-static void forming_free_place(struct core *core, struct forming *forming,
-                               struct msg_member *member)
+void home_free_place(struct core *core, struct forming *forming, struct msg_member *member)
 {
-    assert(forming->count && member->join);
+    uint32_t i = (uint32_t)(member - forming->members);
+
+    assert(forming->count && member->join && i < forming->size);
     assert(!forming->id);
-    fate_forget(core, member);
+    home_forget(core, member);
     member->join = 0;
+    if (forming->recovery.follows && i < forming->recovery.was_size &&
+        !runs_fate(&core->runs, member)->gone)
+        forming->recovery.awaited++;
     if (--forming->count == 0)
         drop(core, forming);
 }
 
-void home_missing(const struct core *core, const struct forming *forming, char *buf, size_t cap,
-                  unsigned *ret_count)
+void home_list(const struct core *core, const struct forming *forming, home_is_fn is, char *buf,
+               size_t cap, unsigned *ret_count)
 {
     struct text text = {buf, cap - 4, 0}; /* room for "..." */
     uint32_t i, last, end = MIN(forming->size, (uint32_t)HOME_LOOKS);
 
     buf[0] = 0;
+    *ret_count = 0;
     for (i = 0; i < end && text.len + 1 < text.cap; i = last + 1) {
         last = i;
-        if (forming->members[i].join || runs_fate(&core->runs, &forming->members[i])->cause)
+        if (!is(core, forming, i))
             continue;
-        while (last + 1 < end && !forming->members[last + 1].join &&
-               !runs_fate(&core->runs, &forming->members[last + 1])->cause)
+        while (last + 1 < end && is(core, forming, last + 1))
             last++;
+        *ret_count += last + 1 - i;
         text_add(&text,
                  last == i       ? "%s%u"
                  : last == i + 1 ? "%s%u,%u"
@@ -203,6 +217,23 @@ void home_missing(const struct core *core, const struct forming *forming, char *
     }
     if (text.len + 1 == text.cap || i < forming->size)
         memcpy(buf + text.len, "...", 4);
+}
+
+/* Neither there, nor gone, nor was its time over. */
+static bool is_missing(const struct core *core, const struct forming *forming, uint32_t rank)
+{
+    const struct fate *fate = runs_fate(&core->runs, &forming->members[rank]);
+
+    return !forming->members[rank].join && !fate->cause &&
+           (!forming->recovery.kind || (!fate->gone && rank < forming->recovery.was_size));
+}
+
+void home_missing(const struct core *core, const struct forming *forming, char *buf, size_t cap,
+                  unsigned *ret_count)
+{
+    home_list(core, forming, is_missing, buf, cap, ret_count);
+    if (forming->recovery.kind)
+        return;
     assert(forming->count + forming->late <= forming->size);
     *ret_count = forming->size - forming->count - forming->late;
 }
@@ -246,7 +277,8 @@ void home_fill_commit(struct core *core, const struct forming *forming, struct m
 {
     assert(forming->id && forming->count == forming->size);
     *ret_msg = (struct msg_commit){.group = forming->id,
-                                   .epoch = 1,
+                                   .epoch = forming->recovery.epoch + 1,
+                                   .follows = forming->recovery.follows,
                                    .uid = forming->uid,
                                    .latency_us = core->config.net.latency_us,
                                    .mbytes_s = core->config.net.mbytes_s,
@@ -261,14 +293,12 @@ void home_fill_commit(struct core *core, const struct forming *forming, struct m
     text_copy(ret_msg->home, sizeof(ret_msg->home), core_self_name(core));
 }
 
-static void home_commit(struct core *core, struct forming *forming)
+void home_commit(struct core *core, struct forming *forming)
 {
     struct msg_commit msg;
     bool here = false;
 
     assert(!forming->id && forming->count == forming->size && !forming->late);
-    for (uint32_t i = 0; i < forming->size; i++)
-        fate_forget(core, &forming->members[i]);
     number_nodes(core, forming);
     for (unsigned i = 0; i < forming->nnodes; i++)
         here |= forming->nodes[i] == core->config.self;
@@ -285,8 +315,8 @@ static void home_commit(struct core *core, struct forming *forming)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static void home_refuse(struct core *core, unsigned node, uint64_t join, enum cause cause,
-                        int32_t rank, const char *text)
+void home_refuse(struct core *core, unsigned node, uint64_t join, enum cause cause, int32_t rank,
+                 int about, const char *text)
 {
     struct msg_join_refused msg = {.join = join, .cause = cause, .rank = rank};
 
@@ -297,10 +327,12 @@ static void home_refuse(struct core *core, unsigned node, uint64_t join, enum ca
                                      .join_refused = {.join = join,
                                                       .cause = cause,
                                                       .rank = rank,
+                                                      .about = about,
                                                       .text = act_text(core, text)}});
         return;
     }
-    text_copy(msg.node, sizeof(msg.node), core_self_name(core));
+    if (about >= 0)
+        text_copy(msg.node, sizeof(msg.node), core_node_name(core, (unsigned)about));
     text_copy(msg.text, sizeof(msg.text), text);
     join_refused(core, node, &msg);
 }
@@ -334,7 +366,8 @@ static bool join_fits(struct core *core, unsigned node, const struct forming *fo
             text_format(text, sizeof(text),
                         "group \"%s\": rank %u joins with size %u, but others joined with size %u",
                         msg->name, msg->rank, msg->size, forming->size);
-        home_refuse(core, node, msg->join, CAUSE_INVALID, first, text);
+        home_refuse(core, node, msg->join, CAUSE_INVALID, first,
+                    first < 0 ? -1 : (int)forming->members[first].node, text);
         return false;
     }
     member = &forming->members[msg->rank];
@@ -343,20 +376,62 @@ static bool join_fits(struct core *core, unsigned node, const struct forming *fo
                     "group \"%s\": rank %u is already taken by pid %u on node "
                     "%s",
                     msg->name, msg->rank, member->pid, core_node_name(core, member->node));
-        home_refuse(core, node, msg->join, CAUSE_INVALID, (int32_t)msg->rank, text);
+        home_refuse(core, node, msg->join, CAUSE_INVALID, (int32_t)msg->rank, (int)member->node,
+                    text);
         return false;
     }
     return true;
 }
 
+struct forming *home_make(struct core *core, unsigned node, const struct msg_join *msg,
+                          uint32_t size)
+{
+    struct forming *forming = create(core, node, msg, size);
+    char text[MSG_TEXT_MAX];
+
+    if (forming)
+        return forming;
+    text_format(text, sizeof(text),
+                "group \"%s\": node %s has no room for one more group of user %u that forms: "
+                "wait for others, or raise limits.max_groups or limits.max_groups_per_user",
+                msg->name, core_self_name(core), msg->uid);
+    home_refuse(core, node, msg->join, CAUSE_QUOTA, -1, (int)core->config.self, text);
+    return NULL;
+}
+
+void home_place(struct core *core, struct forming *forming, struct msg_member *member,
+                unsigned node, const struct msg_join *msg)
+{
+    struct fate *fate = runs_fate(&core->runs, member);
+
+    if (member->join) {
+        home_forget(core, member); /* only mutant 2 comes here */
+        forming->count--;
+    }
+    assert(forming->count < forming->size);
+    member->node = node;
+    member->pid = msg->pid;
+    member->join = msg->join;
+    assert(!fate->cause || forming->late);
+    forming->late -= fate->cause != CAUSE_NONE;
+    fate->cause = CAUSE_NONE;
+    remember(core, forming, member);
+    forming->count++;
+}
+
+static bool sound(const struct msg_join *msg)
+{
+    if (msg->recovery)
+        return recover_sound(msg);
+    return msg->size && msg->size <= MSG_MAX_RANKS && msg->rank < msg->size;
+}
+
 void home_join(struct core *core, unsigned node, const struct msg_join *msg)
 {
     struct forming *forming;
-    struct msg_member *member;
-    char text[MSG_TEXT_MAX];
 
-    if (!msg->name[0] || !msg->size || msg->size > MSG_MAX_RANKS || msg->rank >= msg->size ||
-        !msg->join || msg->join & CORE_CANCEL_QUIET || recall(core, node, msg->join)) {
+    if (!msg->name[0] || !sound(msg) || !msg->join || msg->join & CORE_CANCEL_QUIET ||
+        home_recall(core, node, msg->join)) {
         act_log_node(core, node, CORE_LOG_WARN,
                      "node %s sent a join that makes no sense -> ignoring it",
                      core_node_name(core, node));
@@ -365,32 +440,37 @@ void home_join(struct core *core, unsigned node, const struct msg_join *msg)
     core->peers[node].gpu = msg->gpu;
     if (core->stopping)
         return; /* it asks the next home as soon as we are gone */
+    if (msg->recovery) {
+        recover_join(core, node, msg);
+        return;
+    }
     forming = forming_find(core, msg->uid, msg->name);
     if (forming && !join_fits(core, node, forming, msg))
         return;
-    if (!forming && !(forming = create(core, node, msg))) {
-        text_format(text, sizeof(text),
-                    "group \"%s\": node %s has no room for one more group of user %u that forms: "
-                    "wait for others, or raise limits.max_groups or limits.max_groups_per_user",
-                    msg->name, core_self_name(core), msg->uid);
-        home_refuse(core, node, msg->join, CAUSE_QUOTA, -1, text);
+    if (!forming && !(forming = home_make(core, node, msg, msg->size)))
         return;
-    }
-    member = &forming->members[msg->rank];
-    if (member->join) {
-        fate_forget(core, member); /* only mutant 2 comes here */
-        forming->count--;
-    }
-    assert(forming->count < forming->size);
-    member->node = node;
-    member->pid = msg->pid;
-    member->join = msg->join;
-    assert(!runs_fate(&core->runs, member)->cause || forming->late);
-    forming->late -= runs_fate(&core->runs, member)->cause != CAUSE_NONE;
-    runs_fate(&core->runs, member)->cause = CAUSE_NONE;
-    remember(core, forming, member);
-    if (++forming->count == forming->size)
-        home_commit(core, forming);
+    home_place(core, forming, &forming->members[msg->rank], node, msg);
+    if (forming->count < forming->size)
+        return;
+    for (uint32_t i = 0; i < forming->size; i++)
+        home_forget(core, &forming->members[i]);
+    home_commit(core, forming);
+}
+
+/* Its time ran out: it is neither there nor missing. @ret_text: who is. */
+static unsigned verdict(struct core *core, struct forming *forming, struct msg_member *member,
+                        char *ret_text, size_t cap)
+{
+    unsigned count = 0;
+
+    if (forming->recovery.kind != MSG_RECOVERY_REJOIN)
+        runs_fate(&core->runs, member)->cause = CAUSE_TIMEOUT;
+    if (forming->recovery.kind)
+        recover_verdict(core, forming, ret_text, cap);
+    else
+        home_missing(core, forming, ret_text, cap, &count);
+    forming->late += forming->recovery.kind != MSG_RECOVERY_REJOIN;
+    return count;
 }
 
 void home_cancel(struct core *core, unsigned node, uint64_t join)
@@ -399,24 +479,22 @@ void home_cancel(struct core *core, unsigned node, uint64_t join)
     struct msg_member *member;
     struct forming *forming;
     char missing[MSG_TEXT_MAX];
-    unsigned count;
+    unsigned count = 0;
 
     join &= ~CORE_CANCEL_QUIET;
-    member = join ? recall(core, node, join) : NULL;
+    member = join ? home_recall(core, node, join) : NULL;
     if (!member)
         return; /* its COMMIT or refusal is on the way */
     forming = pool_at(&core->formings, runs_fate(&core->runs, member)->owner);
     assert(!forming->id && !list_is_off(&forming->all));
-    assert(forming->count && forming->count < forming->size);
-    if (!quiet) {
-        runs_fate(&core->runs, member)->cause = CAUSE_TIMEOUT; /* it is neither there nor missing */
-        home_missing(core, forming, missing, sizeof(missing), &count);
-    }
+    assert(forming->count && still_forms(forming));
     if (!quiet)
-        forming->late++;
-    forming_free_place(core, forming, member);
+        count = verdict(core, forming, member, missing, sizeof(missing));
+    home_free_place(core, forming, member);
     if (!quiet)
-        home_refuse(core, node, join, CAUSE_TIMEOUT, (int32_t)count, missing);
+        home_refuse(core, node, join, CAUSE_TIMEOUT, (int32_t)count, -1, missing);
+    if (!list_is_off(&forming->all))
+        recover_freed(core, forming);
 }
 
 void home_node_lost(struct core *core, unsigned node)
@@ -426,14 +504,16 @@ void home_node_lost(struct core *core, unsigned node)
     list_each(forming, &core->all_formings, all) {
         uint32_t left = forming->count;
 
-        assert(left && left < forming->size && !forming->id);
+        assert(left && still_forms(forming) && !forming->id);
         /* The last one frees the forming: stop before looking at it again. */
         for (uint32_t i = 0; left && i < forming->size; i++) {
             if (!forming->members[i].join)
                 continue;
             left--;
             if (forming->members[i].node == node)
-                forming_free_place(core, forming, &forming->members[i]);
+                home_free_place(core, forming, &forming->members[i]);
         }
+        if (!list_is_off(&forming->all))
+            recover_freed(core, forming);
     }
 }

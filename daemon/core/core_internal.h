@@ -12,6 +12,7 @@
 
 #include "daemon/core/core.h"
 #include "daemon/core/core_act.h"
+#include "daemon/core/core_joins.h"
 #include "daemon/core/core_pool.h"
 #include "daemon/core/core_text.h"
 #include "daemon/core/share.h"
@@ -25,6 +26,7 @@ enum {
     CORE_PART_BATCH = 64,       /* ranks of a client that is gone which end at a time */
     CORE_VERDICT_MS = 1000,     /* the home's time to say who is missing */
     CORE_ENGINE_PING_MS = 1000,
+    CORE_HELD_VERSION = 11,        /* of MSG_VERSION: commds and engines know HELD, BOARD_HOLD */
     CORE_SENT_MS = 1500,           /* so long a report of what users sent outlives its time */
     CORE_SENT_MOST_MS = 60000,     /* the longest time that such a report is of */
     CORE_ENGINE_DOUBT_MS = 30,     /* a lost engine of another node breaks groups after this */
@@ -40,6 +42,8 @@ enum {
 /* In JOIN_CANCEL: the origin wants no answer (its client is gone, or it asks elsewhere). Join
  * ids have this bit clear. */
 #define CORE_CANCEL_QUIET (UINT64_C(1) << 63)
+/* In SYNC.again: tell all your ranks that are gone, whatever became of the group. */
+#define CORE_SYNC_FATES (UINT64_C(1) << 63)
 
 /* ---- objects -------------------------------------------------------------------------------- */
 
@@ -88,14 +92,11 @@ static inline bool client_counts(const struct client *client)
     return client->state == CLIENT_AWAY || (client->state == CLIENT_READY && !client->admin);
 }
 
-/* ASKING: its home knows of it and waits for others. EXPIRING: its time ran out, the home has
- * been asked who is missing. COMMITTED, JOINED: member of a group in that state. */
-enum member_state { MEMBER_FREE, MEMBER_ASKING, MEMBER_EXPIRING, MEMBER_COMMITTED, MEMBER_JOINED };
-/* IN: the client knows of it, or is told when there is something to tell. Of a restored rank what
- * the client that came back said: nothing yet; that it waits for the answer to this join, and asks
- * again.
+/* IN: the client knows of it, or is told when there is something to tell. WITHDRAWN: likewise, but
+ * it does not ask again when its commit comes to nothing. Of a restored rank what the client that
+ * came back said: nothing yet; that it waits for the answer to this join, and asks again.
  */
-enum member_claim { CLAIM_IN, CLAIM_NONE, CLAIM_ASKS };
+enum member_claim { CLAIM_IN, CLAIM_WITHDRAWN, CLAIM_NONE, CLAIM_ASKS };
 struct member {
     struct pooled pooled;
     enum member_state state;
@@ -104,6 +105,7 @@ struct member {
     struct list by_name;  /* ASKING, EXPIRING */
     struct list waiting;  /* all but JOINED: the members with a deadline */
     struct list todo;     /* to be asked (again) before this core_input() returns, or held */
+    struct list news;     /* its home is to be told what is new, likewise */
     unsigned client;
     uint32_t req, rank, size, uid, payer, pid;
     uint64_t join;        /* number of the request that its home has now: new each time */
@@ -114,17 +116,37 @@ struct member {
     int home;             /* node asked, -1: none yet */
     enum member_claim claim;
     struct group *group; /* COMMITTED, JOINED; borrowed: groups outlive their members */
+    struct wish wish;    /* until it is JOINED; @rank and @size are what it has got, or its */
     char name[MSG_GROUP_MAX];
 };
+
+/* Does its client wait for an answer? */
+static inline bool member_hears(const struct member *member)
+{
+    return member->claim == CLAIM_IN || member->claim == CLAIM_WITHDRAWN;
+}
 
 /* LEFT: none of its ranks is here any more, and others have to hear that yet: core_resync.c. DEAD:
  * closed or never came about; only actions that are still queued may look at it. */
 enum group_state { GROUP_FREE, GROUP_COMMITTED, GROUP_OPEN, GROUP_BROKEN, GROUP_LEFT, GROUP_DEAD };
+/* Has our engine the board, and works on it? core_bond.c. */
+enum group_bond { BOND_BOUND, BOND_ASKED, BOND_HELD, BOND_READ, BOND_LOOSE };
+/* It comes to rest, because our engine is to be replaced: core_pause.c. */
+struct group_pause {
+    uint32_t attempt; /* not core->pausing.attempt: no part of that */
+    uint32_t n;       /* participants, with us, that have answered in this step */
+    uint32_t ops;     /* the most that any of them has begun */
+    bool rests;
+};
+
 struct group {
     struct pooled pooled;
     enum group_state state;
     struct list hash, all;
     uint64_t id, epoch, committed_ms;
+    uint64_t follows;    /* the group of which it is the next epoch; 0: none */
+    uint64_t next_epoch; /* of the group that followed it here; 0: none */
+    uint64_t heard;      /* grows with what is known of ranks that are gone: core_follow.c */
     uint32_t uid, payer, size, nnodes, me;
     struct plan_net net; /* as the home has it configured */
     bool gpu;            /* all its nodes have a GPU service */
@@ -132,10 +154,21 @@ struct group {
     uint32_t nconfirmed; /* other participants that confirmed the commit; LEFT: that have heard */
     uint64_t asked;      /* LEFT: an answer to this question, or a later one, counts */
     unsigned home;
-    bool boarded;               /* the edge was told to make a board, and has it */
-    bool unclean;               /* a rank died, or the group broke */
+    bool boarded;           /* the edge was told to make a board, and has it */
+    bool unclean;           /* a rank died, or the group broke */
+    enum group_bond bond;   /* OPEN, over several nodes */
+    uint64_t bond_until_ms; /* not BOUND: then it breaks */
+    uint64_t
+        bond_key; /* what we said last, or went on with, since an engine was lost; 0: nothing */
+    unsigned bond_node;            /* whose engine was lost */
+    struct core_position position; /* HELD, LOOSE; afterwards: as it was then */
+    uint32_t nheld;                /* other participants that have said the same */
+    uint32_t sum_sent, sum_came;   /* of these and us */
+    bool *held; /* owned by the core's table: per participant, of nheld, or of pause.n */
+    struct group_pause pause;
     uint16_t *nodes;            /* owned by the core's table: node indices, ascending */
     bool *confirmed;            /* likewise: per participant */
+    bool *lost;                 /* likewise: its node was lost, and its ranks with it */
     struct msg_member *members; /* owned run */
     struct list local;
     enum cause cause; /* BROKEN, DEAD */
@@ -143,6 +176,7 @@ struct group {
     uint32_t cause_pid;
     unsigned cause_node;
     char cause_text[MSG_TEXT_MAX];
+    char bond_text[MSG_TEXT_MAX]; /* not BOUND: why */
     char name[MSG_GROUP_MAX];
 };
 
@@ -154,26 +188,13 @@ struct parting {
     char kick[MSG_TEXT_MAX]; /* the cause for their groups; "": the client was not kicked */
 };
 
-/* At the home: a group that lacks ranks, or whose COMMITs are still queued (@id not 0). */
-struct forming {
-    struct pooled pooled;
-    struct list hash, all;
-    uint64_t id;
-    uint32_t uid, payer, size, count, nnodes;
-    unsigned node;   /* whose join began it */
-    uint32_t late;   /* ranks whose time ran out after they came: neither there nor missing */
-    uint16_t *nodes; /* owned by the core's table; filled at the commit */
-    struct msg_member *members; /* owned run; .join 0: not there; .node: configuration index
-                                   while forming, participant index once committed */
-    char name[MSG_GROUP_MAX];
-};
-
 /* What our engine has of a peer's: nothing; its address; a link that both ends agree on. */
 enum peer_engine { PEER_ENGINE_UNKNOWN, PEER_ENGINE_ADDED, PEER_ENGINE_ACCEPTED };
 struct peer {
     enum core_peer_state state;
     enum peer_engine theirs;
     uint64_t incarnation; /* of its commd; 0: never seen */
+    uint32_t version;     /* MSG_VERSION of that commd */
     uint64_t id;          /* hash of its name */
     uint64_t since_ms, heard_ms;
     uint32_t blocks;                     /* of users who came by its joins */
@@ -183,11 +204,14 @@ struct peer {
     uint64_t accepts_mine, accepts_from; /* its last ENGINE_READY: it accepts this engine
                                             of ours, for this one of its own */
     uint64_t doubt_ms; /* when groups break because our engine lost theirs; CORE_NEVER: not so */
-    uint64_t lost_ms;  /* it is missed: when it is lost; CORE_NEVER: it is not missed */
-    bool said;         /* over this link: ENGINE_STATE */
-    uint64_t retry_ms; /* when our engine is told of theirs again; CORE_NEVER: no need */
-    uint64_t apart_ms; /* since when the two have no connection, as ours tells; 0: they have */
+    enum cause doubt_cause;
+    uint64_t pauses_ms; /* until then it may end its engine: core_pause.c */
+    uint64_t lost_ms;   /* it is missed: when it is lost; CORE_NEVER: it is not missed */
+    bool said;          /* over this link: ENGINE_STATE */
+    uint64_t retry_ms;  /* when our engine is told of theirs again; CORE_NEVER: no need */
+    uint64_t apart_ms;  /* since when the two have no connection, as ours tells; 0: they have */
     uint64_t backoff_ms;
+    bool given_up; /* UNLINKED, and for so long that its ranks count as gone */
     bool draining; /* as its last heartbeat says */
     bool free;     /* likewise, since the last group with it opened here: core_renew.c */
     bool shares;   /* a group here has it in it; follows from the groups, for a heartbeat */
@@ -219,14 +243,26 @@ struct life {
 struct own_engine {
     struct life life; /* .start_ms: it is started then; CORE_NEVER: not wanted */
     bool resuming;    /* restored: it has not told yet all that it has */
+    uint32_t version; /* its MSG_VERSION */
     uint64_t incarnation;
     uint32_t addr_len;
     uint8_t addr[MSG_ADDR_MAX];
 };
 
+/* Our engine is to be replaced, and its groups come to rest for that: core_pause.c. */
+enum pause_state { PAUSING_NOT, PAUSING_ASKED, PAUSING_UNTIL };
+struct pausing {
+    enum pause_state state;
+    uint32_t attempt;
+    unsigned left; /* groups that have not all answers of this step */
+    uint64_t until_ms;
+    uint64_t next_ms, wait_ms; /* when it may be tried again; how long that was put off */
+};
+
 struct own_gpu {
     struct life life;
     bool resuming;              /* restored: STARTING, and tells which sessions it has */
+    uint32_t lost_pid;          /* of one that has ended while no commd was there */
     unsigned waiting, sessions; /* clients that wait for it, that have a session */
     uint32_t nccl, ndevices;
     struct msg_gpu_device devices[MSG_MAX_GPUS];
@@ -263,36 +299,40 @@ struct core {
     bool draining; /* takes no new groups; see core_change.c */
     struct peer *peers;
     struct own_engine engine;
+    struct pausing pausing;
     struct own_gpu gpu;
     struct client *clients; /* and one that stands for nobody: core_part.c */
     struct pool members, groups, formings, users, partings;
     struct runs runs;
-    uint16_t *group_nodes, *forming_nodes; /* a row for each item of these pools */
-    bool *group_confirmed;                 /* likewise */
+    uint16_t *group_nodes, *forming_nodes;           /* a row for each item of these pools */
+    bool *group_confirmed, *group_lost, *group_held; /* likewise */
     struct ration ration;
     struct core_counts counts;
     uint64_t heartbeat_ms, heartbeat_seq; /* the next one, the last one */
     uint64_t part_ms;                     /* when the next ranks of all_partings end */
 
     /* ---- what follows: lists and tables of the objects, and the earliest deadlines ---- */
-    struct list all_groups, all_formings, all_partings, waiting, todo;
+    struct list all_groups, all_formings, all_partings, waiting, todo, news, freed;
     struct list by_id[HASH_GROUPS], by_name[HASH_GROUPS], forming_by_name[HASH_GROUPS];
     struct list user_by_uid[HASH_USERS];
     uint32_t *joins; /* HASH_JOINS chains through fates: (node, join) -> member of a forming */
     unsigned nclients;
     unsigned naway;       /* of these */
     uint64_t silent_ms;   /* no peer is silent for too long before this */
+    uint64_t bond_ms;     /* no group waits for too long for an engine before this */
     uint64_t expire_ms;   /* no member expires before this */
     uint64_t expired_ms;  /* when members were last looked at for that */
     uint64_t promised_ms; /* the deadline that the caller was told */
 
     /* ---- used within one core_input(), and by the actions that it leaves ---- */
     bool peers_changed; /* the set of READY nodes: re-home and open before returning */
+    bool learned;       /* of ranks that are gone: follow_run() */
     struct queue queue;
     bool *up;
     uint16_t *place; /* node -> participant + 1 */
     char (*names)[MSG_NAME_MAX];
-    char *missing; /* MSG_TEXT_MAX */
+    char *missing, *seats; /* MSG_TEXT_MAX */
+    uint32_t *gone;        /* ranks of one JOIN_NEWS */
 };
 
 /* A cause may come from another node. */
@@ -387,6 +427,8 @@ void user_sent(struct core *core, const struct msg_engine_sent *msg);
 
 void peer_up(struct core *core, const struct core_event *event);
 void peer_msg(struct core *core, unsigned node, const struct msg *msg);
+/* Its link has ended because it does not prove any more who it is: it is lost, with its engine. */
+void peer_refused(struct core *core, unsigned node, const char *why);
 void peer_down(struct core *core, unsigned node, enum core_loss loss, const char *why);
 void peer_lost(struct core *core, unsigned node, const char *why);      /* and not to be back */
 void peer_lost_away(struct core *core, unsigned node, const char *why); /* its link had closed */
@@ -422,8 +464,10 @@ bool life_tick(struct core *core, struct life *life, uint64_t start_limit, uint6
 uint64_t life_deadline(const struct life *life, uint64_t start_limit, uint64_t answer_limit);
 /* core_renew.c: a process that is of another version, or has settings of before. Its hello came: */
 void renew_hello(struct core *core, struct life *life, const char *build, uint64_t settings);
-/* Ends it if nobody needs it now. */
+/* Ends it if nobody needs it now, or all can go on over the next one. */
 void renew_engine(struct core *core);
+bool renew_is_wanted(const struct core *core); /* of the engine */
+void renew_rests(struct core *core);           /* nothing of any group is on the wire */
 bool renew_gpu(struct core *core);
 /* Its process has ended. False: it did not make room. */
 bool renew_ended(struct core *core, struct life *life);
@@ -439,6 +483,7 @@ void engine_started(struct core *core, uint32_t pid);
 void engine_msg(struct core *core, const struct msg *msg);
 void engine_down(struct core *core, const char *why);
 void engine_tick(struct core *core);
+bool engine_speaks(const struct core *core); /* UP, and all that it has is known */
 uint64_t engine_deadline(const struct core *core);
 
 /* ---- core_gpu.c ------------------------------------------------------------------------------ */
@@ -448,35 +493,11 @@ void gpu_client_closed(struct core *core, unsigned slot);
 void gpu_started(struct core *core, uint32_t pid);
 void gpu_msg(struct core *core, const struct msg *msg);
 void gpu_down(struct core *core, const char *why);
+void gpu_taken_over(struct core *core);
 void gpu_tick(struct core *core);
 uint64_t gpu_deadline(const struct core *core);
 /* Groups that are kept free for commd-gpu: to others they are taken. */
 uint32_t gpu_spare(const struct core *core);
-
-/* ---- core_join.c: origin --------------------------------------------------------------------- */
-
-void join_request(struct core *core, unsigned slot, const struct msg_client_join *msg);
-/* Its time to join, from now on; 0: as long as may be. */
-void join_begin(struct core *core, struct member *member, uint64_t limit);
-void join_refused(struct core *core, unsigned node, const struct msg_join_refused *msg);
-void join_rehome(struct core *core);
-void join_home_lost(struct core *core, unsigned node);
-void join_run(struct core *core); /* asks for all members on the todo list */
-void join_again(struct core *core, struct member *member); /* its commit came to nothing */
-void join_tick(struct core *core);
-uint64_t join_deadline(const struct core *core);
-void join_stop(struct core *core);
-void join_drain(struct core *core);                         /* core->draining has been set */
-void join_cancel(struct core *core, struct member *member); /* tells the home, quietly */
-struct member *join_find(struct core *core, uint64_t join);
-/* The request number @join of @member, for its home. */
-void join_fill(const struct core *core, const struct member *member, uint64_t join,
-               struct msg_join *ret_msg);
-/* Answers the client and ends the member. @node: which one it is about, -1: none. */
-void join_fail(struct core *core, struct member *member, enum cause cause, int32_t rank, int node,
-               const char *text);
-void member_set_state(struct core *core, struct member *member, enum member_state state);
-void member_end(struct core *core, struct member *member); /* no answer; any state */
 
 /* ---- core_part.c ----------------------------------------------------------------------------- */
 
@@ -493,22 +514,6 @@ uint64_t part_deadline(const struct core *core);
 bool ration_take(struct core *core, struct member *member);
 void ration_tick(struct core *core);
 uint64_t ration_deadline(const struct core *core);
-
-/* ---- core_home.c ----------------------------------------------------------------------------- */
-
-void home_join(struct core *core, unsigned node, const struct msg_join *msg);
-void home_cancel(struct core *core, unsigned node, uint64_t join);
-void home_node_lost(struct core *core, unsigned node);
-void home_reap(struct core *core);
-/* "3,5-7", or "" when all are there; *ret_count: how many. Looks at HOME_LOOKS ranks at most. */
-void home_missing(const struct core *core, const struct forming *forming, char *buf, size_t cap,
-                  unsigned *ret_count);
-/* The COMMIT of one that is complete; it points into @forming and to core->names. */
-void home_fill_commit(struct core *core, const struct forming *forming, struct msg_commit *ret_msg);
-/* The id of the @n-th group (from 1) of the home in that incarnation. */
-uint64_t home_group_id(uint64_t incarnation, uint64_t n);
-/* Which one of that home's groups has this id; 0: none of them. */
-uint64_t home_group_number(uint64_t incarnation, uint64_t id);
 
 /* ---- core_change.c --------------------------------------------------------------------------- */
 
@@ -544,6 +549,8 @@ struct group *group_restore(struct core *core, const struct core_kept_group *kep
 void group_restore_broken(struct core *core, struct group *group,
                           const struct core_group_broken *broken, unsigned node);
 void group_try_open(struct core *core, struct group *group);
+/* @group has opened: notes that at the group that it follows. */
+void group_note_next(struct core *core, const struct group *group);
 /* Not open yet, and will not be: its joins are asked again. */
 void group_withdraw(struct core *core, struct group *group, int32_t rank, uint32_t pid,
                     unsigned node, const char *text);
@@ -568,8 +575,16 @@ void group_close(struct core *core, struct group *group);
 void group_forget(struct core *core, struct group *group); /* and nobody has to be told */
 /* All groups over several nodes that have @node break. @tell: BROKEN to the others, which may not
  * see it by themselves. */
-void group_node_lost(struct core *core, unsigned node, enum cause cause, const char *text,
-                     bool tell);
+void group_node_lost(struct core *core, unsigned node, const char *text, bool tell);
+/* Our engine has lost its engine, and we do not know that that one has ended. */
+void group_apart(struct core *core, unsigned node, enum cause cause, const char *text);
+/* Its engine, or ours, has ended: groups over it wait for the next one (core_bond.c), or break. */
+void group_engine_lost(struct core *core, unsigned node, const char *text);
+/* It cannot go on over the next engine. */
+void group_bond_failed(struct core *core, struct group *group);
+/* Have all ranks of that participant ended? Is there another one of which they have? */
+bool group_all_gone(const struct core *core, const struct group *group, unsigned place);
+bool group_has_empty_node(const struct core *core, const struct group *group);
 /* Our engine, which went on, does not have that of @node: open groups with it break. */
 void group_unconnected(struct core *core, unsigned node, const char *text);
 void group_stop(struct core *core);
@@ -577,9 +592,45 @@ void group_reap(struct core *core);
 struct group *group_find(const struct core *core, uint64_t id); /* not DEAD */
 int group_place(const struct group *group, unsigned node);      /* participant index, -1 */
 
+/* ---- core_bond.c ----------------------------------------------------------------------------- */
+
+/* The engine of @node, perhaps our own, has ended. False: the group has to break. */
+bool bond_loosen(struct core *core, struct group *group, unsigned node, const char *text);
+/* Can these be told to hold a board: the other commds of the group; our engine, if there is one? */
+bool bond_nodes_know(const struct core *core, const struct group *group);
+bool bond_engine_knows(const struct core *core);
+/* From our engine, or (@read) from the board. */
+void bond_position(struct core *core, uint64_t id, bool read, bool quiet,
+                   const struct core_position *position);
+void bond_held_msg(struct core *core, unsigned node, const struct msg_held *msg);
+void bond_tell(struct core *core, const struct group *group, unsigned node); /* it is back */
+void bond_look(struct core *core); /* other nodes are READY */
+void bond_tick(struct core *core);
+uint64_t bond_deadline(const struct core *core);
+
+/* ---- core_pause.c ---------------------------------------------------------------------------- */
+
+/* Asks all groups of our engine to come to rest, and calls renew_rests() if they do. */
+void pause_begin(struct core *core);
+void pause_fresh(struct core *core); /* it is not put off because it has failed before */
+void pause_end(struct core *core);   /* they go on; also if there was none */
+/* No rank of this node is left in it. */
+void pause_group_ends(struct core *core, const struct group *group);
+void pause_msg(struct core *core, unsigned node, const struct msg_pause *msg);   /* PAUSE */
+void pause_heard(struct core *core, unsigned node, const struct msg_pause *msg); /* PAUSED */
+void pause_engine_msg(struct core *core, const struct msg_pause *msg);           /* of our engine */
+void pause_tick(struct core *core);
+uint64_t pause_deadline(const struct core *core);
+
 /* ---- core_resync.c --------------------------------------------------------------------------- */
 
-void group_resync(struct core *core, unsigned node); /* it is back */
+/* It is @back; or it has another engine, and so may have another commd: of groups that wait for
+ * that. */
+void group_resync(struct core *core, unsigned node, bool back);
+/* It is READY: has it the groups that broke, and which of its ranks have ended there? */
+void group_ask_broken(struct core *core, unsigned node);
+/* Likewise all participants of @group. */
+void group_ask_all(struct core *core, const struct group *group);
 void group_left(struct core *core, struct group *group, bool opened);
 void group_ask_left(struct core *core, const struct group *group); /* at each heartbeat */
 void group_told(struct core *core, struct group *group, unsigned place);

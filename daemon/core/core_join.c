@@ -68,6 +68,7 @@ void member_end(struct core *core, struct member *member)
     member_set_state(core, member, MEMBER_FREE);
     list_del(&member->by_client);
     list_del(&member->todo);
+    list_del(&member->news);
     if (member->group) {
         assert(member->group->nlocal);
         list_del(&member->by_group);
@@ -101,7 +102,7 @@ static void send_failed(struct core *core, unsigned slot, uint32_t req, enum cau
 void join_fail(struct core *core, struct member *member, enum cause cause, int32_t rank, int node,
                const char *text)
 {
-    if (member->claim == CLAIM_IN) /* else its client asks anew when it comes back */
+    if (member_hears(member)) /* else its client asks anew when it comes back */
         send_failed(core, member->client, member->req, cause, rank, node, text);
     member_end(core, member);
 }
@@ -119,18 +120,6 @@ struct member *join_find(struct core *core, uint64_t join)
 }
 
 /* ---- a new request --------------------------------------------------------------------------- */
-
-struct refusal {
-    enum cause cause;
-    char text[MSG_TEXT_MAX];
-};
-
-#define REFUSE(why, ...)                                                                           \
-    ({                                                                                             \
-        ret_refusal->cause = (why);                                                                \
-        text_format(ret_refusal->text, sizeof(ret_refusal->text), __VA_ARGS__);                    \
-        false;                                                                                     \
-    })
 
 static bool quota_ok(struct core *core, const struct client *client, const char *name,
                      struct refusal *ret_refusal)
@@ -192,18 +181,22 @@ static bool request_ok(struct core *core, unsigned slot, const struct msg_client
                       "group \"%s\": names that begin with " CORE_GPU_NAMES
                       " are for commd's own GPU service",
                       msg->name);
-    if (!msg->size || msg->size > core->config.max_size)
+    if (msg->recovery) {
+        if (!follow_ok(core, client, msg, ret_refusal))
+            return false;
+    } else if (!msg->size || msg->size > core->config.max_size) {
         return REFUSE(CAUSE_INVALID, "group \"%s\": size %u, allowed are 1 to %u ranks on %u nodes",
                       msg->name, msg->size, core->config.max_size, core->config.nnodes);
-    if (msg->rank >= msg->size)
+    } else if (msg->rank >= msg->size) {
         return REFUSE(CAUSE_INVALID, "group \"%s\": rank %u of %u, allowed are 0 to %u", msg->name,
                       msg->rank, msg->size, msg->size - 1);
+    }
     list_each(member, &client->members, by_client)
         if (member->state != MEMBER_JOINED && !strcmp(member->name, msg->name))
             return REFUSE(CAUSE_INVALID,
                           "group \"%s\": this client is joining it as rank %u "
                           "already, use one context per rank",
-                          msg->name, member->rank);
+                          msg->name, member->rank == MSG_ANY_SEAT ? 0 : member->rank);
     return quota_ok(core, client, msg->name, ret_refusal);
 }
 
@@ -227,7 +220,7 @@ void join_request(struct core *core, unsigned slot, const struct msg_client_join
     int self = (int)core->config.self;
 
     assert(client->state == CLIENT_READY && !client->admin);
-    if (restore_answered(core, slot, msg))
+    if (restore_answered(core, slot, msg) || follow_replaces(core, client, msg))
         return;
     if (!request_ok(core, slot, msg, &refusal)) {
         send_failed(core, slot, msg->req, refusal.cause, -1, self, refusal.text);
@@ -245,10 +238,12 @@ void join_request(struct core *core, unsigned slot, const struct msg_client_join
     list_init(&member->by_group);
     list_init(&member->by_name);
     list_init(&member->todo);
+    list_init(&member->news);
     member->client = slot;
     member->req = msg->req;
-    member->rank = msg->rank;
-    member->size = msg->size;
+    follow_begin(core, member, msg);
+    member->rank = member->wish.rank;
+    member->size = member->wish.size;
     member->uid = client->uid;
     member->payer = client->payer;
     member->pid = client->pid;
@@ -291,12 +286,20 @@ void join_cancel(struct core *core, struct member *member)
 void join_fill(const struct core *core, const struct member *member, uint64_t join,
                struct msg_join *ret_msg)
 {
+    const struct wish *wish = &member->wish;
+
     *ret_msg = (struct msg_join){.join = join,
                                  .uid = member->uid,
                                  .pid = member->pid,
-                                 .rank = member->rank,
-                                 .size = member->size,
-                                 .gpu = core->config.gpu};
+                                 .rank = wish->follows ? 0 : wish->rank,
+                                 .size = wish->follows ? wish->seats : wish->size,
+                                 .gpu = core->config.gpu,
+                                 .recovery = wish->recovery,
+                                 .least = wish->least,
+                                 .follows = wish->follows,
+                                 .was_rank = wish->follows ? wish->rank : 0,
+                                 .was_size = wish->follows ? wish->size : 0,
+                                 .was_epoch = wish->was_epoch};
     text_copy(ret_msg->name, sizeof(ret_msg->name), member->name);
 }
 
@@ -308,16 +311,20 @@ static void join_ask(struct core *core, struct member *member)
     assert(member->state == MEMBER_ASKING && !member->group);
     member->home = home_of(core, member);
     assert(member->home >= 0); /* this node is always up */
+    if (!follow_home_ok(core, member, (unsigned)member->home))
+        return;
     assert(member->home == (int)core->config.self || peer_linked(core, (unsigned)member->home));
     member->join = ++core->join_count << 17 | (pool_index(&core->members, member) + 1);
     if (member->home != (int)core->config.self) {
         act_to_peer(
             core, (unsigned)member->home,
             (struct act_msg){.type = MSG_JOIN, .join = {.join = member->join, .member = member}});
+        follow_tell(core, member);
         return;
     }
     join_fill(core, member, member->join, &join);
     home_join(core, core->config.self, &join);
+    follow_tell(core, member);
 }
 
 void join_run(struct core *core)
@@ -336,9 +343,39 @@ void join_run(struct core *core)
     }
 }
 
+static void withdrawn(struct core *core, struct member *member)
+{
+    char text[MSG_TEXT_MAX];
+
+    text_format(text, sizeof(text), "group \"%s\": this rank has withdrawn its join", member->name);
+    join_fail(core, member, CAUSE_ABORTED, -1, (int)core->config.self, text);
+}
+
+/* What all have agreed on goes on: the answer is that it is in, unless that comes to nothing. */
+void join_withdraw(struct core *core, unsigned slot, uint32_t req)
+{
+    struct member *member;
+
+    list_each(member, &core->clients[slot].members, by_client) {
+        if (member->state == MEMBER_JOINED || member->req != req)
+            continue;
+        if (member->state == MEMBER_COMMITTED) {
+            member->claim = CLAIM_WITHDRAWN;
+            return;
+        }
+        join_cancel(core, member);
+        withdrawn(core, member);
+        return;
+    } /* else the answer is on its way */
+}
+
 void join_again(struct core *core, struct member *member)
 {
     assert(member->state != MEMBER_JOINED);
+    if (member->claim == CLAIM_WITHDRAWN) {
+        withdrawn(core, member);
+        return;
+    }
     if (member->claim != CLAIM_IN) {
         member_end(core, member); /* its client asks anew when it comes back */
         return;
@@ -353,6 +390,8 @@ void join_again(struct core *core, struct member *member)
         member_set_state(core, member, MEMBER_ASKING);
     member->home = -1;
     member->join = 0;
+    member->rank = member->wish.rank;
+    member->size = member->wish.size;
     list_del(&member->todo);
     list_add(&core->todo, &member->todo);
     core->expire_ms = MIN(core->expire_ms, member->deadline_ms);
@@ -381,10 +420,16 @@ void join_home_lost(struct core *core, unsigned node)
         if (member->home != (int)node)
             continue;
         if (member->state == MEMBER_EXPIRING && core->peers[node].state == CORE_PEER_AWAY) {
-            text_format(text, sizeof(text),
-                        "group \"%s\": not all %u ranks came in time; which ones its home node %s "
-                        "cannot say, it is restarting",
-                        member->name, member->size, core_node_name(core, node));
+            if (member->wish.recovery)
+                text_format(text, sizeof(text),
+                            "group \"%s\": it did not go on in time; why its home node %s cannot "
+                            "say, it is restarting",
+                            member->name, core_node_name(core, node));
+            else
+                text_format(text, sizeof(text),
+                            "group \"%s\": not all %u ranks came in time; which ones its home "
+                            "node %s cannot say, it is restarting",
+                            member->name, member->size, core_node_name(core, node));
             join_fail(core, member, CAUSE_TIMEOUT, -1, -1, text);
         } else if (member->state == MEMBER_EXPIRING) {
             text_format(text, sizeof(text), "group \"%s\": its home node %s was lost", member->name,
@@ -398,19 +443,43 @@ void join_home_lost(struct core *core, unsigned node)
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
+static void describe_joiner(const struct member *member, char *buf, size_t cap)
+{
+    if (member->rank == MSG_ANY_SEAT)
+        text_copy(buf, cap, "a new process");
+    else
+        text_format(buf, cap, "rank %u", member->rank);
+}
+
 static void timed_out(struct core *core, struct member *member, unsigned count, const char *missing)
 {
-    char buf[MSG_TEXT_MAX] = "";
+    char buf[MSG_TEXT_MAX] = "", who[32];
     struct text text = {buf, sizeof(buf), 0};
 
     assert(member->state == MEMBER_EXPIRING);
-    text_add(&text, "group \"%s\": %u of %u ranks did not come within ", member->name, count,
-             member->size);
+    if (member->wish.recovery)
+        text_add(&text, "group \"%s\": it did not go on within ", member->name);
+    else
+        text_add(&text, "group \"%s\": %u of %u ranks did not come within ", member->name, count,
+                 member->size);
     text_add_ms(&text, member->limit_ms);
-    text_add(&text, ": missing %s", missing);
+    text_add(&text, member->wish.recovery ? ": %s" : ": missing %s", missing);
+    describe_joiner(member, who, sizeof(who));
     act_note(core, CORE_NOTE_GROUP_FAILED, CORE_BY_USER, member->uid, CORE_LOG_DEBUG,
-             "rank %u, pid %u: %s", member->rank, member->pid, buf);
+             "%s, pid %u: %s", who, member->pid, buf);
     join_fail(core, member, CAUSE_TIMEOUT, -1, -1, buf);
+}
+
+/* Which node @msg is about. Of a rank that is gone only who was in the group with it knows. */
+static int about_of(const struct core *core, const struct member *member,
+                    const struct msg_join_refused *msg)
+{
+    const struct group *group = group_find(core, member->wish.follows);
+    int about = core_node_find(core, msg->node);
+
+    if (about < 0 && group && msg->rank >= 0 && (uint32_t)msg->rank < group->size)
+        about = group->nodes[group->members[msg->rank].node];
+    return about;
 }
 
 void join_refused(struct core *core, unsigned node, const struct msg_join_refused *msg)
@@ -423,7 +492,7 @@ void join_refused(struct core *core, unsigned node, const struct msg_join_refuse
         return; /* about a request that was withdrawn meanwhile */
     if (msg->cause != CAUSE_TIMEOUT)
         join_fail(core, member, sound ? msg->cause : CAUSE_INTERNAL, msg->rank,
-                  core_node_find(core, msg->node), msg->text);
+                  about_of(core, member, msg), msg->text);
     else if (member->state == MEMBER_EXPIRING)
         timed_out(core, member, msg->rank > 0 ? (unsigned)msg->rank : 0, msg->text);
 }
@@ -452,14 +521,14 @@ static void expire_committed(struct core *core, struct member *member)
 /* Its time ran out before it was its turn. */
 static void expire_held(struct core *core, struct member *member)
 {
-    char buf[MSG_TEXT_MAX] = "";
+    char buf[MSG_TEXT_MAX] = "", who[32];
     struct text text = {buf, sizeof(buf), 0};
 
     assert(!list_is_off(&member->todo)); /* held */
     assert(member->state == MEMBER_ASKING && member->home < 0);
-    text_add(&text,
-             "group \"%s\": user %u asks to join so often that rank %u was not asked for within ",
-             member->name, member->uid, member->rank);
+    describe_joiner(member, who, sizeof(who));
+    text_add(&text, "group \"%s\": user %u asks to join so often that %s was not asked for within ",
+             member->name, member->uid, who);
     text_add_ms(&text, member->limit_ms);
     text_add(&text, ": let it wait longer, or join fewer groups in a second");
     join_fail(core, member, CAUSE_TIMEOUT, -1, (int)core->config.self, buf);
@@ -513,12 +582,17 @@ void join_tick(struct core *core)
     core->expired_ms = core->now;
     assert(core->now >= core->expire_ms);
     join_run(core); /* so that every member that is not held has a home to ask */
-    list_each(member, &core->waiting, waiting)
+    if (core->peers_changed)
+        group_open_ready(core); /* those whose last node became READY by this very event */
+    list_each(member, &core->waiting, waiting) {
+        if (core->now >= member->wish.enough_ms)
+            follow_enough(core, member);
         if (core->now >= member->deadline_ms)
             expire(core, member);
+    }
     core->expire_ms = CORE_NEVER;
     list_each(member, &core->waiting, waiting)
-        core->expire_ms = MIN(core->expire_ms, member->deadline_ms);
+        core->expire_ms = MIN(core->expire_ms, MIN(member->deadline_ms, member->wish.enough_ms));
 }
 
 /* Who waits for others is told now: others of this node, who are to come yet, will not be let in.

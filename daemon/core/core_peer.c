@@ -22,6 +22,8 @@
  * After a taking-over all nodes that we have groups with are AWAY. Which engines ours has it tells
  * before ENGINE_RESUMED; groups with others break then.
  *
+ * A node whose link ends because its certificate does not hold any more is lost at once.
+ *
  * What if the peer dies now: PEER_DOWN: AWAY, or lost; or node_timeout of silence: lost. Then
  * groups with it break. What if I am stopped now: peers drop the link after node_timeout; if
  * shorter, peer_forgive(). */
@@ -53,7 +55,7 @@ static bool has_state(const struct core *core, unsigned node)
 }
 
 /* Our engine is up, and has told what it has. */
-static bool engine_speaks(const struct core *core)
+bool engine_speaks(const struct core *core)
 {
     return core->engine.life.state == CORE_ENGINE_UP && !core->engine.resuming;
 }
@@ -79,6 +81,7 @@ static void peer_set_state(struct core *core, unsigned node, enum core_peer_stat
         core->peers_changed = true;
     peer->state = state;
     peer->since_ms = core->now;
+    peer->given_up = false;
 }
 
 bool peer_linked(const struct core *core, unsigned node)
@@ -110,7 +113,8 @@ static void review(struct core *core, unsigned node)
         return;
     peer_set_state(core, node, ready ? CORE_PEER_READY : CORE_PEER_LINKING);
     if (ready) {
-        peer->error[0] = 0;
+        if (peer->doubt_ms == CORE_NEVER) /* else groups are still to break for it */
+            peer->error[0] = 0;
         peer->lost_ms = CORE_NEVER;
     } else if (core->engine.life.state == CORE_ENGINE_UP) { /* else it is ours that was lost */
         peer->losses[CORE_LOSS_ENGINE]++;
@@ -120,8 +124,10 @@ static void review(struct core *core, unsigned node)
              !ready ? "linked, but its engine and ours do not accept each other"
              : back ? "back"
                     : "ready");
-    if (ready && back)
-        group_resync(core, node);
+    if (ready) {
+        group_resync(core, node, back);
+        group_ask_broken(core, node);
+    }
 }
 
 void peer_add_engine(struct core *core, unsigned node)
@@ -190,6 +196,7 @@ static void unlink_peer(struct core *core, unsigned node)
     forget_theirs(core, node);
     peer->engine = peer->accepts_mine = peer->accepts_from = 0;
     peer->traffic.rtt_us = peer->traffic.min_rtt_us = 0; /* of a way that is gone */
+    peer->traffic.encryption = LINK_UNTOLD;
     peer->lost_ms = CORE_NEVER;
     peer_set_state(core, node, CORE_PEER_UNLINKED);
     assert(!peer_linked(core, node) && !peer->theirs);
@@ -213,7 +220,8 @@ void peer_lost(struct core *core, unsigned node, const char *why)
     text_copy(peer->error, sizeof(peer->error), why);
     unlink_peer(core, node);
     leave_homes(core, node);
-    group_node_lost(core, node, CAUSE_NODE_LOST, text, true);
+    group_node_lost(core, node, text, true);
+    follow_node_lost(core, node);
     group_home_lost(core, node);
 }
 
@@ -271,6 +279,14 @@ void peer_down(struct core *core, unsigned node, enum core_loss loss, const char
         peer_lost(core, node, why);
 }
 
+void peer_refused(struct core *core, unsigned node, const char *why)
+{
+    if (node >= core->config.nnodes || !peer_linked(core, node))
+        return;
+    core->peers[node].losses[CORE_LOSS_LINK]++;
+    peer_lost(core, node, why ? why : "it is refused");
+}
+
 void peer_up(struct core *core, const struct core_event *event)
 {
     const struct msg_peer_hello *hello = &event->msg->peer_hello;
@@ -281,11 +297,13 @@ void peer_up(struct core *core, const struct core_event *event)
         return;
     peer = &core->peers[event->node];
     peer_down(core, event->node, CORE_LOSS_RECONNECT, "it connected again");
+    peer->version = hello->version;
     assert(peer->state == CORE_PEER_UNLINKED || peer->state == CORE_PEER_AWAY);
     if (peer->incarnation != hello->incarnation) {
         peer->incarnation = hello->incarnation;
         peer->committed = 0;
     }
+    peer->version = hello->version;
     peer->draining = peer->said = peer->free = false; /* until it says so */
     peer->heard_ms = core->now;
     peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
@@ -332,7 +350,7 @@ static void peer_engine_state(struct core *core, unsigned node, const struct msg
     if (lost) {
         text_format(text, sizeof(text), TEXT_ENGINE_LOST, core_node_name(core, node));
         text_copy(peer->error, sizeof(peer->error), text);
-        group_node_lost(core, node, CAUSE_ENGINE_LOST, text, false);
+        group_engine_lost(core, node, text);
     }
     peer_add_engine(core, node);
 }
@@ -365,6 +383,9 @@ void peer_msg(struct core *core, unsigned node, const struct msg *msg)
     case MSG_JOIN:
         home_join(core, node, &msg->join);
         break;
+    case MSG_JOIN_NEWS:
+        recover_news(core, node, &msg->join_news);
+        break;
     case MSG_JOIN_CANCEL:
         home_cancel(core, node, msg->join_cancel.join);
         break;
@@ -379,6 +400,15 @@ void peer_msg(struct core *core, unsigned node, const struct msg *msg)
         break;
     case MSG_BROKEN:
         group_broken_msg(core, node, &msg->broken);
+        break;
+    case MSG_HELD:
+        bond_held_msg(core, node, &msg->held);
+        break;
+    case MSG_PAUSE:
+        pause_msg(core, node, &msg->pause);
+        break;
+    case MSG_PAUSED:
+        pause_heard(core, node, &msg->pause);
         break;
     case MSG_SYNC:
         group_sync(core, node, &msg->sync);
@@ -498,6 +528,15 @@ static void note_mends(struct core *core, unsigned node, uint64_t mends)
              (unsigned long long)mends, mends == 1 ? "" : "s", core_node_name(core, node));
 }
 
+static void note_encryption(const struct core *core, struct core_traffic *traffic,
+                            const struct msg_engine_traffic *msg)
+{
+    traffic->encryption =
+        msg->encryption < LINK_ENCRYPTIONS ? (enum link_encryption)msg->encryption : LINK_UNTOLD;
+    traffic->key_since_ms = core->now - MIN(msg->key_ms, core->now);
+    traffic->generation = msg->generation;
+}
+
 void peer_engine_traffic(struct core *core, const struct msg_engine_traffic *msg)
 {
     struct core_traffic *traffic;
@@ -511,6 +550,7 @@ void peer_engine_traffic(struct core *core, const struct msg_engine_traffic *msg
         return; /* about an engine that is gone */
     assert(has_state(core, msg->peer));
     if (msg->apart) {
+        peer->traffic.encryption = LINK_UNTOLD;
         peer->apart_ms = peer->apart_ms ? peer->apart_ms : core->now;
         core->silent_ms = MIN(core->silent_ms, core->now + CORE_ENGINE_DOUBT_MS);
         return;
@@ -535,6 +575,7 @@ void peer_engine_traffic(struct core *core, const struct msg_engine_traffic *msg
     traffic->rtt_us = msg->rtt_us;
     traffic->min_rtt_us = msg->min_rtt_us;
     traffic->bandwidth = MAX(traffic->bandwidth, msg->rate);
+    note_encryption(core, traffic, msg);
 }
 
 void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
@@ -565,7 +606,8 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
     forget_theirs(core, msg->peer);
     forgo(core, msg->peer);
     review(core, msg->peer);
-    peer->doubt_ms = core->now + CORE_ENGINE_DOUBT_MS;
+    peer->doubt_cause = msg->network ? CAUSE_NODE_LOST : CAUSE_ENGINE_LOST;
+    peer->doubt_ms = MAX(core->now + CORE_ENGINE_DOUBT_MS, peer->pauses_ms);
     peer->retry_ms = core->now + peer->backoff_ms;
     peer->backoff_ms = MIN(2 * peer->backoff_ms, (uint64_t)CORE_ENGINE_RESTART_MAX_MS);
     core->silent_ms = MIN(core->silent_ms, peer->doubt_ms);

@@ -79,7 +79,10 @@ static void check_peers(struct core *core)
         }
         if (core->now >= peer->doubt_ms) {
             peer->doubt_ms = CORE_NEVER;
-            group_node_lost(core, i, CAUSE_ENGINE_LOST, peer->error, true);
+            assert(peer->error[0]);
+            group_apart(core, i, peer->doubt_cause, peer->error);
+            if (peer->state == CORE_PEER_READY)
+                peer->error[0] = 0;
         }
         if (core->now >= peer->retry_ms) {
             peer->retry_ms = CORE_NEVER;
@@ -105,6 +108,7 @@ void peer_tick(struct core *core)
                                                            .draining = core->draining,
                                                            .free = !core->peers[i].shares}});
         group_tick(core);
+        follow_tick(core);
     }
     if (core->now >= core->silent_ms)
         check_peers(core);

@@ -79,11 +79,13 @@ static inline void *pool_at(const struct pool *pool, uint32_t i)
 
 /* What became of one rank; runs beside the member table, same index. */
 struct fate {
-    uint32_t ops;        /* GONE: operations completed */
-    uint32_t next, prev; /* forming: hash chain; free run: list (index + 1) */
+    uint32_t ops;        /* GONE: operations completed; REJOIN: the seat it asks for */
+    uint32_t next, prev; /* forming: hash chain; free run: list (index + 1); REJOIN, @prev: of so
+                            many seats */
     uint32_t owner;      /* forming: its pool index */
     uint8_t cause;       /* CAUSE_NONE: the rank is there. In a forming, CAUSE_TIMEOUT: it came, and
                              its time ran out */
+    bool gone;           /* forming: another says that the rank of the last epoch is gone */
 };
 enum { RUN_ORDERS = 24 };
 /* Runs of members, one per rank, in blocks that belong to users. */

@@ -42,10 +42,13 @@ static void note_ended(struct core *core, const struct group *group, uint32_t ra
                                         .rank_gone = gone_record(core, group, rank, text)});
 }
 
-static void tell_gone(struct core *core, const struct group *group, uint32_t rank, const char *text)
+/* @but: nodes with ranks in it know without that; or NULL. */
+static void tell_gone(struct core *core, const struct group *group, const struct group *but,
+                      uint32_t rank, const char *text)
 {
-    act_to_group(core, group, ACT_EACH_NODE,
-                 (struct act_msg){.type = MSG_GONE, .gone = gone_record(core, group, rank, text)});
+    act_to_group_but(
+        core, group, but,
+        (struct act_msg){.type = MSG_GONE, .gone = gone_record(core, group, rank, text)});
 }
 
 static void group_rank_gone(struct core *core, struct member *member, enum cause cause,
@@ -53,13 +56,15 @@ static void group_rank_gone(struct core *core, struct member *member, enum cause
 {
     struct group *group = member->group;
     struct fate *fate = runs_fate(&core->runs, &group->members[member->rank]);
+    bool broken = group->state == GROUP_BROKEN;
 
     assert(member->state == MEMBER_COMMITTED || member->state == MEMBER_JOINED);
     assert(cause == CAUSE_LEFT || cause == CAUSE_RANK_LOST);
     assert(group->nlocal && member->rank < group->size);
     assert(!fate->cause && group->members[member->rank].node == group->me);
     fate->cause = (uint8_t)cause;
-    fate->ops = ops;
+    fate->ops = broken && ops == CORE_OPS_FROM_BOARD ? 0 : ops;
+    follow_learned(core, group);
     if (cause != CAUSE_LEFT) {
         group->unclean = true;
         core->counts.ranks_lost++;
@@ -69,8 +74,12 @@ static void group_rank_gone(struct core *core, struct member *member, enum cause
         mark_gone(core, group, member->rank, text);
     else if (group->state == GROUP_COMMITTED || group->nlocal > 1) /* else it is closed */
         note_ended(core, group, member->rank, text);
-    if (group->state != GROUP_BROKEN && ops != CORE_OPS_FROM_BOARD && group->nnodes > 1)
-        tell_gone(core, group, member->rank, text);
+    /* Of a broken group it is for those that want to go on. A node that takes part in the next
+     * epoch knows who has gone on to it: to say so of each rank to each node would be ranks times
+     * nodes. */
+    if (group->nnodes > 1 && (broken || ops != CORE_OPS_FROM_BOARD))
+        tell_gone(core, group, cause == CAUSE_LEFT ? follow_successor(core, member) : NULL,
+                  member->rank, text);
     member_end(core, member);
     if (!group->nlocal)
         group_close(core, group);
@@ -134,6 +143,7 @@ void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg
         return;
     fate->cause = msg->cause == CAUSE_LEFT ? CAUSE_LEFT : CAUSE_RANK_LOST;
     fate->ops = MIN(msg->ops, CORE_OPS_FROM_BOARD - 1);
+    follow_learned(core, group);
     if (fate->cause != CAUSE_LEFT) {
         group->unclean = true;
         note_lost(core, group, msg->text);
@@ -142,4 +152,7 @@ void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg
         mark_gone(core, group, msg->rank, msg->text);
     else if (group->state == GROUP_BROKEN)
         note_ended(core, group, msg->rank, msg->text);
+    if (group->state == GROUP_OPEN && group->bond != BOND_BOUND &&
+        group_all_gone(core, group, (unsigned)place))
+        group_bond_failed(core, group); /* nobody is left there to agree */
 }

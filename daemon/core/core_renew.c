@@ -1,15 +1,20 @@
 /* core_renew.c - a process of this node that is of another version than commd, or has settings that
- * a reload has changed, makes room for the next one as soon as nobody has work for it.
+ * a reload has changed, makes room for the next one.
  *
  * commd-engine and commd-gpu go on when commd is upgraded: what they carry is only theirs. Each
- * says in its hello what it is. Once a second we look whether it has nothing left. commd-gpu has no
- * session. commd-engine serves no group over several nodes, no other node is being restarted, and
- * none has such a group with us: there a rank may still wait for the last that our engine sends.
- * Each node says with its heartbeat that it is `free` of such groups. A heartbeat that came before
- * the last group with that node opened here says nothing: group_try_open() forgets it. Then it is
- * OFF at once, so that nothing is given to it any more, and killed. Other nodes see an engine that
- * ended without groups. A group that they commit meanwhile waits until both engines are there: it
- * is not lost with an engine that had not agreed to it (group_node_lost()).
+ * says in its hello what it is. Once a second we look whether it can go. commd-gpu can when it has
+ * no session. commd-engine can when it serves no group over several nodes, no other node is being
+ * restarted, and none has such a group with us: there a rank may still wait for the last that our
+ * engine sends. Each node says with its heartbeat that it is `free` of such groups. A heartbeat
+ * that came before the last group with that node opened here says nothing: group_try_open() forgets
+ * it. Else its groups are asked to come to rest for a moment (core_pause.c), and go on over the
+ * next engine (core_bond.c). But not for settings in which the engines of all nodes have to agree:
+ * the others would refuse the next one.
+ *
+ * Then the process is OFF at once, so that nothing is given to it any more, and killed. Other nodes
+ * see an engine that ended with nothing on the wire. A group that they commit meanwhile waits until
+ * both engines are there: it is not lost with an engine that had not agreed to it
+ * (lose_node()).
  *
  * Who wakes me: engine_tick() and gpu_tick(), with their pings; the end of the old process, for the
  * start of the new one.
@@ -18,6 +23,7 @@
  * What if commd is replaced now: before the kill, the next commd decides anew; after it, it finds
  * no process and starts one. */
 #include "daemon/core/core_internal.h"
+#include "shm/proto/cause_text.h"
 
 static bool differs(const struct core *core, const struct life *life)
 {
@@ -27,6 +33,14 @@ static bool differs(const struct core *core, const struct life *life)
     /* one that does not say what it is has not outlived a commd */
     return (life->build[0] && strcmp(life->build, core->version)) ||
            (life->settings && wanted && life->settings != wanted);
+}
+
+/* Do engines of other nodes accept the next one as they accept this one? */
+static bool next_is_alike(const struct core *core)
+{
+    uint64_t settings = core->engine.life.settings, wanted = core->config.engine_settings;
+
+    return !settings || !wanted || !((settings ^ wanted) & CORE_SETTINGS_SHARED);
 }
 
 void renew_hello(struct core *core, struct life *life, const char *build, uint64_t settings)
@@ -66,10 +80,11 @@ static bool has_to_go(const struct core *core, const struct life *life)
 }
 
 /* It is OFF, and renew_ended() says when the next one may start. */
-static void retire(struct core *core, struct life *life, enum core_action_type kill)
+static void retire(struct core *core, struct life *life, enum core_action_type kill,
+                   const char *free)
 {
-    act_log(core, CORE_LOG_INFO, "%s pid %u of version %s has nothing to do -> the next one %s",
-            life == &core->gpu.life ? "commd-gpu" : "engine", life->pid, life->build,
+    act_log(core, CORE_LOG_INFO, "%s pid %u of version %s has %s -> the next one %s",
+            life == &core->gpu.life ? "commd-gpu" : "engine", life->pid, life->build, free,
             strcmp(life->build, core->version) ? "is of commd's version" : "has the new settings");
     act_push(core, (struct core_action){.type = kill});
     life_set_state(core, life, CORE_ENGINE_OFF);
@@ -79,14 +94,38 @@ static void retire(struct core *core, struct life *life, enum core_action_type k
     text_copy(life->text, sizeof(life->text), "it is replaced by the next one");
 }
 
-void renew_engine(struct core *core)
+static void retire_engine(struct core *core, const char *free)
 {
-    if (core->engine.resuming || !has_to_go(core, &core->engine.life) || !engine_is_free(core))
-        return;
-    retire(core, &core->engine.life, CORE_DO_ENGINE_KILL);
+    retire(core, &core->engine.life, CORE_DO_ENGINE_KILL, free);
     core->engine.incarnation = 0;
     core->engine.addr_len = 0;
     peer_engine_down(core);
+}
+
+bool renew_is_wanted(const struct core *core)
+{
+    return has_to_go(core, &core->engine.life);
+}
+
+void renew_engine(struct core *core)
+{
+    if (core->engine.resuming || !renew_is_wanted(core))
+        return;
+    if (engine_is_free(core))
+        retire_engine(core, "nothing to do");
+    else if (next_is_alike(core))
+        pause_begin(core);
+}
+
+void renew_rests(struct core *core)
+{
+    char text[MSG_TEXT_MAX];
+
+    assert(renew_is_wanted(core));
+    retire_engine(core, "groups that wait for the next one");
+    text_format(text, sizeof(text), TEXT_ENGINE_LOST ": %s", core_self_name(core),
+                core->engine.life.text);
+    group_engine_lost(core, core->config.self, text);
 }
 
 bool renew_gpu(struct core *core)
@@ -94,7 +133,7 @@ bool renew_gpu(struct core *core)
     if (!has_to_go(core, &core->gpu.life) || core->gpu.sessions)
         return false;
     assert(!core->gpu.waiting);
-    retire(core, &core->gpu.life, CORE_DO_GPU_KILL);
+    retire(core, &core->gpu.life, CORE_DO_GPU_KILL, "nothing to do");
     return true;
 }
 
@@ -110,6 +149,7 @@ bool renew_ended(struct core *core, struct life *life)
 void renew_settings_changed(struct core *core)
 {
     core->engine.life.renewed = core->gpu.life.renewed = false;
+    pause_fresh(core);
 }
 
 void renew_mark_shared(struct core *core)

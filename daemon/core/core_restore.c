@@ -48,6 +48,8 @@ void core_restore_begin(struct core *core, uint64_t now_ms)
     assert(!core->groups.live && !core->members.live && !core->nclients);
     core_set_phase(core, PHASE_RESTORING);
     core->now = now_ms;
+    for (unsigned i = 0; i < core->config.nnodes; i++)
+        core->peers[i].since_ms = now_ms;
 }
 
 void core_restore_counts(struct core *core, const struct core_counts *counts)
@@ -107,7 +109,7 @@ static struct client *kept_client(struct core *core, const struct core_kept_rank
 static bool kept_ranks_fit(struct core *core, const struct core_kept_group *kept, unsigned me)
 {
     for (uint32_t i = 0; i < kept->size; i++)
-        if (kept->members[i].node >= kept->nnodes)
+        if (kept->members[i].node >= kept->nnodes || kept->members[i].was > MSG_MAX_RANKS)
             return false;
     for (uint32_t i = 0; i < kept->nranks; i++) {
         const struct core_kept_rank *rank = &kept->ranks[i];
@@ -146,6 +148,8 @@ static void rejoin(struct core *core, struct group *group, const struct core_kep
     list_init(&member->by_name);
     list_init(&member->waiting);
     list_init(&member->todo);
+    list_init(&member->news);
+    member->wish.enough_ms = CORE_NEVER;
     member->client = client ? rank->slot : core->client_slots;
     member->req = rank->req;
     member->rank = rank->rank;
@@ -235,14 +239,19 @@ bool core_restore_broken(struct core *core, const struct core_group_broken *brok
 void restore_end(struct core *core)
 {
     char text[MSG_TEXT_MAX];
+    struct group *group;
 
     if (core->phase != PHASE_RESTORING)
         return;
     core_set_phase(core, PHASE_RUNNING);
     text_format(text, sizeof(text), TEXT_COMMD_ANEW, core_self_name(core));
-    act_log(core, CORE_LOG_INFO, "took over %u clients and %u groups", core->nclients,
-            core->groups.live);
+    act_log(core, CORE_LOG_INFO, "took over %u client%s and %u group%s", core->nclients,
+            core->nclients == 1 ? "" : "s", core->groups.live, core->groups.live == 1 ? "" : "s");
     assert(core->naway == core->nclients); /* no event has come yet */
+    list_each(group, &core->all_groups, all)
+        if (group->state == GROUP_OPEN || group->state == GROUP_BROKEN)
+            group_note_next(core, group);
+    gpu_taken_over(core);
     group_taken_over(core, text);
     part_orphans(core, "its process ended while commd was restarted");
 }
@@ -344,11 +353,14 @@ bool restore_answered(struct core *core, unsigned slot, const struct msg_client_
     struct member *member;
 
     list_each(member, &client->members, by_client) {
-        if (member->claim != CLAIM_ASKS || member->req != msg->req || member->rank != msg->rank ||
-            member->size != msg->size || strcmp(member->name, msg->name))
+        if (member->claim != CLAIM_ASKS || member->req != msg->req ||
+            strcmp(member->name, msg->name) ||
+            (msg->recovery ? !member->group->follows
+                           : member->rank != msg->rank || member->size != msg->size))
             continue;
         member->claim = CLAIM_IN;
         if (member->state == MEMBER_COMMITTED) {
+            follow_begin(core, member, msg);
             join_begin(core, member, msg->timeout_ms);
             return true;
         }

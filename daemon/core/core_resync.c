@@ -30,16 +30,40 @@ static void tell_all(struct core *core, const struct group *group, unsigned node
         group_tell_broken(core, group, node);
     else
         act_fates_to(core, group, node);
+    bond_tell(core, group, node);
     act_to_peer(core, node, ask_again(core, group));
 }
 
-void group_resync(struct core *core, unsigned node)
+void group_resync(struct core *core, unsigned node, bool back)
 {
     struct group *group;
 
     list_each(group, &core->all_groups, all)
-        if (group->state != GROUP_BROKEN && group_place(group, node) >= 0)
+        if (group->state != GROUP_BROKEN && (back || group->bond != BOND_BOUND) &&
+            group_place(group, node) >= 0)
             tell_all(core, group, node); /* BROKEN: it asks, if it does not know it */
+}
+
+static struct act_msg ask_fates(struct core *core, const struct group *group)
+{
+    struct act_msg msg = ask_again(core, group);
+
+    msg.sync.again |= CORE_SYNC_FATES;
+    return msg;
+}
+
+void group_ask_broken(struct core *core, unsigned node)
+{
+    struct group *group;
+
+    list_each(group, &core->all_groups, all)
+        if (group->state == GROUP_BROKEN && group_place(group, node) >= 0 && act_room(core))
+            act_to_peer(core, node, ask_fates(core, group));
+}
+
+void group_ask_all(struct core *core, const struct group *group)
+{
+    act_to_group(core, group, ACT_EACH_NODE, ask_fates(core, group));
 }
 
 void group_told(struct core *core, struct group *group, unsigned place)
@@ -139,5 +163,5 @@ void group_taken_over(struct core *core, const char *text)
             group_close(core, group); /* the one before did not come to it */
     }
     if (!core->engine.resuming)
-        group_node_lost(core, core->config.self, CAUSE_NODE_LOST, text, false);
+        group_node_lost(core, core->config.self, text, false);
 }

@@ -6,6 +6,7 @@
 #include <stdarg.h>
 
 #include "daemon/core/core_internal.h"
+#include "shm/util/hash.h"
 
 static void put(struct text *text, char c)
 {
@@ -135,12 +136,8 @@ uint64_t core_mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-/* FNV-1a, then mixed: names differ in their last character most of the time. */
+/* Mixed: names differ in their last character most of the time. */
 uint64_t text_hash(uint64_t seed, const char *s)
 {
-    uint64_t h = 0xcbf29ce484222325u ^ core_mix(seed);
-
-    for (; *s; s++)
-        h = (h ^ (unsigned char)*s) * 0x100000001b3u;
-    return core_mix(h);
+    return core_mix(hash_text(HASH_BEGIN ^ core_mix(seed), s));
 }

@@ -90,6 +90,9 @@ static void fill_for_peer(struct core *core, const struct act *act, struct msg *
     case MSG_JOIN:
         join_fill(core, msg->join.member, msg->join.join, &ret->join);
         break;
+    case MSG_JOIN_NEWS:
+        follow_fill(core, msg->join.member, msg->join.join, &ret->join_news);
+        break;
     case MSG_JOIN_CANCEL:
         ret->join_cancel = msg->join_cancel;
         break;
@@ -97,7 +100,8 @@ static void fill_for_peer(struct core *core, const struct act *act, struct msg *
         ret->join_refused.join = msg->join_refused.join;
         ret->join_refused.cause = msg->join_refused.cause;
         ret->join_refused.rank = msg->join_refused.rank;
-        COPY(ret->join_refused.node, core_self_name(core));
+        if (msg->join_refused.about >= 0)
+            COPY(ret->join_refused.node, core_node_name(core, (unsigned)msg->join_refused.about));
         COPY(ret->join_refused.text, msg->join_refused.text);
         break;
     case MSG_COMMIT:
@@ -105,6 +109,13 @@ static void fill_for_peer(struct core *core, const struct act *act, struct msg *
         break;
     case MSG_SYNC:
         ret->sync = msg->sync;
+        break;
+    case MSG_HELD:
+        ret->held = msg->held;
+        break;
+    case MSG_PAUSE:
+    case MSG_PAUSED:
+        ret->pause = msg->pause;
         break;
     case MSG_GONE:
     case MSG_BROKEN:
@@ -130,6 +141,13 @@ static void fill_for_process(const struct core *core, const struct act_msg *msg,
     case MSG_GPU_SESSION_DEL:
         ret->gpu_session = msg->gpu_session;
         break;
+    case MSG_BOARD_HOLD:
+    case MSG_BOARD_GO:
+        ret->board_held.group = msg->board_held;
+        break;
+    case MSG_BOARD_PAUSE:
+        ret->pause = msg->pause;
+        break;
     case MSG_ENGINE_PEER_DEL:
         ret->engine_peer.peer = msg->engine_peer.peer;
         ret->engine_peer.engine = msg->engine_peer.engine;
@@ -150,6 +168,14 @@ static void fill_for_process(const struct core *core, const struct act_msg *msg,
 
 /* ---- records that become several ------------------------------------------------------------- */
 
+/* Has @node ranks in @group? Without loss all participants have. */
+static bool is_in(const struct core *core, const struct group *group, unsigned node)
+{
+    int place = group_place(group, node);
+
+    return place >= 0 && (!group->unclean || !group_all_gone(core, group, (unsigned)place));
+}
+
 /* The next node that the message of @act goes to. */
 static bool next_node(const struct core *core, struct act *act)
 {
@@ -164,7 +190,8 @@ static bool next_node(const struct core *core, struct act *act)
         act->to = nodes[place];
         assert(act->to < core->config.nnodes);
         if (act->to != core->config.self && peer_linked(core, act->to) &&
-            (act->each != ACT_EACH_UNCONFIRMED || !act->group->confirmed[place]))
+            (act->each != ACT_EACH_UNCONFIRMED || !act->group->confirmed[place]) &&
+            (!act->but || !is_in(core, act->but, act->to)))
             return true;
     }
     return false;

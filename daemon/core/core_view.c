@@ -50,6 +50,9 @@ static void view_group(const struct group *group, struct core_group_view *ret)
         .cause_rank = group->cause_rank,
         .cause_text = group->cause_text,
         .missing = "",
+        .follows = group->follows,
+        .next_epoch = group->next_epoch,
+        .seats = "",
     };
 }
 
@@ -72,6 +75,46 @@ enum cause core_rank_fate(const struct core *core, uint64_t id, unsigned rank)
     return (enum cause)runs_fate(&core->runs, &group->members[rank])->cause;
 }
 
+/* Does @member wait for what @view shows? Survivors of a group, new processes and ranks of a plain
+ * join may wait under one name. */
+static bool is_waiter_of(const struct member *member, const struct core_group_view *view)
+{
+    return member->uid == view->uid && member->wish.follows == view->follows &&
+           (member->wish.recovery == MSG_RECOVERY_REJOIN) ==
+               (view->recovery == MSG_RECOVERY_REJOIN) &&
+           !strcmp(member->name, view->name);
+}
+
+static unsigned find_joiners(const struct core *core, const struct core_group_view *view,
+                             struct core_joiner *ret_joiners, unsigned most)
+{
+    const struct list *bucket = &core->by_name[text_hash(view->uid, view->name) % HASH_GROUPS];
+    const struct member *member;
+    unsigned looked = 0, n = 0;
+
+    list_each(member, bucket, by_name) {
+        if (looked++ == SHOWN_MAX)
+            break;
+        if (!is_waiter_of(member, view))
+            continue;
+        if (n < most)
+            ret_joiners[n] = (struct core_joiner){.recovery = member->wish.recovery,
+                                                  .follows = member->wish.follows,
+                                                  .rank = member->rank,
+                                                  .pid = member->pid,
+                                                  .client = member->client,
+                                                  .since_ms = member->begun_ms};
+        n++;
+    }
+    return n;
+}
+
+unsigned core_joiners(const struct core *core, const struct core_group_view *view,
+                      struct core_joiner *ret_joiners, unsigned most)
+{
+    return MIN(find_joiners(core, view, ret_joiners, most), most);
+}
+
 static void view_forming(const struct core *core, const struct forming *forming,
                          struct core_group_view *ret)
 {
@@ -80,20 +123,33 @@ static void view_forming(const struct core *core, const struct forming *forming,
         .uid = forming->uid,
         .payer = forming->payer,
         .state = CORE_GROUP_JOINING,
-        .size = forming->size,
+        .size = forming->recovery.kind == MSG_RECOVERY_REJOIN ? 0 : forming->size,
         .cause_rank = -1,
         .cause_text = "",
         .missing = core->missing,
+        .follows = forming->recovery.follows,
+        .recovery = forming->recovery.kind,
+        .epoch = forming->recovery.follows ? forming->recovery.epoch + 1 : 0,
+        .seats = core->seats,
     };
-    for (uint32_t i = 0; i < forming->size; i++)
-        ret->nlocal += forming->members[i].join && forming->members[i].node == core->config.self;
-    assert(ret->nlocal <= forming->count);
-    home_missing(core, forming, core->missing, MSG_TEXT_MAX, &ret->nmissing);
+    if (forming->recovery.kind == MSG_RECOVERY_REJOIN) {
+        ret->nlocal = find_joiners(core, ret, NULL, 0);
+        ret->missing = "";
+    } else {
+        for (uint32_t i = 0; i < forming->size; i++)
+            ret->nlocal +=
+                forming->members[i].join && forming->members[i].node == core->config.self;
+        assert(ret->nlocal <= forming->count);
+        home_missing(core, forming, core->missing, MSG_TEXT_MAX, &ret->nmissing);
+    }
+    recover_seats((struct core *)core, forming, core->seats, MSG_TEXT_MAX, &ret->nseats,
+                  &ret->comers); /* changes nothing */
 }
 
 /* Several local ranks wait for one group: it is shown once, for the first in its bucket. Who fills
  * a bucket with names is looked at no further than SHOWN_MAX. */
-static bool shown(const struct core *core, const struct member *member, unsigned *ret_count)
+static bool shown(const struct core *core, const struct member *member,
+                  const struct core_group_view *view, unsigned *ret_count)
 {
     const struct list *bucket = &core->by_name[member->key % HASH_GROUPS];
     struct member *other;
@@ -104,7 +160,7 @@ static bool shown(const struct core *core, const struct member *member, unsigned
     list_each(other, bucket, by_name) {
         if (looked++ == SHOWN_MAX)
             break;
-        if (other->uid != member->uid || strcmp(other->name, member->name))
+        if (!is_waiter_of(other, view))
             continue;
         if (first && other != member)
             return false;
@@ -112,28 +168,6 @@ static bool shown(const struct core *core, const struct member *member, unsigned
         ++*ret_count;
     }
     return !first;
-}
-
-unsigned core_joiners(const struct core *core, uint32_t uid, const char *name,
-                      struct core_joiner *ret_joiners, unsigned most)
-{
-    const struct list *bucket = &core->by_name[text_hash(uid, name) % HASH_GROUPS];
-    const struct member *member;
-    unsigned looked = 0, n = 0;
-
-    list_each(member, bucket, by_name) {
-        if (looked++ == SHOWN_MAX)
-            break;
-        if (member->uid != uid || strcmp(member->name, name))
-            continue;
-        if (n < most)
-            ret_joiners[n] = (struct core_joiner){.rank = member->rank,
-                                                  .pid = member->pid,
-                                                  .client = member->client,
-                                                  .since_ms = member->begun_ms};
-        n++;
-    }
-    return MIN(n, most);
 }
 
 /* Linked, and not just unlinked: that is, alive. */
@@ -145,23 +179,32 @@ static bool is_listed(const struct list *item)
 static bool scan_member(const struct core *core, const struct member *member,
                         struct core_group_view *ret_view)
 {
+    const struct wish *wish = &member->wish;
     unsigned count;
 
     if ((member->state != MEMBER_ASKING && member->state != MEMBER_EXPIRING) ||
-        member->home == (int)core->config.self || !shown(core, member, &count))
+        member->home == (int)core->config.self)
         return false;
-    assert(count); /* at least itself */
     *ret_view = (struct core_group_view){
         .name = member->name,
         .uid = member->uid,
         .payer = member->payer,
         .state = CORE_GROUP_JOINING,
-        .size = member->size,
-        .nlocal = count,
+        .size = wish->recovery == MSG_RECOVERY_REJOIN ? 0
+                : wish->recovery == MSG_RECOVERY_WAIT ? wish->seats
+                                                      : member->size,
         .cause_rank = -1,
         .cause_text = "",
         .missing = "",
+        .follows = wish->follows,
+        .recovery = wish->recovery,
+        .epoch = wish->follows ? wish->was_epoch + 1 : 0,
+        .seats = "",
     };
+    if (!shown(core, member, ret_view, &count))
+        return false;
+    assert(count); /* at least itself */
+    ret_view->nlocal = count;
     return true;
 }
 
@@ -182,7 +225,8 @@ static bool scan_at(const struct core *core, const struct core_scan *scan, const
         return true;
     case 1:
         forming = pool_at(&core->formings, scan->at);
-        if ((uid && forming->uid != *uid) || !is_listed(&forming->all))
+        if ((uid && forming->uid != *uid) || !is_listed(&forming->all) ||
+            !recover_shown((struct core *)core, forming)) /* changes nothing */
             return false;
         view_forming(core, forming, ret_view);
         return true;
@@ -259,7 +303,7 @@ static bool local_member(const struct core *core, uint64_t id, unsigned i, bool 
         return false;
     list_each(member, &group->local, by_group) {
         assert(member->group == group && member->rank < group->size);
-        if ((!waiters || member->claim == CLAIM_IN) && i-- == 0) {
+        if ((!waiters || member_hears(member)) && i-- == 0) {
             *ret_rank = member->rank;
             *ret_client = member->client;
             *ret_req = member->req;
@@ -307,6 +351,7 @@ void core_status(const struct core *core, struct core_status *ret_status)
 {
     *ret_status = (struct core_status){
         .engine = core->engine.life.state,
+        .engine_resumes = core->engine.resuming && core->engine.life.state == CORE_ENGINE_STARTING,
         .engine_pid = core->engine.life.pid,
         .engine_text = core->engine.life.text,
         .engine_build = core->engine.life.build,

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "daemon/admin/answers.h"
+#include "daemon/admin/links.h"
 #include "daemon/admin/process_view.h"
 #include "daemon/daemon.h"
 #include "daemon/http/http.h"
@@ -60,6 +61,8 @@ static void collect_node(struct collect *c, unsigned i, const struct core_peer_v
     node->age_ms = now > since ? now - since : 0;
     node->links = peer->links;
     node->traffic = *peer->traffic;
+    node->clear = link_is_open(peer->traffic->encryption);
+    node->key_ms = link_is_encrypted(peer->traffic->encryption) ? links_key_ms(peer->traffic) : 0;
     memcpy(node->losses, peer->losses, sizeof(node->losses));
     snprintf(node->error, sizeof(node->error), "%s", answer_node_error(c->d, i, peer));
     log_clean(node->error); /* another node may have written it */
@@ -127,8 +130,10 @@ static void collect_counts(struct collect *c)
     m->counts = *core_counts(d->core);
     for (unsigned i = 0; i < CAUSE_COUNT; i++)
         m->clients_refused[i] = m->counts.clients_refused[i] + listener_refused(d->listener)[i];
-    if (d->peers)
+    if (d->peers) {
         m->links = *peer_links_counts(d->peers);
+        m->certified_until = (uint64_t)peer_links_certified_until(d->peers);
+    }
     log_counts(&log);
     memcpy(m->log_written, log.written, sizeof(m->log_written));
     m->log_lost = log.lost;
@@ -241,6 +246,11 @@ static void collect_group(struct collect *c, const struct core_group_view *view)
     case CORE_GROUP_JOINING:
     case CORE_GROUP_COMMITTED:
         m->groups_joining++;
+        m->groups_to_recover +=
+            view->recovery == MSG_RECOVERY_SHRINK || view->recovery == MSG_RECOVERY_WAIT;
+        m->free_seats += view->nseats;
+        if (view->recovery == MSG_RECOVERY_REJOIN)
+            m->new_processes += view->comers;
         break;
     case CORE_GROUP_OPEN:
         m->groups_open++;
@@ -257,6 +267,7 @@ static void collect_group(struct collect *c, const struct core_group_view *view)
         .number = view->id ? c->scan.at : 0,
         .state = core_group_word(view->state),
         .cause = view->state == CORE_GROUP_BROKEN ? cause_name(view->cause) : "",
+        .epoch = view->epoch,
         .size = view->size,
         .nodes = view->nnodes,
         .local = view->nlocal,

@@ -560,7 +560,7 @@ int http_new(struct daemon *d, struct http **ret_http, char **ret_error)
     sock_reserve_init(&http->reserve);
     r = sock_resolve(address, port, &addr, &why); /* numeric, so no resolver is asked */
     if (r == 0)
-        r = sock_listen(&addr, 64, &http->fd);
+        r = sock_listen(&addr, SOCK_QUEUE, &http->fd);
     if (r)
         return listen_error(d->conf, r, ret_error);
     http->loopback = sock_is_loopback(&addr);

@@ -90,12 +90,34 @@ static void write_build_info(struct body *body, const struct metric *metric,
     body_add(body, "\"} 1\n");
 }
 
+/* No sample where there is nothing to count. */
+static void write_certificate(struct body *body, const struct metric *metric,
+                              const struct metrics *m)
+{
+    if (m->certified_until)
+        body_add(body, "%s %" PRIu64 "\n", metric->name, m->certified_until);
+}
+
 /* A sample for each other node: struct metrics_node. */
 static void write_nodes(struct body *body, const struct metric *metric, const struct metrics *m)
 {
     for (unsigned i = 0; i < m->nnodes; i++)
         if (!m->nodes[i].self && (!metric->measured || number_of(metric, &m->nodes[i])))
             sample(body, metric, "node", m->nodes[i].name, number_of(metric, &m->nodes[i]));
+}
+
+/* A sample for each node whose engine has told. */
+static void write_node_encryption(struct body *body, const struct metric *metric,
+                                  const struct metrics *m)
+{
+    for (unsigned i = 0; i < m->nnodes; i++) {
+        if (!m->nodes[i].traffic.encryption)
+            continue;
+        body_add(body, "%s{node=\"", metric->name);
+        body_add_label(body, m->nodes[i].name);
+        body_add(body, "\",encryption=\"%s\"} 1\n",
+                 link_encryption_word(m->nodes[i].traffic.encryption));
+    }
 }
 
 static void write_node_losses(struct body *body, const struct metric *metric,
@@ -289,10 +311,21 @@ static const struct metric rows[] = {
     { GAUGE("node_bandwidth_bytes_per_second",
             "The highest rate at which data arrived at that node."),
       MEASURED(traffic.bandwidth) },
+    { GAUGE("node_encryption_info",
+            "Always 1; the label says how data between the two engines are encrypted, or why not."),
+      .write = write_node_encryption },
+    { GAUGE("node_in_the_clear", "1 if who is on the network can read and forge those data."),
+      NODE(clear) },
+    { GAUGE("node_key_age_seconds", "Age of the oldest key in use for those data."),
+      MEASURED(key_ms), .unit = METRIC_MS },
     { COUNTER("tls_handshakes_failed_total", "TLS handshakes between nodes that failed."),
       WORDS(links.handshakes_failed[0], "cause", [PEER_HANDSHAKE_CLOSED] = "closed",
             [PEER_HANDSHAKE_WRONG_KEY] = "wrong key", [PEER_HANDSHAKE_REFUSED_US] = "refused us",
-            [PEER_HANDSHAKE_NOT_TLS] = "not TLS", [PEER_HANDSHAKE_SLOW] = "too slow") },
+            [PEER_HANDSHAKE_NOT_TLS] = "not TLS", [PEER_HANDSHAKE_CERTIFICATE] = "certificate",
+            [PEER_HANDSHAKE_SLOW] = "too slow") },
+    { GAUGE("certificate_expires_seconds",
+            "When this node's certificate expires, in seconds since 1970, if it has one."),
+      .write = write_certificate },
     { COUNTER("node_connections_refused_total", "Connections to the port of the nodes refused."),
       AT(links.refused) },
 
@@ -331,6 +364,16 @@ static const struct metric rows[] = {
     { COUNTER("groups_opened_total", "Groups that opened."), AT(counts.groups_opened) },
     { COUNTER("groups_broken_total", "Groups that broke, by the first cause."),
       CAUSES(counts.groups_broken) },
+    { COUNTER("groups_recovered_total",
+              "Groups that went on: with all ranks, fewer, or new processes."),
+      WORDS(counts.groups_recovered[0], "kind", [CORE_RECOVERED_ALL] = "all",
+            [CORE_RECOVERED_FEWER] = "fewer", [CORE_RECOVERED_NEW] = "new") },
+    { GAUGE("groups_to_recover", "Of those that join, groups whose ranks wait to go on."),
+      AT(groups_to_recover) },
+    { GAUGE("free_seats", "Seats of these that new processes are awaited for; told by their home."),
+      AT(free_seats) },
+    { GAUGE("new_processes", "New processes that wait for a seat; told by the home of the group."),
+      AT(new_processes) },
     { COUNTER("joins_failed_total", "Ranks of this node whose join failed."),
       CAUSES(counts.joins_failed) },
     { COUNTER("ranks_lost_total", "Ranks of this node that ended without leaving their group."),

@@ -26,8 +26,10 @@ extern const struct metrics_code metrics_codes[METRICS_CODES];
 struct metrics_node {
     char name[MSG_NAME_MAX];
     bool self, linked, up;
+    bool clear;        /* who is on the network can read and forge data */
     const char *state; /* static: "up" */
     uint64_t age_ms;   /* in that state */
+    uint64_t key_ms;   /* age of the oldest key; 0: not encrypted */
     uint64_t links, losses[CORE_LOSS_KINDS];
     struct core_traffic traffic;
     char error[METRICS_ERROR];
@@ -37,6 +39,7 @@ struct metrics_node {
 struct metrics_group {
     uint32_t number; /* its index in the core's table, the same while it is open; 0: not open yet */
     const char *state, *cause; /* static */
+    uint64_t epoch;            /* 0: not known */
     unsigned size, nodes, local, missing;
     bool has_ops;
     uint32_t ops;    /* completed by the slowest rank of this node */
@@ -64,12 +67,14 @@ struct metrics {
     bool error;                 /* there was no memory for a part */
 
     uint64_t ready, start_us, uptime_ms, nodes_up;
+    uint64_t certified_until; /* seconds since 1970; 0: there is no certificate */
     uint64_t engine_up;
     uint64_t gpu_up, gpu_clients, ngpus;
     struct metrics_gpu {
         uint64_t operations, moved;
     } gpus[MSG_MAX_GPUS];
     uint64_t groups_joining, groups_open, groups_broken;
+    uint64_t groups_to_recover, free_seats, new_processes;
     uint64_t clients, max_clients, max_clients_user, most_clients;
     uint64_t max_groups, max_groups_user, most_groups, users;
     uint64_t collectives, boards, board_bytes, max_board_bytes, max_board_bytes_user;

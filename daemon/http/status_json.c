@@ -55,8 +55,9 @@ static void add_groups(struct body *body, const struct metrics *m)
         add_or_null(body, "nodes", group->nodes, group->nodes);
         add_or_null(body, "ops", group->has_ops, group->ops);
         add_or_null(body, "behind", group->has_ops, group->behind);
-        body_add(body, "\"size\":%u,\"local_ranks\":%u,\"missing\":%u}", group->size, group->local,
-                 group->missing);
+        add_or_null(body, "epoch", group->epoch, group->epoch);
+        add_or_null(body, "size", group->size, group->size);
+        body_add(body, "\"local_ranks\":%u,\"missing\":%u}", group->local, group->missing);
     }
 }
 

@@ -4,6 +4,8 @@
  * program ends when the line does (transport/process/control.c).
  */
 #include "daemon/link/engine_spawn.h"
+#include "daemon/core/core.h"
+#include "shm/util/fds.h"
 
 #include <fcntl.h>
 #include <libgen.h>
@@ -92,6 +94,8 @@ void program_engine(const struct conf *conf, const char *device, struct program 
         "--ports", conf->port_range,
         "--channels", channels,
         "--congestion", conf->congestion,
+        "--encryption", conf->encryption,
+        "--trusted", conf->trusted_network ? "yes" : "no",
         "--mend-ms", mend_ms,
         "--node", conf->node,
         LAUNCH_LOG, level_word(conf),
@@ -136,13 +140,16 @@ void program_gpu(const struct conf *conf, struct program *ret_program)
     program_words(ret_program, words);
 }
 
+_Static_assert(CORE_SETTINGS_SHARED == LAUNCH_SHARED, "the same bits");
+
 uint64_t program_settings(const struct program *program)
 {
-    const char *word = program->words, *end = program->words + program->len;
+    const char *word = program->words, *end = program->words + program->len, *before = word;
     uint64_t settings = LAUNCH_NO_SETTINGS;
 
-    while (program->len && (word += strlen(word) + 1) < end && strcmp(word, LAUNCH_LOG))
-        settings = launch_settings(settings, word);
+    for (; program->len && (word += strlen(word) + 1) < end && strcmp(word, LAUNCH_LOG);
+         before = word)
+        settings = launch_settings(settings, before, word);
     return settings;
 }
 
@@ -182,23 +189,9 @@ static int pairs(struct engine_fds *ours, int *ret_sock, int *ret_line)
 
 static int send_fds(int to, const void *bytes, size_t len, const int *fds, unsigned nfds)
 {
-    union {
-        struct cmsghdr align;
-        char buf[CMSG_SPACE(LAUNCH_FDS * sizeof(int))];
-    } control = {{0}};
-    struct iovec iov = {(void *)bytes, len}; /* it is only read */
-    struct msghdr mh = {.msg_iov = &iov,
-                        .msg_iovlen = 1,
-                        .msg_control = control.buf,
-                        .msg_controllen = CMSG_SPACE(nfds * sizeof(int))};
-    struct cmsghdr *cmsg = CMSG_FIRSTHDR(&mh);
+    ssize_t n = fds_send(to, bytes, len, fds, nfds, MSG_DONTWAIT);
 
-    assert(nfds <= LAUNCH_FDS);
-    cmsg->cmsg_level = SOL_SOCKET;
-    cmsg->cmsg_type = SCM_RIGHTS;
-    cmsg->cmsg_len = CMSG_LEN(nfds * sizeof(int));
-    memcpy(CMSG_DATA(cmsg), fds, nfds * sizeof(int));
-    return sendmsg(to, &mh, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
+    return n < 0 ? (int)n : 0;
 }
 
 int engine_resume(int line, int *ret_sock)

@@ -1,7 +1,8 @@
 /* peer_hello.c - the rules for who may be on the other end of a link.
  *
- * The key is proven by now, so this is about mistakes rather than attacks: a forgotten
- * upgrade, a key used for two clusters, an address written twice, a name given twice, a
+ * The key, or a certificate, is proven by now. Whoever has a certificate may lie about its name,
+ * which is compared with the certificate. The rest is about mistakes rather than attacks: a
+ * forgotten upgrade, a key used for two clusters, an address written twice, a name given twice, a
  * machine that was cloned. Each mistake has a text that names the key to correct. Both sides log
  * the text, so it must make sense to a reader on either side. */
 #include "daemon/link/peer_hello.h"
@@ -17,6 +18,15 @@ const char *peer_hello_version(const char *self, unsigned version, char *buf, si
     return buf;
 }
 
+const char *peer_hello_named(const char *certified, const char *node, char *buf, size_t len)
+{
+    snprintf(buf, len,
+             "its certificate names %s%s, not node \"%s\": correct cluster.nodes, or give it a "
+             "certificate with subjectAltName DNS:%s",
+             *certified ? "node " : "no node", certified, node, node);
+    return buf;
+}
+
 const char *peer_hello_check(const struct peer_hello_view *view, const struct msg_peer_hello *hello,
                              char *buf, size_t len)
 {
@@ -27,6 +37,8 @@ const char *peer_hello_check(const struct peer_hello_view *view, const struct ms
                  "it belongs to cluster \"%s\", node \"%s\" to cluster \"%s\": correct "
                  "cluster.name, or the address in cluster.nodes",
                  hello->cluster, view->self, view->cluster);
+    else if (view->certified && !view->named)
+        peer_hello_named(view->certified, hello->node, buf, len);
     else if (strcmp(hello->node, view->self) == 0)
         snprintf(buf, len,
                  "it calls itself node \"%s\", which is this node: two nodes with one name",

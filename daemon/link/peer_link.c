@@ -3,17 +3,18 @@
  * Of two nodes the one with the smaller name connects, again and again, with a back-off of 50 ms
  * that doubles up to 2 s. The other node accepts. A link goes through these states:
  *
- *   CONNECTING  TCP; an accepted link goes on at once   wakes: the socket, deadline 2 s
+ *   CONNECTING  TCP; an accepted link waits for a first byte  wakes: the socket, deadline 2 s
  *   HANDSHAKE   TLS (tls.c)                 wakes: bufferevent, deadline 2 s
- *   HELLO       the key is proven, waiting for PEER_HELLO     (same deadline)
+ *   HELLO       proven by key or certificate, waiting for PEER_HELLO     (same deadline)
  *   UP          peer->link points to it     wakes: bufferevent; silence is the core's business
  *   CLOSING     a last message is going out; deadline 2 s, or at shutdown the end of commd
  *   DEAD        on links->dead until the turn ends
  *
  * The connecting side speaks first; the accepting side answers with its own PEER_HELLO or
  * with REFUSED and a text, so that an unwanted node is never up for a moment. The core knows only
- * links that are UP. At most LINK_HALF_OPEN accepted links are not UP yet. If there are more, those
- * of strangers (addresses that are not in cluster.nodes) make room for nodes.
+ * links that are UP. At most LINK_HALF_OPEN accepted links are not UP yet. If there are more, some
+ * have to go (half_open_victim()): those of strangers first, whose addresses are not in
+ * cluster.nodes. Until something comes over it, an accepted link costs no more than its socket.
  *
  * The name of a node belongs to the link that is UP. A second process with the same name has
  * another incarnation; it is refused, and both sides log that. If the same process connects again,
@@ -142,7 +143,7 @@ static void link_lost(struct link *link, const char *text)
     }
     link_bury(link);
     if (was_up)
-        links->ops->down(links->arg, (unsigned)(peer - links->peers), text);
+        links->ops->down(links->arg, (unsigned)(peer - links->peers), link->refused, text);
 }
 
 static void link_timer(evutil_socket_t fd, short what, void *arg)
@@ -154,12 +155,12 @@ static void link_timer(evutil_socket_t fd, short what, void *arg)
     assert(link->state != LINK_UP && link->state != LINK_DEAD);
     if (link->state == LINK_CLOSING)
         return link_bury(link);
-    if (link->state == LINK_HANDSHAKE)
+    if (link->state == LINK_HANDSHAKE || (link->inbound && link->state == LINK_CONNECTING))
         link->links->counts.handshakes_failed[PEER_HANDSHAKE_SLOW]++;
     if (link->inbound)
         link_log_refused(link, "slow",
-                         link->state == LINK_HANDSHAKE ? "no TLS handshake within %d s"
-                                                       : "no hello within %d s",
+                         link->state == LINK_HELLO ? "no hello within %d s"
+                                                   : "no TLS handshake within %d s",
                          LINK_DEADLINE_MS / 1000);
     else
         peer_set_error(link->peer, false, "no answer within %d s", LINK_DEADLINE_MS / 1000);
@@ -228,6 +229,30 @@ void link_doom(struct link *link, const char *text)
     event_active(link->timer, EV_TIMEOUT, 0);
 }
 
+void link_prove(struct link *link, bool differs)
+{
+    char why[TLS_WHY_MAX], text[MSG_TEXT_MAX];
+    enum tls_trust trust;
+
+    if (differs && (link->state == LINK_HANDSHAKE || link->state == LINK_HELLO))
+        return link_bury(link);
+    if (link->state != LINK_HELLO && link->state != LINK_UP)
+        return;
+    trust =
+        tls_still_holds(link->links->tls, bufferevent_openssl_get_ssl(link->bev), link->key, why);
+    if (trust == TLS_TRUSTED)
+        return;
+    if (link->state == LINK_HELLO)
+        return link_bury(link);
+    link->refused = trust == TLS_REVOKED; /* else the node may have a new one, and come back */
+    if (*why)
+        snprintf(text, sizeof(text), "its certificate %s", why);
+    else
+        snprintf(text, sizeof(text),
+                 "made by a cluster key, which counts no more: certificates do");
+    link_doom(link, text);
+}
+
 static int link_send_hello(struct link *link)
 {
     struct peer_links *links = link->links;
@@ -250,6 +275,29 @@ void link_send_keys(struct link *link)
     snprintf(msg.peer_keys.other, sizeof(msg.peer_keys.other), "%s", tls_key_name(tls, 1));
     if (link_send(link, &msg))
         link_doom(link, "no memory for a message");
+}
+
+static bool is_ours(const struct tls *tls, const char *key)
+{
+    const char *name;
+
+    for (unsigned i = 0; *key && *(name = tls_key_name(tls, i)); i++)
+        if (!strcmp(key, name))
+            return true;
+    return false;
+}
+
+void link_review_key(struct link *link, bool shrink)
+{
+    const struct tls *tls = link->links->tls;
+    const struct msg_peer_keys *theirs = &link->peer->keys;
+
+    if (is_ours(tls, link->key))
+        return;
+    if (is_ours(tls, theirs->key) || is_ours(tls, theirs->other))
+        link_doom(link, "made anew, by the new cluster key");
+    else if (shrink) /* what the node says of its keys is not proven */
+        link_doom(link, "made by a cluster key that counts no more");
 }
 
 /* Not close(): that could reset the connection and lose messages that are still on their way. */
@@ -305,7 +353,12 @@ static const char *hello_check(struct link *link, const struct msg_peer_hello *h
 {
     struct peer_links *links = link->links;
     const struct link_peer *peer = peer_by_name(links, hello->node);
+    SSL *ssl = bufferevent_openssl_get_ssl(link->bev);
+    bool certified = strcmp(link->key, TLS_CERTIFICATE_NAME) == 0;
+    char names[TLS_WHY_MAX];
     struct peer_hello_view view = {
+        .certified = certified ? tls_identity_text(ssl, names) : NULL,
+        .named = certified && tls_identity_names(ssl, hello->node),
         .self = links->peers[links->self].name,
         .cluster = links->cluster,
         .dialed = link->inbound ? NULL : link->peer->name,
@@ -315,8 +368,7 @@ static const char *hello_check(struct link *link, const struct msg_peer_hello *h
     };
 
     if (link->inbound)
-        view.wanted =
-            SSL_get_servername(bufferevent_openssl_get_ssl(link->bev), TLSEXT_NAMETYPE_host_name);
+        view.wanted = SSL_get_servername(ssl, TLSEXT_NAMETYPE_host_name);
     return peer_hello_check(&view, hello, buf, len);
 }
 
@@ -364,6 +416,13 @@ static void link_first_msg(struct link *link, const struct msg *msg)
         link_hello(link, msg);
     } else if (msg->type == MSG_REFUSED && !link->inbound) {
         peer_set_error(link->peer, true, "it refuses us: %s", msg->refused.text);
+        link_bury(link);
+    } else if (msg->type == MSG_REFUSED) {
+        char why[MSG_TEXT_MAX + 32];
+
+        snprintf(why, sizeof(why), "it refuses us: %s", msg->refused.text);
+        link_log_refused(link, "refuses us", "%s", why);
+        peer_blame_by_address(link, why);
         link_bury(link);
     } else {
         char why[MSG_TEXT_MAX];
@@ -460,9 +519,10 @@ static void link_read(struct bufferevent *bev, void *arg)
             break;
         if (link->state == LINK_HELLO)
             link_first_msg(link, &msg);
-        else if (msg.type == MSG_PEER_KEYS)
+        else if (msg.type == MSG_PEER_KEYS) {
             link->peer->keys = msg.peer_keys;
-        else if (msg.type >= MSG_HEARTBEAT && msg.type <= MSG_RANKS_HERE)
+            link_review_key(link, false);
+        } else if (msg.type >= MSG_HEARTBEAT && msg.type <= MSG_PAUSED)
             links->ops->msg(links->arg, (unsigned)(link->peer - links->peers), &msg);
         else
             link_bad_msg(link, &msg);
@@ -489,51 +549,83 @@ static void handshake_failed(struct link *link, unsigned long code)
         [TLS_WRONG_KEY] = "wrong cluster key",
         [TLS_REFUSED_US] = "it does not accept our cluster key",
         [TLS_NOT_TLS] = "no TLS handshake of a commd",
+        [TLS_CERTIFICATE] = "no certificate that holds",
     };
     static const char *const outbound[] = {
         [TLS_CLOSED] = "closed the connection in the TLS handshake",
         [TLS_WRONG_KEY] = another_key,
         [TLS_REFUSED_US] = another_key,
         [TLS_NOT_TLS] = "what answers at its address is not a commd",
+        [TLS_CERTIFICATE] = "no certificate that holds",
     };
-    enum tls_failure why = tls_failure(code);
+    SSL *ssl = bufferevent_openssl_get_ssl(link->bev);
+    enum tls_failure why = tls_failure(ssl, code);
+    char buf[2 * TLS_WHY_MAX];
+    const char *kind = inbound[why];
+    const char *text = tls_failure_text(ssl, code, buf, &kind);
     bool key_differs = why == TLS_WRONG_KEY || why == TLS_REFUSED_US;
 
     if (!link->inbound && key_differs && tls_key_name(link->links->tls, link->peer->offer + 1)[0]) {
-        link->peer->offer++; /* the node may not have our new key yet */
+        link->peer->offer++; /* the node may not have our new key yet, or no certificate */
         return link_bury(link);
     }
     link->links->counts.handshakes_failed[why]++;
     if (!link->inbound) {
         link->peer->offer = 0;
-        peer_set_error(link->peer, why != TLS_CLOSED, "%s", outbound[why]);
+        peer_set_error(link->peer, why != TLS_CLOSED, "%s", text ? text : outbound[why]);
     } else {
-        link_log_refused(link, inbound[why], "%s", inbound[why]);
-        if (key_differs)
-            peer_blame_by_address(link, another_key);
+        link_log_refused(link, kind, "%s", text ? text : inbound[why]);
+        if (text || key_differs)
+            peer_blame_by_address(link, text ? text : another_key);
     }
     link_bury(link);
+}
+
+/* The handshake has ended well, by what counted when it began. */
+static void link_connected(struct link *link)
+{
+    SSL *ssl = bufferevent_openssl_get_ssl(link->bev);
+    char buf[TLS_WHY_MAX], why[MSG_TEXT_MAX];
+
+    if (!tls_is_authenticated(link->links->tls, ssl, buf))
+        return handshake_failed(
+            link, ERR_PACK(ERR_LIB_SSL, 0,
+                           *buf ? SSL_R_CERTIFICATE_VERIFY_FAILED : SSL_R_BINDER_DOES_NOT_VERIFY));
+    link_set_state(link, LINK_HELLO);
+    snprintf(link->key, sizeof(link->key), "%s", tls_session_key(ssl));
+    if (link->inbound)
+        return;
+    if (strcmp(link->key, TLS_CERTIFICATE_NAME) == 0 &&
+        !tls_identity_names(ssl, link->peer->name)) {
+        peer_hello_named(tls_identity_text(ssl, buf), link->peer->name, why, sizeof(why));
+        peer_set_error(link->peer, true, "%s", why);
+        return link_refuse(link, CAUSE_DENIED, why);
+    }
+    if (link_send_hello(link))
+        link_bury(link);
+}
+
+/* The handshake has ended with an error, or, for a client, that of the server has. */
+static bool handshake_may_fail(const struct link *link, unsigned long code)
+{
+    return link->state == LINK_HANDSHAKE ||
+           (link->state == LINK_HELLO && !link->inbound && ERR_GET_LIB(code) == ERR_LIB_SSL &&
+            ERR_GET_REASON(code) >= SSL_AD_REASON_OFFSET);
 }
 
 static void link_event(struct bufferevent *bev, short what, void *arg)
 {
     struct link *link = arg;
     int error = EVUTIL_SOCKET_ERROR();
+    unsigned long code;
 
-    if (what & BEV_EVENT_CONNECTED) {
-        if (!tls_is_authenticated(bufferevent_openssl_get_ssl(bev)))
-            return handshake_failed(link, ERR_PACK(ERR_LIB_SSL, 0, SSL_R_BINDER_DOES_NOT_VERIFY));
-        link_set_state(link, LINK_HELLO);
-        snprintf(link->key, sizeof(link->key), "%s",
-                 tls_session_key(bufferevent_openssl_get_ssl(bev)));
-        if (!link->inbound && link_send_hello(link))
-            link_bury(link);
-        return;
-    }
+    if (what & BEV_EVENT_CONNECTED)
+        return link_connected(link);
     if (!(what & (BEV_EVENT_EOF | BEV_EVENT_ERROR)))
         return;
-    if (link->state == LINK_HANDSHAKE)
-        return handshake_failed(link, bufferevent_get_openssl_error(bev));
+    code = bufferevent_get_openssl_error(bev);
+    if (handshake_may_fail(link, code))
+        return handshake_failed(link, code);
     if (link->state == LINK_UP) {
         char text[MSG_TEXT_MAX];
 
@@ -581,5 +673,6 @@ void link_start_tls(struct link *link)
     bufferevent_openssl_set_allow_dirty_shutdown(link->bev, 1);
     bufferevent_setcb(link->bev, link_read, link_flushed, link_event, link);
     bufferevent_enable(link->bev, EV_READ | EV_WRITE);
-    link_arm(link, LINK_DEADLINE_MS);
+    if (!link->inbound)
+        link_arm(link, LINK_DEADLINE_MS);
 }

@@ -8,6 +8,7 @@
 
 struct event_base;
 struct peer_links;
+struct tls_identity;
 
 /* Why a TLS handshake failed: as enum tls_failure, or it took too long. */
 enum peer_handshake_failure {
@@ -15,6 +16,7 @@ enum peer_handshake_failure {
     PEER_HANDSHAKE_WRONG_KEY,
     PEER_HANDSHAKE_REFUSED_US,
     PEER_HANDSHAKE_NOT_TLS,
+    PEER_HANDSHAKE_CERTIFICATE,
     PEER_HANDSHAKE_SLOW,
     PEER_HANDSHAKE_FAILURES
 };
@@ -29,7 +31,9 @@ struct peer_links_counts {
 struct peer_links_ops {
     void (*up)(void *arg, unsigned node, const struct msg *hello);
     void (*msg)(void *arg, unsigned node, const struct msg *msg);
-    void (*down)(void *arg, unsigned node, const char *text);
+    /* @refused: it did not end, but does not prove any more who it is; it is not to be waited for.
+     */
+    void (*down)(void *arg, unsigned node, bool refused, const char *text);
 };
 
 struct peer_links_config {
@@ -37,7 +41,9 @@ struct peer_links_config {
     const struct conf *conf;       /* read during peer_links_new() only */
     const struct sock_addr *addrs; /* of conf->nodes; copied */
     uint64_t incarnation;
-    const struct conf_keys *keys; /* copied */
+    /* By what nodes prove themselves, as of tls_new(). */
+    const struct conf_keys *keys;  /* copied; none: the shared key counts for nothing */
+    struct tls_identity *identity; /* taken, also after a failure; NULL: no certificates */
     const struct peer_links_ops *ops;
     void *arg;
 };
@@ -58,6 +64,10 @@ void peer_links_turn(struct peer_links *links);
 void peer_links_send(struct peer_links *links, unsigned node, const struct msg *msg);
 /* Bytes that wait to be sent on the link to @node. 0 without a link. */
 size_t peer_links_unsent(const struct peer_links *links, unsigned node);
+/* tls_export() of the link that is up; -ENOTCONN without one. */
+int peer_links_export(const struct peer_links *links, unsigned node, uint8_t ret_secret[32]);
+/* The same on the other side with the same token makes the same one of it. */
+int peer_links_mix(const struct peer_links *links, unsigned node, uint8_t token[32]);
 /* Closes the link and begins anew; down() is not called. */
 void peer_links_drop(struct peer_links *links, unsigned node, const char *text);
 /* Writes a line that @node caused into the log, within the limit of that node. */
@@ -66,9 +76,20 @@ void peer_links_log(struct peer_links *links, unsigned node, enum conf_log_level
 /* Why there is no link to @node, or "". */
 const char *peer_links_error(const struct peer_links *links, unsigned node);
 const struct peer_links_counts *peer_links_counts(const struct peer_links *links);
-/* New links use @keys. Links that are up stay, and the nodes there are told our new keys. */
-void peer_links_set_keys(struct peer_links *links, const struct conf_keys *keys);
-/* Names of a node's keys; "" where nothing is known. */
+/* New links use @keys and @identity, as of tls_set(). Handshakes under way begin anew if
+ * these are others. Links that are up stay, and the nodes there are told what we have now. But in
+ * the next turn a link ends whose certificate does not hold any more, or that was made by a shared
+ * key if that counts no more; and one that was made by a key which is none of ours, as soon as
+ * another one can be made, or at once if @keys only leave out some of those of before. */
+int peer_links_set_keys(struct peer_links *links, const struct conf_keys *keys,
+                        struct tls_identity *identity);
+/* When this node's certificate expires, or one that it stands on: seconds since 1970. 0: it has
+ * none.
+ */
+int64_t peer_links_certified_until(const struct peer_links *links);
+/* Is that soon? Then *buf says so. */
+bool peer_links_expiry(const struct peer_links *links, char *buf, size_t len);
+/* Names of a node's keys, or "certificate"; "" where nothing is known. */
 struct peer_links_keys {
     const char *key;   /* the key that the node offers */
     const char *other; /* the key that the node accepts as well */

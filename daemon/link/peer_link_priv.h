@@ -50,7 +50,7 @@ struct link_peer {
     struct link *dial;   /* borrowed: our attempt, NULL else */
     struct event *retry; /* owned; NULL for nodes that connect to us */
     uint64_t backoff_ms;
-    unsigned offer;            /* index of the key to offer; the next key after a refusal */
+    unsigned offer;            /* index of the proof to offer; the next one after a refusal */
     struct msg_peer_keys keys; /* what the node says of its keys; "": nothing yet */
     char error[MSG_TEXT_MAX];  /* why there is no link */
 };
@@ -62,13 +62,16 @@ struct link {
     enum link_state state;
     bool inbound;
     int fd;                  /* owned while CONNECTING */
-    struct event *connected; /* owned */
+    struct event *connected; /* owned: connected, or, inbound, the first byte is here */
     struct event *timer;     /* owned: for the deadline and for doom */
     struct bufferevent *bev; /* owned, with its SSL and socket */
     struct sock_addr from;
+    bool stranger;          /* @from is not in cluster.nodes */
+    uint32_t host;          /* hash of it */
     char key[TLS_KEY_NAME]; /* name of the key by which the link was made, after the handshake */
     uint64_t incarnation;   /* of the other commd, once UP */
     uint64_t since_ms;
+    bool refused;            /* it is doomed for what it cannot prove any more */
     char doom[MSG_TEXT_MAX]; /* not "": the link ends, for this reason, in the next turn */
 };
 
@@ -85,6 +88,7 @@ struct peer_links {
     unsigned npeers, self;
     int listen_fd;        /* owned */
     struct event *accept; /* owned */
+    struct event *expiry; /* owned: when to look at the date of our certificate */
     struct sock_reserve reserve;
     struct link_list half; /* owned: inbound, not UP; oldest first */
     struct link_list live; /* owned: the others */
@@ -109,8 +113,14 @@ void link_start_tls(struct link *link);
 int link_send(struct link *link, const struct msg *msg);
 /* Tells the other side which keys we have. */
 void link_send_keys(struct link *link);
+/* Ends a link whose key is none of ours any more, if the node there has one in common with us.
+ * @shrink: its key was left out, so it ends whatever the node says. */
+void link_review_key(struct link *link, bool shrink);
 /* Closes the link in the next turn; @text is the reason. */
 void link_doom(struct link *link, const char *text);
+/* Does the link stand on what counts now? If not it ends: at once, or, if it is up, in the next
+ * turn. @differs: as of tls_differs(), so what is not up yet begins anew. */
+void link_prove(struct link *link, bool differs);
 /* All messages are out: tells the other side so, which closes then. */
 void link_finish(struct link *link);
 /* Logs that a connection to us was refused: one line for each address and kind. */

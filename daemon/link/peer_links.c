@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <time.h>
 
 #include "daemon/link/peer_link_priv.h"
 #include "daemon/process/store.h"
@@ -149,52 +150,49 @@ static bool is_node_address(const struct peer_links *links, const struct sock_ad
     return false;
 }
 
-/* Which half-open link goes when there is no room: the one with the greatest of these ranks. */
-enum { KEEP, SPOKE, SILENT, STRANGER };
+/* Which half-open link goes when there is no room: the one with the greatest of these ranks. KEPT:
+ * its ClientHello was accepted, so the binder was right, and it knows the key, or repeats what a
+ * node has said; or its certificate was. SPOKE: a part of a ClientHello has come. A node sends its
+ * ClientHello at once; a node that has several addresses may come as a stranger. */
+enum { KEPT, STRANGER_KEPT, SPOKE, SILENT, STRANGER_SPOKE, STRANGER_SILENT };
 
-/* KEEP: the ClientHello was accepted, so its binder was right, and the node knows the key. */
-static unsigned half_open_rank(const struct peer_links *links, const struct link *link)
+static unsigned half_open_rank(const struct link *link)
 {
     SSL *ssl = link->bev ? bufferevent_openssl_get_ssl(link->bev) : NULL;
     OSSL_HANDSHAKE_STATE state = ssl ? SSL_get_state(ssl) : TLS_ST_BEFORE;
 
-    if (!is_node_address(links, &link->from))
-        return STRANGER;
-    if (state != TLS_ST_BEFORE && state != TLS_ST_SR_CLNT_HELLO)
-        return KEEP;
-    return ssl && BIO_number_read(SSL_get_rbio(ssl)) ? SPOKE : SILENT;
+    if (state != TLS_ST_BEFORE && state != TLS_ST_SR_CLNT_HELLO &&
+        (SSL_session_reused(ssl) || link->state != LINK_HANDSHAKE))
+        return link->stranger ? STRANGER_KEPT : KEPT;
+    if (ssl && BIO_number_read(SSL_get_rbio(ssl)))
+        return link->stranger ? STRANGER_SPOKE : SPOKE;
+    return link->stranger ? STRANGER_SILENT : SILENT;
 }
 
-static unsigned half_open_of(const struct peer_links *links, const struct sock_addr *from)
+static unsigned half_open_of(const struct peer_links *links, uint32_t host)
 {
     const struct link *link;
     unsigned n = 0;
 
     TAILQ_FOREACH(link, &links->half, entry)
-        n += sock_same_host(&link->from, from);
+        n += link->host == host;
     return n;
 }
 
-/* The link that has to go, to make room for a node. The first that exists of:
- *  - the oldest link of a stranger;
- *  - of the links that have sent nothing, the oldest one of the address with most links;
- *  - the same of the links that have sent a part of a ClientHello.
- * NULL: all are in the middle of a handshake. A node sends its ClientHello at once. Its link
- * becomes the oldest after LINK_HALF_OPEN / LINK_ACCEPT_BUDGET turns, and the hello is read before
- * that. */
-static struct link *half_open_victim(struct peer_links *links)
+/* The link that has to go: of those with the greatest rank, @least or more, the oldest of the
+ * address that has most links. NULL: there is none. A node's link becomes the oldest after
+ * LINK_HALF_OPEN / LINK_ACCEPT_BUDGET turns, and its ClientHello is read before that. */
+static struct link *half_open_victim(struct peer_links *links, unsigned least)
 {
     struct link *link, *victim = NULL;
-    unsigned worst = 0, most = 0;
+    unsigned worst = least, most = 0;
 
     TAILQ_FOREACH(link, &links->half, entry) {
-        unsigned rank = half_open_rank(links, link), held;
+        unsigned rank = half_open_rank(link), held;
 
-        if (rank == KEEP || rank < worst)
+        if (rank < worst)
             continue;
-        if (rank == STRANGER)
-            return link;
-        held = half_open_of(links, &link->from);
+        held = half_open_of(links, link->host);
         if (rank > worst || held > most) {
             victim = link;
             worst = rank;
@@ -204,17 +202,16 @@ static struct link *half_open_victim(struct peer_links *links)
     return victim;
 }
 
-/* Is there a place among the half-open links? If @from is a node's address, another link may have
- * to go. A node's users connect from the same address, so links that have only the address may go,
- * too.
- */
-static bool half_open_place(struct peer_links *links, const struct sock_addr *from)
+/* Is there a place among the half-open links? Another one may have to go: for a stranger only one
+ * of a stranger that has not shown the key. A node's users connect from the node's address, so for
+ * a node those may go, too, that have only the address. */
+static bool half_open_place(struct peer_links *links, bool stranger)
 {
     struct link *link;
 
     if (links->nhalf < LINK_HALF_OPEN)
         return true;
-    link = is_node_address(links, from) ? half_open_victim(links) : NULL;
+    link = half_open_victim(links, stranger ? STRANGER_SPOKE : STRANGER_KEPT);
     if (!link)
         return false;
     link_log_refused(link, "crowd", "%d connections wait already", LINK_HALF_OPEN);
@@ -222,36 +219,55 @@ static bool half_open_place(struct peer_links *links, const struct sock_addr *fr
     return true;
 }
 
+static void link_spoke(evutil_socket_t fd, short what, void *arg)
+{
+    link_start_tls(arg);
+}
+
+/* Takes @sock. @like: who is there. */
+static void links_take(struct peer_links *links, int sock, const struct link *like)
+{
+    struct link *link = link_new(links, NULL, sock);
+    char first;
+
+    if (!link)
+        return;
+    link->from = like->from;
+    link->stranger = like->stranger;
+    link->host = sock_host_hash(&link->from);
+    if (recv(sock, &first, 1, MSG_PEEK | MSG_DONTWAIT) > 0)
+        return link_start_tls(link);
+    link->connected = event_new(links->base, sock, EV_READ, link_spoke, link);
+    if (!link->connected || event_add(link->connected, NULL))
+        link_bury(link);
+}
+
 static void links_accept(evutil_socket_t fd, short what, void *arg)
 {
     struct peer_links *links = arg;
 
     for (unsigned i = 0; i < LINK_ACCEPT_BUDGET; i++) {
-        struct link stranger = {.links = links};
-        struct link *link;
+        struct link guest = {.links = links};
         int sock = -1, r;
 
-        r = sock_accept(links->listen_fd, &links->reserve, &stranger.from, &sock);
+        r = sock_accept(links->listen_fd, &links->reserve, &guest.from, &sock);
         if (r == SOCK_E_AGAIN)
             return;
         if (r) {
-            link_log_refused(&stranger, "descriptors", "no descriptor is left");
+            link_log_refused(&guest, "descriptors", "no descriptor is left");
             if (r < 0)
                 return;
             close_fdp(&sock);
             sock_reserve_init(&links->reserve);
             continue;
         }
-        if (!half_open_place(links, &stranger.from)) {
-            link_log_refused(&stranger, "crowd", "%d connections wait already", LINK_HALF_OPEN);
-            close(sock);
+        guest.stranger = !is_node_address(links, &guest.from);
+        if (half_open_place(links, guest.stranger)) {
+            links_take(links, sock, &guest);
             continue;
         }
-        link = link_new(links, NULL, sock);
-        if (!link)
-            return;
-        link->from = stranger.from;
-        link_start_tls(link);
+        link_log_refused(&guest, "crowd", "%d connections wait already", LINK_HALF_OPEN);
+        close(sock);
     }
 }
 
@@ -264,7 +280,7 @@ static int links_listen(struct peer_links *links, const struct conf *conf, char 
     links->listen_fd = sock_inherited(addr, 0, 0);
     if (links->listen_fd >= 0)
         return 0;
-    r = sock_listen(addr, 128, &links->listen_fd);
+    r = sock_listen(addr, SOCK_QUEUE, &links->listen_fd);
     if (!r) {
         store_put("nodes", links->listen_fd); /* if it fails, another program may take the port
                                                     while commd restarts */
@@ -290,14 +306,93 @@ static int links_listen(struct peer_links *links, const struct conf *conf, char 
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-void peer_links_set_keys(struct peer_links *links, const struct conf_keys *keys)
+enum { DAY_S = 24 * 3600 };
+
+bool peer_links_expiry(const struct peer_links *links, char *buf, size_t len)
 {
-    tls_set_keys(links->tls, keys);
+    const struct tls_identity *identity = tls_identity(links->tls);
+    int64_t now = (int64_t)time(NULL), left;
+
+    if (!identity || !tls_identity_is_due(identity, now))
+        return false;
+    left = tls_identity_ends(identity) - now;
+    if (left < 0)
+        snprintf(buf, len,
+                 "the certificate of this node, or of its CA, has expired: other nodes "
+                 "refuse it");
+    else
+        snprintf(buf, len, "the certificate of this node, or of its CA, expires in %lld %s",
+                 (long long)(left >= 2 * DAY_S ? left / DAY_S : left / 3600),
+                 left >= 2 * DAY_S ? "days" : "hours");
+    return true;
+}
+
+/* Says in the log that our certificate has to be renewed, once a day, and looks again when there is
+ * something new to say. A certificate of a few hours is looked at more often. */
+static void look_at_expiry(evutil_socket_t fd, short what, void *arg)
+{
+    struct peer_links *links = arg;
+    const struct tls_identity *identity = tls_identity(links->tls);
+    struct timeval again = {.tv_sec = DAY_S};
+    char text[MSG_TEXT_MAX];
+    int64_t left;
+
+    event_del(links->expiry);
+    if (!identity)
+        return;
+    if (peer_links_expiry(links, text, sizeof(text)))
+        log_warn("%s -> renew it, then commctl reload", text);
+    left = tls_identity_ends(identity) - (int64_t)time(NULL);
+    if (left >= 0)
+        again.tv_sec = MIN(MAX(left / 4, (int64_t)60), (int64_t)DAY_S);
+    event_add(links->expiry, &again);
+}
+
+static void prove_all(struct link_list *list, bool differs)
+{
+    struct link *link, *next;
+
+    for (link = TAILQ_FIRST(list); link; link = next) {
+        next = TAILQ_NEXT(link, entry);
+        link_prove(link, differs);
+    }
+}
+
+/* While commd stops, peer->link may be CLOSING. */
+static bool carries(const struct link_peer *peer)
+{
+    return peer->link && peer->link->state == LINK_UP;
+}
+
+int peer_links_set_keys(struct peer_links *links, const struct conf_keys *keys,
+                        struct tls_identity *identity)
+{
+    bool shrink = tls_keys_shrink(links->tls, keys);
+    bool differs = tls_differs(links->tls, keys, identity);
+    int r = tls_set(links->tls, keys, identity);
+
+    if (r)
+        return r;
     for (unsigned i = 0; i < links->npeers; i++) {
         links->peers[i].offer = 0;
-        if (links->peers[i].link)
+        if (carries(&links->peers[i]))
             link_send_keys(links->peers[i].link);
     }
+    prove_all(&links->half, differs);
+    prove_all(&links->live, differs);
+    for (unsigned i = 0; i < links->npeers; i++)
+        if (carries(&links->peers[i]))
+            link_review_key(links->peers[i].link, shrink);
+    if (!links->draining)
+        look_at_expiry(-1, 0, links);
+    return 0;
+}
+
+int64_t peer_links_certified_until(const struct peer_links *links)
+{
+    const struct tls_identity *identity = tls_identity(links->tls);
+
+    return identity ? tls_identity_ends(identity) : 0;
 }
 
 void peer_links_keys(const struct peer_links *links, unsigned node,
@@ -353,8 +448,10 @@ int peer_links_new(const struct peer_links_config *config, struct peer_links **r
     int r;
 
     *ret_error = NULL;
-    if (!links)
+    if (!links) {
+        tls_identity_free(config->identity);
         return -ENOMEM;
+    }
     TAILQ_INIT(&links->half);
     TAILQ_INIT(&links->live);
     TAILQ_INIT(&links->dead);
@@ -367,9 +464,12 @@ int peer_links_new(const struct peer_links_config *config, struct peer_links **r
     links->jitter = (uint32_t)config->incarnation;
     links->node_timeout_ms = config->conf->node_timeout_ms;
     snprintf(links->cluster, sizeof(links->cluster), "%s", config->conf->cluster);
-    r = tls_new(config->keys, &links->tls);
+    r = tls_new(config->keys, config->identity, &links->tls);
     if (r)
         return r;
+    links->expiry = evtimer_new(links->base, look_at_expiry, links);
+    if (!links->expiry)
+        return -ENOMEM;
     r = log_limit_init(&links->limit, config->base);
     if (r)
         return r;
@@ -386,6 +486,7 @@ int peer_links_new(const struct peer_links_config *config, struct peer_links **r
     for (unsigned i = 0; i < links->npeers; i++)
         if (links->peers[i].retry)
             event_active(links->peers[i].retry, EV_TIMEOUT, 0);
+    look_at_expiry(-1, 0, links);
     *ret_links = steal_ptr(links);
     return 0;
 }
@@ -413,6 +514,8 @@ struct peer_links *peer_links_free(struct peer_links *links)
     free(links->peers);
     if (links->accept)
         event_free(links->accept);
+    if (links->expiry)
+        event_free(links->expiry);
     close_fdp(&links->listen_fd);
     sock_reserve_fini(&links->reserve);
     log_limit_fini(&links->limit);
@@ -452,6 +555,24 @@ void peer_links_send(struct peer_links *links, unsigned node, const struct msg *
         return;
     if (link_send(link, msg))
         link_doom(link, "it does not read what we send");
+}
+
+int peer_links_export(const struct peer_links *links, unsigned node, uint8_t ret_secret[32])
+{
+    const struct link *link = peer_at(links, node)->link;
+
+    return link ? tls_export(bufferevent_openssl_get_ssl(link->bev), ret_secret) : -ENOTCONN;
+}
+
+int peer_links_mix(const struct peer_links *links, unsigned node, uint8_t token[32])
+{
+    uint8_t secret[32];
+    int r = peer_links_export(links, node, secret);
+
+    if (!r)
+        r = tls_mix(secret, token);
+    OPENSSL_cleanse(secret, sizeof(secret));
+    return r;
 }
 
 size_t peer_links_unsent(const struct peer_links *links, unsigned node)
@@ -494,6 +615,7 @@ void peer_links_drain(struct peer_links *links)
 
     links->draining = true;
     event_del(links->accept);
+    event_del(links->expiry);
     for (unsigned i = 0; i < links->npeers; i++)
         if (links->peers[i].retry)
             event_del(links->peers[i].retry);

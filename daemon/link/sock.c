@@ -17,6 +17,7 @@
 #include <stdio.h>
 
 #include "daemon/process/store.h"
+#include "shm/util/hash.h"
 
 int sock_resolve(const char *address, uint16_t port, struct sock_addr *ret_addr,
                  const char **ret_why)
@@ -68,6 +69,14 @@ static bool sock_equal(const struct sockaddr *a, const struct sockaddr *b)
 bool sock_same_host(const struct sock_addr *a, const struct sock_addr *b)
 {
     return sock_equal((const struct sockaddr *)&a->sa, (const struct sockaddr *)&b->sa);
+}
+
+uint32_t sock_host_hash(const struct sock_addr *addr)
+{
+    size_t len;
+    const void *bytes = sock_bytes((const struct sockaddr *)&addr->sa, &len);
+
+    return (uint32_t)hash_bytes(HASH_BEGIN, bytes, len);
 }
 
 bool sock_is_loopback(const struct sock_addr *addr)

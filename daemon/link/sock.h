@@ -13,7 +13,10 @@ struct sock_addr {
     socklen_t len;
 };
 
-enum { SOCK_TEXT_MAX = 64 };
+enum {
+    SOCK_TEXT_MAX = 64,
+    SOCK_QUEUE = 1024, /* may wait to be accepted: who comes behind a crowd is not turned away */
+};
 
 /* @address: numeric, or a name for the resolver. May block, so it is called at the start only.
  * -EINVAL: there is no such host; -EAGAIN: the resolver has failed for now. *ret_why is static. */
@@ -21,6 +24,8 @@ int sock_resolve(const char *address, uint16_t port, struct sock_addr *ret_addr,
                  const char **ret_why);
 bool sock_is_loopback(const struct sock_addr *addr);
 bool sock_same_host(const struct sock_addr *a, const struct sock_addr *b);
+/* Equal for what sock_same_host() takes for equal. */
+uint32_t sock_host_hash(const struct sock_addr *addr);
 /* "10.0.0.1:18400", "[fd00::1]:18400"; without the port when @port is false. */
 const char *sock_text(const struct sock_addr *addr, bool port, char buf[SOCK_TEXT_MAX]);
 

@@ -18,6 +18,7 @@
  * stays writable, so to wait for that would be a busy loop: the answer is STREAM_LATER. The owner
  * of the stream may have the same answer given (may_send). */
 #include "daemon/link/stream.h"
+#include "shm/util/fds.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -313,27 +314,13 @@ int stream_send(struct stream *s, const struct msg *msg, const int *fds, unsigne
 
 static ssize_t frame_write(int fd, struct stream_frame *frame)
 {
-    union {
-        struct cmsghdr align;
-        char buf[CMSG_SPACE(sizeof(int) * STREAM_MAX_FDS)];
-    } control;
-    struct iovec iov = {(char *)frame->data + frame->off, frame->len - frame->off};
-    struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1};
+    int fds[STREAM_MAX_FDS];
 
-    if (frame->nfds) {
-        struct cmsghdr *cmsg;
-
-        memset(&control, 0, sizeof(control));
-        mh.msg_control = &control;
-        mh.msg_controllen = CMSG_SPACE(sizeof(int) * frame->nfds);
-        cmsg = CMSG_FIRSTHDR(&mh);
-        cmsg->cmsg_level = SOL_SOCKET;
-        cmsg->cmsg_type = SCM_RIGHTS;
-        cmsg->cmsg_len = CMSG_LEN(sizeof(int) * frame->nfds);
-        for (unsigned i = 0; i < frame->nfds; i++)
-            memcpy(CMSG_DATA(cmsg) + i * sizeof(int), &frame->fds[i]->fd, sizeof(int));
-    }
-    return sendmsg(fd, &mh, MSG_NOSIGNAL | MSG_DONTWAIT);
+    assert(frame->nfds <= STREAM_MAX_FDS);
+    for (unsigned i = 0; i < frame->nfds; i++)
+        fds[i] = frame->fds[i]->fd;
+    return fds_send(fd, frame->data + frame->off, frame->len - frame->off, fds, frame->nfds,
+                    MSG_DONTWAIT);
 }
 
 enum stream_result stream_flush(struct stream *s)
@@ -345,12 +332,8 @@ enum stream_result stream_flush(struct stream *s)
         if (frame->nfds && s->may_send && !s->may_send(s->arg, frame->nfds))
             return STREAM_LATER;
         n = frame_write(s->fd, frame);
-        if (n < 0 && errno == EINTR)
-            continue;
         if (n < 0)
-            return errno == EAGAIN         ? STREAM_AGAIN
-                   : errno == ETOOMANYREFS ? STREAM_LATER
-                                           : STREAM_FAILED;
+            return n == -EAGAIN ? STREAM_AGAIN : n == -ETOOMANYREFS ? STREAM_LATER : STREAM_FAILED;
         s->sent_fds += frame->nfds;
         assert(s->out_fds >= frame->nfds && s->out_bytes >= (size_t)n);
         s->out_fds -= frame->nfds;

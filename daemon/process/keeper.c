@@ -26,6 +26,7 @@
 #include "daemon/process/kept.h"
 #include "daemon/process/log.h"
 #include "daemon/process/notify.h"
+#include "shm/util/fds.h"
 
 enum { MESSAGE_MAX = 4096, EXIT_NOT_STARTED = 1 };
 
@@ -114,30 +115,20 @@ static void take_message(struct keeper *k, const char *text, const int *fds, uns
 static bool read_message(struct keeper *k)
 {
     char text[MESSAGE_MAX + 1];
-    char control[CMSG_SPACE(KEPT_FDS_MAX * sizeof(int))] __attribute__((aligned(8)));
-    struct iovec iov = {.iov_base = text, .iov_len = MESSAGE_MAX};
-    struct msghdr mh = {.msg_iov = &iov,
-                        .msg_iovlen = 1,
-                        .msg_control = control,
-                        .msg_controllen = sizeof(control)};
     int fds[KEPT_FDS_MAX];
-    unsigned nfds = 0;
-    ssize_t n = recvmsg(k->message, &mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    unsigned nfds;
+    bool cut;
+    ssize_t n =
+        fds_recv(k->message, text, MESSAGE_MAX, fds, KEPT_FDS_MAX, &nfds, MSG_DONTWAIT, &cut);
 
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+    if (n == -EAGAIN || n == -EINTR)
         return false;
-    for (struct cmsghdr *c = n < 0 ? NULL : CMSG_FIRSTHDR(&mh); c; c = CMSG_NXTHDR(&mh, c)) {
-        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-            continue;
-        nfds = (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-        memcpy(fds, CMSG_DATA(c), nfds * sizeof(int));
-    }
     if (n <= 0) {
         close_fdp(&k->message); /* its end */
         return false;
     }
     text[n] = '\0';
-    if (mh.msg_flags & (MSG_TRUNC | MSG_CTRUNC) || strlen(text) != (size_t)n)
+    if (cut || strlen(text) != (size_t)n)
         text[0] = '\0'; /* not a message of ours: only the descriptors are closed */
     take_message(k, text, fds, nfds);
     return true;

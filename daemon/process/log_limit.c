@@ -20,6 +20,7 @@
 #include <stdio.h>
 
 #include "daemon/process/clock.h"
+#include "shm/util/hash.h"
 
 enum { LINE_MAX_ = 1536 };
 
@@ -32,10 +33,8 @@ uint64_t log_limit_left_out(void)
 
 static uint64_t hash_of(const char *text)
 {
-    uint64_t hash = 0xcbf29ce484222325u;
+    uint64_t hash = hash_text(HASH_BEGIN, text);
 
-    for (; *text; text++)
-        hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
     return hash ? hash : 1;
 }
 

@@ -5,6 +5,7 @@
  * hold the loop up for SEND_LIMIT_S. After that nothing waits for this manager until it has taken a
  * message again: a manager that is stopped does not stop commd. */
 #include "daemon/process/notify.h"
+#include "shm/util/fds.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -62,7 +63,7 @@ static int manager_socket(const char *name, struct msghdr *mh, struct sockaddr_u
 /* @store goes along if it is not -1. */
 static int send_text(const char *name, const char *text, size_t len, int store)
 {
-    char control[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8))) = {0};
+    union fds_space space;
     struct iovec iov = {.iov_base = (void *)text, .iov_len = len};
     struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1};
     struct sockaddr_un addr;
@@ -70,15 +71,8 @@ static int send_text(const char *name, const char *text, size_t len, int store)
     ssize_t n;
 
     r = manager_socket(name, &mh, &addr, &fd);
-    if (!r && store >= 0) {
-        struct cmsghdr *cmsg = (struct cmsghdr *)control;
-
-        *cmsg = (struct cmsghdr){
-            .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
-        memcpy(CMSG_DATA(cmsg), &store, sizeof(int));
-        mh.msg_control = control;
-        mh.msg_controllen = sizeof(control);
-    }
+    if (!r && store >= 0)
+        fds_put(&mh, &space, &store, 1);
     while (!r) {
         n = sendmsg(fd, &mh, MSG_NOSIGNAL | (manager_stands ? MSG_DONTWAIT : 0));
         if (n >= 0)

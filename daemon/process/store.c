@@ -15,6 +15,7 @@
 #include <stdio.h>
 
 #include "daemon/process/notify.h"
+#include "shm/util/hash.h"
 
 enum { HEADS = 1024, NONE = -1 };
 
@@ -36,11 +37,7 @@ static struct {
 
 static unsigned row_of(const char *name)
 {
-    uint32_t hash = 2166136261u; /* FNV-1a */
-
-    for (; *name; name++)
-        hash = (hash ^ (unsigned char)*name) * 16777619u;
-    return hash % HEADS;
+    return (unsigned)(hash_text(HASH_BEGIN, name) % HEADS);
 }
 
 bool store_name_is_good(const char *name)

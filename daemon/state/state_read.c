@@ -222,9 +222,9 @@ static bool take_text(const ProtobufCBinaryData *from, char *to, size_t cap)
     return true;
 }
 
-static bool take_list(const uint64_t *from, size_t n, uint64_t to[CAUSE_COUNT])
+static bool take_list(const uint64_t *from, size_t n, uint64_t *to, size_t room)
 {
-    if (n > CAUSE_COUNT)
+    if (n > room)
         return false;
     if (n)
         memcpy(to, from, n * sizeof(*to));
@@ -237,9 +237,9 @@ static bool read_counts(const struct live *live, const uint8_t *bytes, const str
     DECODED(counts, Counts, bytes, live->len);
     struct core_counts counts = {0};
 
-    if (!msg || !take_list(msg->clients_refused, msg->n_clients_refused, counts.clients_refused) ||
-        !take_list(msg->joins_failed, msg->n_joins_failed, counts.joins_failed) ||
-        !take_list(msg->groups_broken, msg->n_groups_broken, counts.groups_broken))
+#define TAKE(list_) take_list(msg->list_, msg->n_##list_, counts.list_, ARRAY_LEN(counts.list_))
+    if (!msg || !TAKE(clients_refused) || !TAKE(joins_failed) || !TAKE(groups_broken) ||
+        !TAKE(groups_recovered))
         return false;
     counts.clients = msg->clients;
     counts.groups_opened = msg->groups_opened;
@@ -249,6 +249,7 @@ static bool read_counts(const struct live *live, const uint8_t *bytes, const str
     counts.gpu_starts = msg->gpu_starts;
     counts.gpu_losses = msg->gpu_losses;
     counts.gpu_sessions = msg->gpu_sessions;
+#undef TAKE
     if (ops->counts)
         ops->counts(arg, &counts);
     return true;
@@ -311,7 +312,8 @@ static bool take_lists(const struct state *state, const CommdState__Group *msg,
     size_t nnodes = msg->n_nodes, size = msg->n_member_node, nranks = msg->n_rank;
 
     if (!nnodes || nnodes > MSG_MAX_NODES || !size || size > MSG_MAX_RANKS || nranks > size ||
-        msg->n_member_pid != size || msg->n_rank_req != nranks || msg->n_rank_client != nranks)
+        msg->n_member_pid != size || msg->n_rank_req != nranks || msg->n_rank_client != nranks ||
+        msg->n_member_was != (msg->follows ? size : 0))
         return false;
     lists->nodes = calloc(nnodes, sizeof(*lists->nodes));
     lists->members = calloc(size, sizeof(*lists->members));
@@ -322,8 +324,9 @@ static bool take_lists(const struct state *state, const CommdState__Group *msg,
         if (!take_name(&msg->nodes[i], lists->nodes[i], sizeof(lists->nodes[i])))
             return false;
     for (size_t i = 0; i < size; i++)
-        lists->members[i] =
-            (struct msg_member){.node = msg->member_node[i], .pid = msg->member_pid[i]};
+        lists->members[i] = (struct msg_member){.node = msg->member_node[i],
+                                                .pid = msg->member_pid[i],
+                                                .was = msg->follows ? msg->member_was[i] : 0};
     for (size_t i = 0; i < nranks; i++) {
         struct live *client = live_find(state, KIND_CLIENT, msg->rank_client[i], 0, true);
 
@@ -356,6 +359,7 @@ static bool read_group(struct state *state, const struct live *live, const uint8
         return false;
     group = (struct core_kept_group){.id = msg->id,
                                      .epoch = msg->epoch,
+                                     .follows = msg->follows,
                                      .name = name,
                                      .uid = msg->uid,
                                      .payer = msg->payer,

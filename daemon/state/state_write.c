@@ -53,6 +53,8 @@ void state_counts(struct state *state, const struct core_counts *counts)
     msg.joins_failed = (uint64_t *)counts->joins_failed;
     msg.groups_opened = counts->groups_opened;
     msg.groups_broken = (uint64_t *)counts->groups_broken;
+    msg.n_groups_recovered = CORE_RECOVERED_KINDS;
+    msg.groups_recovered = (uint64_t *)counts->groups_recovered;
     msg.ranks_lost = counts->ranks_lost;
     msg.engine_starts = counts->engine_starts;
     msg.engine_losses = counts->engine_losses;
@@ -96,7 +98,7 @@ void state_client_gone(struct state *state, unsigned slot)
 
 struct group_lists {
     ProtobufCBinaryData *nodes;
-    uint32_t *node, *pid, *rank, *req;
+    uint32_t *node, *pid, *was, *rank, *req;
     uint64_t *client;
 };
 
@@ -111,12 +113,13 @@ static void group_lists_fini(struct group_lists *lists)
 static bool group_lists_init(struct group_lists *lists, const struct core_group_view *view)
 {
     lists->nodes = calloc(view->nnodes, sizeof(*lists->nodes));
-    lists->node = calloc((size_t)view->size * 2 + (size_t)view->nlocal * 2, sizeof(*lists->node));
+    lists->node = calloc((size_t)view->size * 3 + (size_t)view->nlocal * 2, sizeof(*lists->node));
     lists->client = calloc(view->nlocal + 1, sizeof(*lists->client));
     if (!lists->nodes || !lists->node || !lists->client)
         return false;
     lists->pid = lists->node + view->size;
-    lists->rank = lists->pid + view->size;
+    lists->was = lists->pid + view->size;
+    lists->rank = lists->was + view->size;
     lists->req = lists->rank + view->nlocal;
     return true;
 }
@@ -137,6 +140,7 @@ static void fill_group_lists(const struct state *state, const struct core *core,
     for (uint32_t i = 0; i < view->size; i++) {
         lists->node[i] = view->members[i].node;
         lists->pid[i] = view->members[i].pid;
+        lists->was[i] = view->members[i].was;
     }
     for (unsigned i = 0;
          i < view->nlocal && core_group_local(core, view->id, i, &rank, &slot, &req); i++) {
@@ -150,6 +154,8 @@ static void fill_group_lists(const struct state *state, const struct core *core,
     msg->n_member_node = msg->n_member_pid = view->size;
     msg->member_node = lists->node;
     msg->member_pid = lists->pid;
+    msg->n_member_was = view->follows ? view->size : 0;
+    msg->member_was = lists->was;
     msg->n_rank_req = msg->n_rank_client = msg->n_rank;
     msg->rank = lists->rank;
     msg->rank_req = lists->req;
@@ -179,6 +185,7 @@ void state_group(struct state *state, const struct core *core, uint64_t id, bool
     msg.mbytes_s = view.net.mbytes_s;
     msg.gpu = view.gpu;
     msg.committed = committed;
+    msg.follows = view.follows;
     append_live(state, KIND_GROUP, &msg.base, id, 0);
 }
 

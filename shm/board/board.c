@@ -349,6 +349,18 @@ bool board_refused(const struct board_ctl *ctl, uint32_t op)
     return refused && (uint32_t)refused == op;
 }
 
+bool board_quiet(const struct board_ctl *ctl, struct board_position *ret_position)
+{
+    const struct board_hdr *h = ctl->hdr;
+    uint32_t done = atomic_load(&h->ops_done);
+
+    ret_position->ops = done - 1;
+    ret_position->sent = atomic_load(&h->mail_sent);
+    ret_position->came = atomic_load(&h->mail_came);
+    return done && atomic_load(&h->ops_begun) == done &&
+           atomic_load(&h->mail_begun) == ret_position->sent;
+}
+
 /* A description stays in its slot until an operation begins there again. */
 static void seat_descriptions(const struct board_ctl *ctl, unsigned local, struct board_seat *seat)
 {
@@ -446,6 +458,16 @@ void board_seat(const struct board_ctl *ctl, unsigned local, uint64_t now_ms,
         ms_since(atomic_load_explicit(&m->unready_ms, memory_order_relaxed), now_ms);
     seat_gpu(ctl, local, now_ms, &ret_seat->gpu);
     seat_descriptions(ctl, local, ret_seat);
+}
+
+int board_first_dead(const struct board *b)
+{
+    if (!atomic_load_explicit(&b->hdr->ngone, memory_order_acquire))
+        return -1;
+    for (unsigned k = 0; k < b->world; k++)
+        if (board_is_gone(b, k) && b->ranks[k].cause != CAUSE_LEFT)
+            return (int)k;
+    return -1;
 }
 
 void board_mark_gone(struct board_ctl *ctl, uint32_t rank, uint32_t ops, unsigned cause,

@@ -188,12 +188,22 @@ struct board_hdr {
     _Atomic uint64_t refused;     /* seq of the last refused operation, 0: none; written before
                                      published */
     _Atomic uint32_t engine_core; /* core_now() of the engine when it last looked; 0: not yet */
+    /* What the engine has on the wire, for whoever asks when it has died: board_quiet(). It is
+     * written before anything is sent, and after all is done. 0: this engine keeps no account. */
+    _Atomic uint32_t ops_begun, ops_done;              /* operations, and 1 is added */
+    _Atomic uint32_t mail_begun, mail_sent, mail_came; /* messages between ranks */
 
     _Atomic uint32_t engine_asleep __attribute__((aligned(CACHELINE)));
 
     struct board_cause cause __attribute__((aligned(CACHELINE)));
     struct board_cause engine_cause;
     struct board_mismatch mismatch;
+};
+
+/* How far a group is on a node whose engine has nothing of it on the wire. */
+struct board_position {
+    uint32_t ops;        /* operations that the engine has done */
+    uint32_t sent, came; /* messages between ranks, to other nodes and from them; they wrap */
 };
 
 /* A mapping of a whole board, with bounds that were checked once and are kept privately:
@@ -287,6 +297,9 @@ const struct board_recorder *board_recorder(const struct board_ctl *ctl, unsigne
 uint64_t board_rank_gpu_bytes(const struct board_ctl *ctl, unsigned local);
 uint32_t board_rank_gpu_begun(const struct board_ctl *ctl, unsigned local);
 uint32_t board_rank_gpu_ended(const struct board_ctl *ctl, unsigned local);
+/* Has the engine that had this board left nothing on the wire, as it wrote down? A member may write
+ * anything there: then its own group goes wrong. */
+bool board_quiet(const struct board_ctl *ctl, struct board_position *ret_position);
 /* From now on the operations that @timing names are timed, because somebody watches. */
 void board_record(struct board_ctl *ctl, enum recorder_timing timing);
 /* Both wake every sleeping member. First cause wins. */
@@ -333,6 +346,15 @@ static inline uint8_t *board_result(const struct board *b, uint32_t step, size_t
 {
     return b->result + (size_t)(step % b->depth) * b->chunk + board_offset(b, step, len);
 }
+
+/* Has @rank died or left? What ranks[] tells of that is there then. */
+static inline bool board_is_gone(const struct board *b, unsigned rank)
+{
+    assert(rank < b->world);
+    return atomic_load_explicit(&b->ranks[rank].gone, memory_order_acquire) != 0;
+}
+/* The first rank that has died, which is more than that it left; -1: none. */
+int board_first_dead(const struct board *b);
 
 /* Says where this member runs. Was another one last seen on the same core? Then who waits has to
  * let it run. Only a hint: it may have moved since, and members write what they like. */

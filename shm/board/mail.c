@@ -216,6 +216,17 @@ void mail_put(struct mail_tx *tx, const struct mail_rec *rec)
     mail_fill(tx->cells, tx->len, mail_reserve(tx), rec);
 }
 
+uint32_t mail_written(const struct mail *m, unsigned local, unsigned src)
+{
+    struct mail_rx rx;
+
+    mail_rx_init(m, local, src, &rx);
+    rx.got = atomic_load_explicit(rx.head, memory_order_acquire);
+    for (uint32_t n = 0; n < rx.len && mail_ready(&rx); n++)
+        rx.got++;
+    return rx.got;
+}
+
 void mail_flag(_Atomic uint64_t *word, uint64_t bit)
 {
     atomic_thread_fence(memory_order_seq_cst); /* record before bit, and before `sleepers` */

@@ -211,6 +211,8 @@ static inline bool mail_ready(const struct mail_rx *rx)
 /* Writes @rec behind the others; the caller has seen room. The reader still has to be told:
  * mail_flag(), then its bell. */
 void mail_put(struct mail_tx *tx, const struct mail_rec *rec);
+/* Records that were ever written into the ring that @src has at member @local, by what is in it. */
+uint32_t mail_written(const struct mail *m, unsigned local, unsigned src);
 /* The same in two parts, for a record whose payload is still on its way. */
 uint32_t mail_reserve(struct mail_tx *tx);
 void mail_fill(struct mail_rec *cells, uint32_t len, uint32_t n, const struct mail_rec *rec);

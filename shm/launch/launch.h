@@ -13,6 +13,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "shm/util/hash.h"
+
 enum { LAUNCH_ARGS_BYTES = 4096, LAUNCH_ARGS = 32, LAUNCH_FDS = 3 };
 enum launch_kind {
     LAUNCH_STARTED = 1, /* value: its pid; code: the user that it runs as */
@@ -26,22 +28,32 @@ struct launch_answer {
 };
 
 /* A number for the arguments of a program, by which commd knows whether one that runs has the
- * settings of now (FNV-1a, with the NUL of each). Begin with LAUNCH_NO_SETTINGS, end before
- * LAUNCH_LOG, which says how much is logged; it is never 0. */
+ * settings of now (each hashed with its NUL). Begin with LAUNCH_NO_SETTINGS, end before
+ * LAUNCH_LOG, which says how much is logged; it is never 0. Its LAUNCH_SHARED bits are of those
+ * options that the engines of all nodes have to have alike. */
 #define LAUNCH_LOG         "--log"
-#define LAUNCH_NO_SETTINGS UINT64_C(0xcbf29ce484222325)
-static inline uint64_t launch_settings(uint64_t before, const char *word)
+#define LAUNCH_NO_SETTINGS HASH_BEGIN
+#define LAUNCH_SHARED      UINT64_C(0xffff)
+static inline uint64_t launch_hash(uint64_t before, const char *word)
 {
-    for (size_t i = 0, n = strlen(word) + 1; i < n; i++)
-        before = (before ^ (uint8_t)word[i]) * UINT64_C(0x100000001b3);
-    return before ? before : 1;
+    return hash_bytes(before, word, strlen(word) + 1);
+}
+/* @option: the word before it, or "". */
+static inline uint64_t launch_settings(uint64_t before, const char *option, const char *word)
+{
+    uint64_t shared = before & LAUNCH_SHARED, all = launch_hash(before | LAUNCH_SHARED, word);
+
+    if (!strcmp(option, "--fabric") || !strcmp(option, "--tls") || !strcmp(option, "--encryption"))
+        shared = launch_hash(shared, word) & LAUNCH_SHARED;
+    all = (all & ~LAUNCH_SHARED) | shared;
+    return all ? all : 1;
 }
 static inline uint64_t launch_settings_of(int argc, char *const argv[])
 {
     uint64_t settings = LAUNCH_NO_SETTINGS;
 
     for (int i = 1; i < argc && strcmp(argv[i], LAUNCH_LOG); i++)
-        settings = launch_settings(settings, argv[i]);
+        settings = launch_settings(settings, argv[i - 1], argv[i]);
     return settings;
 }
 

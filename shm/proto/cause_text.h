@@ -8,7 +8,9 @@
 #define TEXT_NODE_LOST     "node %s was lost: "
 #define TEXT_COMMD_ENDED   "its commd ended the link"
 #define TEXT_COMMD_ANEW    "commd of node %s was restarted"
-#define TEXT_GROUP_UNKNOWN "node %s does not know this group any more, since a commd was restarted"
+#define TEXT_GROUP_UNKNOWN                                                                         \
+    "node %s does not know this group any more: it had given up other nodes, or its commd was "    \
+    "restarted"
 #define TEXT_LINK_FAILED   "the link failed"
 #define TEXT_ENGINE_LOST   "the engine of node %s was lost"
 #define TEXT_ENGINES_APART "the engines of nodes %s and %s lost each other"

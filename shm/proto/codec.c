@@ -69,6 +69,8 @@ void msg_fini(struct msg *msg)
     } else if (msg->type == MSG_COMMIT) {
         free(msg->commit.members);
         free(msg->commit.nodes);
+    } else if (msg->type == MSG_JOIN_NEWS) {
+        free(msg->join_news.gone);
     } else if (msg->type == MSG_CLIENT_HELLO) {
         free(msg->client_hello.kept);
         free(msg->client_hello.asks);

@@ -178,17 +178,54 @@ static bool nodes_ok(char (*nodes)[MSG_NAME_MAX], uint32_t nnodes)
 static bool members_ok(const struct msg_member *members, uint32_t size, uint32_t nnodes)
 {
     bool used[MSG_MAX_NODES] = {false};
+    uint64_t before[MSG_MAX_RANKS / 64] = {0};
     uint32_t nused = 0;
 
     if (size < 1 || size > MSG_MAX_RANKS || !members)
         return false;
     for (uint32_t i = 0; i < size; i++) {
-        if (members[i].node >= nnodes)
+        uint32_t was = members[i].was;
+
+        if (members[i].node >= nnodes || was > MSG_MAX_RANKS)
             return false;
+        if (was && before[(was - 1) / 64] >> (was - 1) % 64 & 1)
+            return false; /* one rank goes on as two */
+        if (was)
+            before[(was - 1) / 64] |= UINT64_C(1) << (was - 1) % 64;
         nused += !used[members[i].node];
         used[members[i].node] = true;
     }
     return nused == nnodes;
+}
+
+/* What each kind of join says of its place. */
+static bool seat_ok(uint32_t recovery, uint32_t rank, uint32_t size)
+{
+    if (size > MSG_MAX_RANKS || recovery >= MSG_RECOVERY_COUNT)
+        return false;
+    switch ((enum msg_recovery)recovery) {
+    case MSG_RECOVERY_NONE:
+        return rank < size;
+    case MSG_RECOVERY_SHRINK:
+        return rank == 0 && size == 1;
+    case MSG_RECOVERY_WAIT:
+        return rank == 0;
+    case MSG_RECOVERY_REJOIN:
+        return rank == MSG_ANY_SEAT || rank < (size ? size : (uint32_t)MSG_MAX_RANKS);
+    case MSG_RECOVERY_COUNT:
+        break;
+    }
+    return false;
+}
+
+static bool ranks_ok(const uint32_t *ranks, uint32_t n)
+{
+    if (n > MSG_MAX_RANKS || (n && !ranks))
+        return false;
+    for (uint32_t i = 0; i < n; i++)
+        if (ranks[i] >= MSG_MAX_RANKS || (i && ranks[i] <= ranks[i - 1]))
+            return false;
+    return true;
 }
 
 /* Participants are distinct nodes, and each rank's is one of them. */
@@ -230,7 +267,9 @@ static bool sorted(char (*nodes)[MSG_NAME_MAX], uint32_t nnodes)
 #define X_CAUSE(f)     (m->f < CAUSE_COUNT)
 #define X_RANK(f)      (m->f < MSG_MAX_RANKS)
 #define X_RANKREF(f)   (m->f >= -1 && m->f < MSG_MAX_RANKS)
-#define X_RANKSIZE(f)  (m->size <= MSG_MAX_RANKS && m->f < m->size)
+#define X_SEAT(f)      seat_ok(m->recovery, m->f, m->size)
+#define X_OWN(f)       (m->f < m->size)
+#define X_RANKS(f)     ranks_ok(m->f, m->n##f)
 #define X_NODE(f)      (m->f < MSG_MAX_NODES)
 #define X_NODEREF(f)   (m->f >= -1 && m->f < MSG_MAX_NODES)
 #define X_GPU(f)       (m->f < MSG_MAX_GPUS)

@@ -75,14 +75,14 @@ static int get_nodes(const ProtobufCBinaryData *from, size_t n, char (**ret_node
     return CODEC_OK;
 }
 
-/* Three parallel lists; the join ids may be left out. */
+/* Four parallel lists; the last two may be left out. */
 static int get_members(const uint32_t *node, size_t n, const uint32_t *pid, size_t npid,
-                       const uint64_t *join, size_t njoin, struct msg_member **ret_members,
-                       uint32_t *ret_size)
+                       const uint64_t *join, size_t njoin, const uint32_t *was, size_t nwas,
+                       struct msg_member **ret_members, uint32_t *ret_size)
 {
     struct msg_member *members;
 
-    if (n < 1 || n > MSG_MAX_RANKS || npid != n || (njoin && njoin != n))
+    if (n < 1 || n > MSG_MAX_RANKS || npid != n || (njoin && njoin != n) || (nwas && nwas != n))
         return CODEC_E_CONTENT;
     members = calloc(n, sizeof(*members));
     if (!members)
@@ -91,6 +91,7 @@ static int get_members(const uint32_t *node, size_t n, const uint32_t *pid, size
         members[i].node = node[i];
         members[i].pid = pid[i];
         members[i].join = njoin ? join[i] : 0;
+        members[i].was = nwas ? was[i] : 0;
     }
     *ret_members = members;
     *ret_size = (uint32_t)n;
@@ -226,31 +227,34 @@ static int get_board_lists(const Commd__BoardAdd *w, struct msg_board_add *m)
     return r;
 }
 
-#define X_NUM(f)      (m->f = w->f, CODEC_OK)
-#define X_FLAG(f)     (m->f = !!w->f, CODEC_OK)
-#define X_CAUSE       X_NUM
-#define X_RANK        X_NUM
-#define X_RANKREF     X_NUM
-#define X_NODE        X_NUM
-#define X_NODEREF     X_NUM
-#define X_GPU         X_NUM
-#define X_GPUS        X_NUM
-#define X_RANKSIZE(f) (m->f = w->f, m->size = w->size, CODEC_OK)
-#define X_NAME(f)     get_chars(&w->f, m->f, sizeof(m->f))
-#define X_OPTNAME     X_NAME
-#define X_TEXT(f)     get_text(&w->f, m->f, sizeof(m->f))
+#define X_NUM(f)  (m->f = w->f, CODEC_OK)
+#define X_FLAG(f) (m->f = !!w->f, CODEC_OK)
+#define X_CAUSE   X_NUM
+#define X_RANK    X_NUM
+#define X_RANKREF X_NUM
+#define X_NODE    X_NUM
+#define X_NODEREF X_NUM
+#define X_GPU     X_NUM
+#define X_GPUS    X_NUM
+#define X_SEAT(f) (m->f = w->f, m->size = w->size, m->recovery = w->recovery, CODEC_OK)
+#define X_OWN     X_NUM
+#define X_NAME(f) get_chars(&w->f, m->f, sizeof(m->f))
+#define X_OPTNAME X_NAME
+#define X_TEXT(f) get_text(&w->f, m->f, sizeof(m->f))
 #define X_TOKEN(f)                                                                                 \
     (w->f.len == sizeof(m->f) ? get_bytes(&w->f, m->f, sizeof(m->f)) : CODEC_E_CONTENT)
 #define X_KEY(f)                                                                                   \
     (!w->f.len || w->f.len == sizeof(m->f) ? get_bytes(&w->f, m->f, sizeof(m->f)) : CODEC_E_CONTENT)
-#define X_KEPT(f)   get_kept(w->f, w->n_##f, &m->f, &m->n##f)
-#define X_ASKS(f)   (w->n_##f ? get_indexes(w->f, w->n_##f, MSG_MAX_ASKS, &m->f, &m->n##f) : 0)
+#define X_KEPT(f) get_kept(w->f, w->n_##f, &m->f, &m->n##f)
+#define X_ASKS(f) (w->n_##f ? get_indexes(w->f, w->n_##f, MSG_MAX_ASKS, &m->f, &m->n##f) : 0)
+#define X_RANKS(f)                                                                                 \
+    (w->n_##f ? get_indexes(w->f, w->n_##f, MSG_MAX_RANKS, &m->f, &m->n##f) : CODEC_OK)
 #define X_ADDR(f)   (m->f##_len = (uint32_t)w->f.len, get_bytes(&w->f, m->f, sizeof(m->f)))
 #define X_NODES(f)  get_nodes(w->f, w->n_##f, &m->f, &m->nnodes)
 #define X_SORTED(f) CODEC_OK
 #define X_MEMBERS(f)                                                                               \
     get_members(w->member_node, w->n_member_node, w->member_pid, w->n_member_pid, w->member_join,  \
-                w->n_member_join, &m->f, &m->size)
+                w->n_member_join, w->member_was, w->n_member_was, &m->f, &m->size)
 #define X_INDEXES(f) get_board_lists(w, m)
 #define X_TABLES(f)  get_tables(w, m)
 #define GET(kind, f)                                                                               \
@@ -293,8 +297,8 @@ static bool type_known(uint64_t type)
 static bool type_has_lists(enum msg_type type)
 {
     return type == MSG_CLIENT_HELLO || type == MSG_WELCOME || type == MSG_JOINED ||
-           type == MSG_COMMIT || type == MSG_TABLES || type == MSG_RANKS_HERE ||
-           type == MSG_BOARD_ADD;
+           type == MSG_COMMIT || type == MSG_JOIN_NEWS || type == MSG_TABLES ||
+           type == MSG_RANKS_HERE || type == MSG_BOARD_ADD;
 }
 
 /* The tag of the envelope's first field: a base-128 varint, number << 3 | wire type. Two bytes

@@ -60,9 +60,9 @@ static int put_nodes(struct codec_arena *arena, char (*nodes)[MSG_NAME_MAX], uin
 
 /* The wire's three parallel lists: one row of each per rank. */
 struct member_lists {
-    uint32_t *node, *pid;
+    uint32_t *node, *pid, *was;
     uint64_t *join;
-    size_t njoin;
+    size_t njoin, nwas;
 };
 
 static int put_members(struct codec_arena *arena, const struct msg_member *members, uint32_t n,
@@ -72,16 +72,20 @@ static int put_members(struct codec_arena *arena, const struct msg_member *membe
         .node = arena_alloc(arena, n * sizeof(*l.node)),
         .pid = arena_alloc(arena, n * sizeof(*l.pid)),
         .join = arena_alloc(arena, n * sizeof(*l.join)),
+        .was = arena_alloc(arena, n * sizeof(*l.was)),
     };
 
-    if (!l.node || !l.pid || !l.join)
+    if (!l.node || !l.pid || !l.join || !l.was)
         return -ENOMEM;
     for (uint32_t i = 0; i < n; i++) {
         l.node[i] = members[i].node;
         l.pid[i] = members[i].pid;
         l.join[i] = members[i].join;
+        l.was[i] = members[i].was;
         if (l.join[i])
             l.njoin = n;
+        if (l.was[i])
+            l.nwas = n;
     }
     *ret_lists = l;
     return 0;
@@ -158,26 +162,28 @@ static int put_indexes(const struct msg_board_add *m, Commd__BoardAdd *w)
     return 0;
 }
 
-#define X_NUM(f)      (w->f = m->f, 0)
-#define X_FLAG        X_NUM
-#define X_CAUSE       X_NUM
-#define X_RANK        X_NUM
-#define X_RANKREF     X_NUM
-#define X_NODE        X_NUM
-#define X_NODEREF     X_NUM
-#define X_GPU         X_NUM
-#define X_GPUS        X_NUM
-#define X_RANKSIZE(f) (w->f = m->f, w->size = m->size, 0)
-#define X_NAME(f)     put_chars(m->f, &w->f)
-#define X_OPTNAME     X_NAME
-#define X_TEXT(f)     put_text(arena, m->f, &w->f)
-#define X_TOKEN(f)    put_bytes(m->f, sizeof(m->f), &w->f)
-#define X_KEY(f)      put_bytes(m->f, sizeof(m->f), &w->f)
-#define X_KEPT(f)     (w->f = m->f, w->n_##f = m->n##f, 0)
-#define X_ASKS        X_KEPT
-#define X_ADDR(f)     put_bytes(m->f, m->f##_len, &w->f)
-#define X_NODES(f)    put_nodes(arena, m->f, m->nnodes, &w->f, &w->n_##f)
-#define X_SORTED(f)   0
+#define X_NUM(f)    (w->f = m->f, 0)
+#define X_FLAG      X_NUM
+#define X_CAUSE     X_NUM
+#define X_RANK      X_NUM
+#define X_RANKREF   X_NUM
+#define X_NODE      X_NUM
+#define X_NODEREF   X_NUM
+#define X_GPU       X_NUM
+#define X_GPUS      X_NUM
+#define X_SEAT(f)   (w->f = m->f, w->size = m->size, w->recovery = m->recovery, 0)
+#define X_OWN       X_NUM
+#define X_NAME(f)   put_chars(m->f, &w->f)
+#define X_OPTNAME   X_NAME
+#define X_TEXT(f)   put_text(arena, m->f, &w->f)
+#define X_TOKEN(f)  put_bytes(m->f, sizeof(m->f), &w->f)
+#define X_KEY(f)    put_bytes(m->f, sizeof(m->f), &w->f)
+#define X_KEPT(f)   (w->f = m->f, w->n_##f = m->n##f, 0)
+#define X_ASKS      X_KEPT
+#define X_RANKS     X_KEPT
+#define X_ADDR(f)   put_bytes(m->f, m->f##_len, &w->f)
+#define X_NODES(f)  put_nodes(arena, m->f, m->nnodes, &w->f, &w->n_##f)
+#define X_SORTED(f) 0
 #define X_MEMBERS(f)                                                                               \
     ({                                                                                             \
         struct member_lists l = {NULL};                                                            \
@@ -187,6 +193,8 @@ static int put_indexes(const struct msg_board_add *m, Commd__BoardAdd *w)
         w->member_join = l.join;                                                                   \
         w->n_member_node = w->n_member_pid = q ? 0 : m->size;                                      \
         w->n_member_join = l.njoin;                                                                \
+        w->member_was = l.was;                                                                     \
+        w->n_member_was = l.nwas;                                                                  \
         q;                                                                                         \
     })
 #define X_INDEXES(f) put_indexes(m, w)

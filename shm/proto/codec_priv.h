@@ -10,14 +10,15 @@
  *   CAUSE    enum cause                      TEXT     one line for people
  *   RANKREF  int32, -1 or a rank             TOKEN    exactly 32 bytes
  *   NODEREF  int32, -1 or a node index       ADDR     addr with addr_len
- *   NODE     node index                      RANKSIZE rank, below size
- *   RANK     a rank
+ *   NODE     node index                      RANK     a rank
  *   MEMBERS  members with size               NODES    nodes with nnodes
  *   SORTED   (a rule only) nodes by name
  *   INDEXES  board_add's three lists        TABLES   tables with ntables
  *   GPU      index of a GPU                  GPUS     how many GPUs
  *   KEY      MSG_KEY bytes; left out: zeros  KEPT     kept with nkept
- *   ASKS     asks with nasks
+ *   ASKS     asks with nasks                 RANKS    ascending ranks, with their number
+ *   SEAT     rank and size, as recovery has them
+ *   OWN      a rank below the size that MEMBERS has
  */
 #ifndef COMMD_CODEC_PRIV_H
 #define COMMD_CODEC_PRIV_H
@@ -29,6 +30,7 @@
 #define CODEC_OWN(M, X)                                                                            \
     M(X, CLIENT_HELLO, client_hello, ClientHello)                                                  \
     M(X, CLIENT_JOIN, client_join, ClientJoin)                                                     \
+    M(X, CLIENT_WITHDRAW, client_withdraw, ClientWithdraw)                                         \
     M(X, CLIENT_LEAVE, client_leave, ClientLeave)                                                  \
     M(X, CLIENT_ABORT, client_abort, ClientAbort)                                                  \
     M(X, ADMIN, admin, Admin)                                                                      \
@@ -48,19 +50,24 @@
     M(X, ENGINE_STATE, engine_state, EngineState)                                                  \
     M(X, ENGINE_READY, engine_ready, EngineReady)                                                  \
     M(X, JOIN, join, Join)                                                                         \
+    M(X, JOIN_NEWS, join_news, JoinNews)                                                           \
     M(X, JOIN_CANCEL, join_cancel, JoinCancel)                                                     \
     M(X, JOIN_REFUSED, join_refused, JoinRefused)                                                  \
     M(X, COMMIT, commit, Commit)                                                                   \
     M(X, GONE, gone, Gone)                                                                         \
     M(X, BROKEN, broken, Broken)                                                                   \
     M(X, SYNC, sync, Sync)                                                                         \
+    M(X, HELD, held, Held)                                                                         \
+    M(X, PAUSE, pause, Pause)                                                                      \
     M(X, ASK_ABSENT, ask_absent, AskAbsent)                                                        \
     M(X, ABSENT_HERE, absent_here, AbsentHere)                                                     \
     M(X, ASK_RANKS, ask_ranks, AskRanks)                                                           \
     M(X, PEER_KEYS, peer_keys, PeerKeys)                                                           \
     M(X, ENGINE_HELLO, engine_hello, EngineHello)                                                  \
     M(X, ENGINE_PEER_ADD, engine_peer_add, EnginePeerAdd)                                          \
+    M(X, ENGINE_PEER_KEY, engine_peer_key, EnginePeerKey)                                          \
     M(X, BOARD_ADD, board_add, BoardAdd)                                                           \
+    M(X, BOARD_HELD, board_held, BoardHeld)                                                        \
     M(X, PING, ping, Ping)                                                                         \
     M(X, ENGINE_TRAFFIC, engine_traffic, EngineTraffic)                                            \
     M(X, ENGINE_SENT, engine_sent, EngineSent)                                                     \
@@ -80,6 +87,10 @@
     T(ENGINE_PEER_READY, engine_peer_ready, engine_peer)                                           \
     T(ENGINE_PEER_DOWN, engine_peer_down, engine_peer)                                             \
     T(BOARD_DEL, board_del, board)                                                                 \
+    T(BOARD_HOLD, board_hold, board_held)                                                          \
+    T(BOARD_GO, board_go, board_held)                                                              \
+    T(PAUSED, paused, pause)                                                                       \
+    T(BOARD_PAUSE, board_pause, pause)                                                             \
     T(BOARD_ERROR, board_error, board)                                                             \
     T(DOORBELL_ADD, doorbell_add, doorbell)                                                        \
     T(DOORBELL_DEL, doorbell_del, doorbell)                                                        \
@@ -99,7 +110,10 @@
     F(NUM, version) F(FLAG, admin) F(OPTNAME, program) F(TEXT, command) F(TEXT, job)               \
     F(TEXT, waits_for) F(NUM, waits_rank) F(NUM, waits_size)                                       \
     F(KEY, resume) F(KEPT, kept) F(ASKS, asks)
-#define FIELDS_client_join(F)  F(NUM, req) F(NUM, timeout_ms) F(RANKSIZE, rank) F(NAME, name)
+#define FIELDS_client_join(F)                                                                      \
+    F(NUM, req) F(NUM, timeout_ms) F(SEAT, rank) F(NAME, name)                                     \
+    F(NUM, follows) F(NUM, least) F(NUM, wait_ms)
+#define FIELDS_client_withdraw(F) F(NUM, req)
 #define FIELDS_client_leave(F) F(NUM, group) F(NUM, ops)
 #define FIELDS_client_abort(F) F(NUM, group) F(TEXT, text)
 #define FIELDS_admin(F)                                                                            \
@@ -115,7 +129,8 @@
     F(KEY, key) F(FLAG, resumed) F(KEPT, kept)
 #define FIELDS_joined(F)                                                                           \
     F(NUM, req)                                                                                    \
-    F(FLAG, new_doorbell) F(NUM, group) F(NUM, epoch) F(NODES, nodes) F(MEMBERS, members)
+    F(FLAG, new_doorbell) F(NUM, group) F(NUM, epoch) F(NODES, nodes) F(MEMBERS, members)          \
+    F(OWN, rank)
 #define FIELDS_join_failed(F)                                                                      \
     F(NUM, req) F(CAUSE, cause) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
 #define FIELDS_refused(F)      F(CAUSE, cause) F(TEXT, text)
@@ -125,10 +140,12 @@
 #define FIELDS_peer_hello(F)   F(NUM, version) F(NUM, incarnation) F(NAME, cluster) F(NAME, node)
 #define FIELDS_peer_keys(F)    F(NAME, key) F(OPTNAME, other)
 #define FIELDS_heartbeat(F)    F(NUM, seq) F(FLAG, draining) F(FLAG, free)
-#define FIELDS_engine_state(F) F(NUM, engine) F(TOKEN, token) F(ADDR, addr)
+#define FIELDS_engine_state(F) F(NUM, engine) F(TOKEN, token) F(ADDR, addr) F(FLAG, exports)
 #define FIELDS_engine_ready(F) F(NUM, engine) F(NUM, mine)
 #define FIELDS_join(F)         \
-    F(NUM, join) F(NUM, uid) F(NUM, pid) F(RANKSIZE, rank) F(FLAG, gpu) F(NAME, name)
+    F(NUM, join) F(NUM, uid) F(NUM, pid) F(SEAT, rank) F(FLAG, gpu) F(NAME, name)                  \
+    F(NUM, follows) F(NUM, least) F(NUM, was_rank) F(NUM, was_size) F(NUM, was_epoch)
+#define FIELDS_join_news(F)    F(NUM, join) F(FLAG, enough) F(RANKS, gone)
 #define FIELDS_join_cancel(F)  F(NUM, join)
 #define FIELDS_join_refused(F)                                                                     \
     F(NUM, join) F(CAUSE, cause) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
@@ -138,13 +155,17 @@
     F(NUM, uid)                                                                                    \
     F(NAME, name)                                                                                  \
     F(NAME, home)                                                                                  \
-    F(NODES, nodes) F(NUM, latency_us) F(NUM, mbytes_s) F(FLAG, gpu)                               \
+    F(NODES, nodes) F(NUM, latency_us) F(NUM, mbytes_s) F(FLAG, gpu) F(NUM, follows)               \
     F(SORTED, nodes) F(MEMBERS, members)
 #define FIELDS_gone(F)                                                                             \
     F(NUM, group) F(NUM, ops) F(NUM, pid) F(RANK, rank) F(CAUSE, cause) F(TEXT, text)
 #define FIELDS_broken(F)                                                                           \
     F(NUM, group) F(NUM, pid) F(CAUSE, cause) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
 #define FIELDS_sync(F)         F(NUM, group) F(NUM, again) F(NUM, told)
+#define FIELDS_held(F) \
+    F(NUM, group) F(NUM, key) F(NUM, ops) F(NUM, sent) F(NUM, came) F(FLAG, answer)
+#define FIELDS_pause(F) \
+    F(NUM, group) F(NUM, attempt) F(NUM, step) F(NUM, ops) F(NUM, sent) F(NUM, came) F(NODE, asker)
 #define FIELDS_ask_absent(F)          F(NUM, group) F(NUM, ask) F(NUM, seq)
 #define FIELDS_absent_here(F) \
     F(NUM, group) F(NUM, ask) F(NUM, count) F(RANKREF, rank) F(TEXT, text)
@@ -153,16 +174,19 @@
     F(FLAG, links) F(FLAG, end)
 #define FIELDS_engine_hello(F) \
     F(NUM, version) F(NUM, pid) F(ADDR, addr) F(TEXT, text) F(FLAG, resumed) F(OPTNAME, build) \
-    F(NUM, settings)
+    F(NUM, settings) F(FLAG, takes_keys)
+#define FIELDS_engine_peer_key(F) F(NUM, engine) F(NODE, peer) F(TOKEN, secret)
 #define FIELDS_engine_peer_add(F)                                                                  \
     F(NUM, engine) F(NODE, peer) F(TOKEN, token) F(TOKEN, expect) F(ADDR, addr) F(NAME, node)
 #define FIELDS_engine_traffic(F) \
     F(NODE, peer) F(NUM, engine) F(NUM, sent) F(NUM, received) F(NUM, segments) \
     F(NUM, retransmits) F(NUM, stalled_us) F(NUM, rtt_us) F(NUM, min_rtt_us) \
-    F(NUM, rate) F(NUM, mends) F(FLAG, apart)
+    F(NUM, rate) F(NUM, mends) F(FLAG, apart) F(NUM, encryption) F(NUM, key_ms) F(NUM, generation)
 #define FIELDS_engine_sent(F) F(NUM, uid) F(NUM, ms) F(NUM, bytes)
-#define FIELDS_engine_peer(F) F(NUM, engine) F(NODE, peer) F(TEXT, text)
-#define FIELDS_board_add(F)   F(NUM, group) F(NUM, me) F(NUM, uid) F(NUM, weight) F(INDEXES, peers)
+#define FIELDS_engine_peer(F) F(NUM, engine) F(NODE, peer) F(TEXT, text) F(FLAG, network)
+#define FIELDS_board_add(F) \
+    F(NUM, group) F(NUM, me) F(NUM, uid) F(NUM, weight) F(NUM, goes_on) F(INDEXES, peers)
+#define FIELDS_board_held(F)  F(NUM, group) F(FLAG, quiet) F(NUM, ops) F(NUM, sent) F(NUM, came)
 #define FIELDS_board(F) \
     F(NUM, group) F(FLAG, abort) F(CAUSE, cause) F(NODEREF, peer) F(TEXT, text)
 #define FIELDS_doorbell(F)    F(NUM, client)

@@ -9,7 +9,7 @@
 enum {
     /* In each hello: what its sender speaks, and the oldest that it understands, which is the
      * version before. When they rise: "When MSG_VERSION rises" in doc/protocol.md. */
-    MSG_VERSION = 10,
+    MSG_VERSION = 11,
     MSG_VERSION_OLDEST = 10,
     MSG_NAME_MAX = 64,   /* node and cluster names, with NUL */
     MSG_GROUP_MAX = 256, /* group names, with NUL */
@@ -46,6 +46,8 @@ enum msg_type {
     MSG_TABLES = 14,
     MSG_ABSENT = 15,
     MSG_ARENA_ANSWER = 16, /* to an ASK that succeeds: + arena fd */
+    /* client -> commd */
+    MSG_CLIENT_WITHDRAW = 17, /* since version 11 */
     /* commd <-> commd */
     MSG_PEER_HELLO = 20,
     MSG_HEARTBEAT = 21,
@@ -64,6 +66,10 @@ enum msg_type {
     MSG_ASK_RANKS = 33,  /* node -> node, answered by RANKS_HERE; the core sees neither */
     MSG_RANKS_HERE = 34, /* struct msg_tables */
     MSG_PEER_KEYS = 35,  /* after PEER_HELLO, and when they change */
+    MSG_JOIN_NEWS = 36,  /* origin -> home, after a JOIN that follows a group */
+    MSG_HELD = 37,       /* participant -> participants: nothing of it is on the wire here */
+    MSG_PAUSE = 38,      /* participant -> participants: its engine is to be replaced */
+    MSG_PAUSED = 39,     /* answers PAUSE */
     /* commd <-> commd-engine */
     MSG_ENGINE_HELLO = 40,      /* engine -> commd, once */
     MSG_ENGINE_PEER_ADD = 41,   /* commd -> engine; answered by ENGINE_PEER_READY */
@@ -78,8 +84,13 @@ enum msg_type {
     MSG_PING = 50,              /* both ways; answered with the same seq, pong set */
     MSG_ENGINE_TRAFFIC = 51,    /* engine -> commd, before a PONG and when `apart` changes */
     MSG_ENGINE_SENT = 52,       /* engine -> commd, before it answers a PING */
-    MSG_ENGINE_RESUMED = 53, /* engine -> commd: a hello with `resumed`, and all it has, is told */
-    MSG_ENGINE_KEEP = 54,    /* commd -> engine: drop the boards not sent since that hello */
+    MSG_ENGINE_RESUMED = 53,  /* engine -> commd: a hello with `resumed`, and all it has, is told */
+    MSG_ENGINE_KEEP = 54,     /* commd -> engine: drop the boards not sent since that hello */
+    MSG_BOARD_HELD = 55,      /* engine -> commd: answers BOARD_HOLD */
+    MSG_BOARD_HOLD = 56,      /* commd -> engine: begin nothing more on this board */
+    MSG_BOARD_GO = 57,        /* commd -> engine: go on */
+    MSG_ENGINE_PEER_KEY = 58, /* commd -> engine: the commds of the two have a new TLS session */
+    MSG_BOARD_PAUSE = 59,     /* commd -> engine: PAUSE, from node `asker`; and PAUSED, back */
     /* client -> commd, and back */
     MSG_GPU_ASK = 60,
     MSG_GPU_ANSWER = 61, /* + session socket if cause is CAUSE_NONE */
@@ -128,11 +139,32 @@ struct msg_client_hello {
     uint32_t *asks; /* the numbers of its joins that have no answer yet; likewise */
 };
 
+/* What a join wants of a group that was there before: nothing; to go on as who is left of it, ranks
+ * without gaps; or with new processes in the seats of those that are gone; to be such a process. */
+enum msg_recovery {
+    MSG_RECOVERY_NONE,
+    MSG_RECOVERY_SHRINK,
+    MSG_RECOVERY_WAIT,
+    MSG_RECOVERY_REJOIN,
+    MSG_RECOVERY_COUNT
+};
+#define MSG_ANY_SEAT UINT32_MAX /* as rank of REJOIN */
+
 struct msg_client_join {
     uint32_t req; /* chosen by the client, unique among its pending joins */
+    /* SHRINK: 0, 1; WAIT: 0, the number of seats, or 0: as in the group that it follows; REJOIN:
+     * the seat or MSG_ANY_SEAT, the number of seats or 0: as many as there are */
     uint32_t rank, size;
     uint64_t timeout_ms; /* 0: none */
     char name[MSG_GROUP_MAX];
+    uint32_t recovery; /* enum msg_recovery */
+    uint32_t least;    /* fewer ranks are an error */
+    uint64_t follows;  /* SHRINK, WAIT: the group, in which this client is */
+    uint64_t wait_ms;  /* WAIT: so long for new processes, then without; 0: no such limit */
+};
+
+struct msg_client_withdraw {
+    uint32_t req; /* of the join, which is answered all the same */
 };
 
 struct msg_client_leave {
@@ -203,6 +235,7 @@ struct msg_member {
     uint32_t node;
     uint32_t pid;
     uint64_t join; /* COMMIT: the origin node's join id */
+    uint32_t was;  /* 1 + its rank in the epoch before; 0: it is a new process */
 };
 
 struct msg_joined {
@@ -210,6 +243,7 @@ struct msg_joined {
     uint32_t new_doorbell; /* 1: a second fd follows: the eventfd that wakes the engine */
     uint32_t size;         /* members[] has this many entries, by rank */
     uint32_t nnodes;
+    uint32_t rank; /* of who is told; 0 if commd does not say so (it is of version 10) */
     uint64_t group, epoch;
     struct msg_member *members;  /* owned by whoever owns the msg */
     char (*nodes)[MSG_NAME_MAX]; /* likewise; participants only, in node order */
@@ -274,6 +308,7 @@ struct msg_engine_state {
     uint32_t addr_len;
     uint8_t token[32]; /* what your engine has to present to mine */
     uint8_t addr[MSG_ADDR_MAX];
+    uint32_t exports; /* 1: the token is mixed with a secret of this TLS session */
 };
 
 struct msg_engine_ready {
@@ -288,6 +323,19 @@ struct msg_join {
     uint32_t rank, size;
     uint32_t gpu; /* 1: the origin has a GPU service */
     char name[MSG_GROUP_MAX];
+    uint32_t recovery, least; /* as in msg_client_join */
+    uint64_t follows;
+    uint32_t was_rank, was_size; /* of the group that it follows */
+    uint64_t was_epoch;
+};
+
+/* Of the rank of @join, which follows a group. */
+struct msg_join_news {
+    uint64_t join;
+    uint32_t enough; /* 1: it has waited for new processes as long as it wanted */
+    uint32_t ngone;
+    uint32_t
+        *gone; /* ranks of that group that are gone, ascending; owned by whoever owns the msg */
 };
 
 struct msg_join_cancel {
@@ -313,6 +361,7 @@ struct msg_commit {
     char home[MSG_NAME_MAX];
     uint32_t latency_us, mbytes_s; /* see struct plan_net */
     uint32_t gpu;                  /* 1: all participants have a GPU service */
+    uint64_t follows;              /* the group before; 0: none */
 };
 
 struct msg_gone {
@@ -337,6 +386,33 @@ struct msg_sync {
     uint64_t group;
     uint64_t again; /* a number: say that you have heard all until here; 0: not asked */
     uint64_t told;  /* the answer to that `again` */
+};
+
+/* One engine of the group's nodes was lost, and the sender's part waits for the next one: */
+struct msg_held {
+    uint64_t group;
+    uint64_t key;        /* of the engines that it would go on with: daemon/core/core_bond.c */
+    uint32_t ops;        /* operations that its engine has done */
+    uint32_t sent, came; /* messages between ranks, to other nodes and from them */
+    uint32_t answer;     /* 1: to HELD, and not answered */
+};
+
+/* A group comes to rest, so that an engine can be replaced: transport/engine/engine_pause.c. */
+enum msg_pause_step {
+    PAUSE_ASK,    /* begin nothing that nobody has begun; answered by POSTED or BUSY */
+    PAUSE_UNTIL,  /* and go on until `ops` are done; answered by QUIET, perhaps again */
+    PAUSE_END,    /* go on: it is over */
+    PAUSE_POSTED, /* `ops` operations are done or begun here */
+    PAUSE_QUIET,  /* `ops` are done, and nothing is on the wire here */
+    PAUSE_BUSY,   /* not now */
+};
+struct msg_pause { /* PAUSE, PAUSED, BOARD_PAUSE */
+    uint64_t group;
+    uint32_t attempt; /* of the asker, who has only one at a time */
+    uint32_t step;    /* enum msg_pause_step */
+    uint32_t ops;
+    uint32_t sent, came; /* QUIET: as in msg_held; in a later one, since the one before it */
+    uint32_t asker;      /* BOARD_: node index in this commd's configuration */
 };
 
 struct msg_ask_absent {
@@ -377,6 +453,7 @@ struct msg_engine_hello {
     uint32_t resumed;         /* 1: it has worked for a commd that is gone */
     char build[MSG_NAME_MAX]; /* what its --version says */
     uint64_t settings;        /* launch_settings() of its arguments */
+    uint32_t takes_keys;      /* 1: it understands ENGINE_PEER_KEY */
 };
 
 struct msg_engine_peer_add {
@@ -388,9 +465,16 @@ struct msg_engine_peer_add {
     char node[MSG_NAME_MAX];
 };
 
+struct msg_engine_peer_key {
+    uint32_t peer;
+    uint64_t engine;
+    uint8_t secret[32];
+};
+
 struct msg_engine_peer { /* PEER_DEL, PEER_READY, PEER_DOWN */
     uint32_t peer;
     uint64_t engine;
+    uint32_t network; /* DOWN: 1: the network, or somebody on it, did that */
     char text[MSG_TEXT_MAX];
 };
 
@@ -401,7 +485,10 @@ struct msg_engine_traffic {
     uint64_t sent, received, segments, retransmits, stalled_us;
     uint32_t rtt_us, min_rtt_us;
     uint64_t rate, mends;
-    uint32_t apart; /* 1: it has no connection to that engine */
+    uint32_t apart;      /* 1: it has no connection to that engine */
+    uint32_t encryption; /* enum link_encryption */
+    uint64_t key_ms;
+    uint32_t generation;
 };
 
 /* What the groups of a user sent to other nodes in the @ms since the last time. */
@@ -418,8 +505,15 @@ struct msg_board_add {
     uint32_t *rank_node; /* world: participant index of each rank; owned */
     uint32_t uid;        /* who is charged for it */
     uint32_t weight;     /* of that user beside others; 0: as those that nobody has weighed */
+    uint32_t goes_on;    /* operations that an engine before it has done + 1; 0: a new board */
     uint32_t nclients;
     uint32_t *clients; /* nclients: numbers of the clients here, as in DOORBELL_ADD; owned */
+};
+
+struct msg_board_held { /* also BOARD_HOLD, BOARD_GO: only the group */
+    uint64_t group;
+    uint32_t quiet;           /* 1: nothing of it is on the wire, as far as this engine knows */
+    uint32_t ops, sent, came; /* as in msg_held */
 };
 
 struct msg_board { /* BOARD_DEL, BOARD_ERROR */
@@ -483,6 +577,7 @@ struct msg {
     union {
         struct msg_client_hello client_hello;
         struct msg_client_join client_join;
+        struct msg_client_withdraw client_withdraw;
         struct msg_client_leave client_leave;
         struct msg_client_abort client_abort;
         struct msg_admin admin;
@@ -506,18 +601,23 @@ struct msg {
         struct msg_engine_state engine_state;
         struct msg_engine_ready engine_ready;
         struct msg_join join;
+        struct msg_join_news join_news;
         struct msg_join_cancel join_cancel;
         struct msg_join_refused join_refused;
         struct msg_commit commit;
         struct msg_gone gone;
         struct msg_broken broken;
         struct msg_sync sync;
+        struct msg_held held;
+        struct msg_pause pause;
         struct msg_engine_hello engine_hello;
         struct msg_engine_peer_add engine_peer_add;
+        struct msg_engine_peer_key engine_peer_key;
         struct msg_engine_peer engine_peer;
         struct msg_engine_traffic engine_traffic;
         struct msg_engine_sent engine_sent;
         struct msg_board_add board_add;
+        struct msg_board_held board_held;
         struct msg_board board;
         struct msg_doorbell doorbell;
         struct msg_ping ping;

@@ -12,13 +12,9 @@
 #include <time.h>
 
 #include "shm/proto/codec.h"
+#include "shm/util/fds.h"
 
 enum { IO_MAX_FDS = MSG_READER_FDS };
-
-union fd_space {
-    struct cmsghdr align;
-    char buf[CMSG_SPACE(IO_MAX_FDS * sizeof(int))];
-};
 
 void msg_reader_fini(struct msg_reader *reader)
 {
@@ -64,30 +60,18 @@ static bool try_later(int error)
 static int send_all(int sock, const char *buf, size_t len, const int *fds, unsigned nfds,
                     int64_t deadline_ms)
 {
-    union fd_space space = {.buf = {0}};
     size_t done = 0;
     int r;
 
     while (done < len) {
-        struct iovec iov = {.iov_base = (char *)buf + done, .iov_len = len - done};
-        struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1};
-        ssize_t n;
+        ssize_t n = fds_send(sock, buf + done, len - done, fds, done ? 0 : nfds, MSG_DONTWAIT);
 
-        if (done == 0 && nfds > 0) {
-            mh.msg_control = space.buf;
-            mh.msg_controllen = CMSG_SPACE(nfds * sizeof(int));
-            CMSG_FIRSTHDR(&mh)->cmsg_level = SOL_SOCKET;
-            CMSG_FIRSTHDR(&mh)->cmsg_type = SCM_RIGHTS;
-            CMSG_FIRSTHDR(&mh)->cmsg_len = CMSG_LEN(nfds * sizeof(int));
-            memcpy(CMSG_DATA(CMSG_FIRSTHDR(&mh)), fds, nfds * sizeof(int));
-        }
-        n = sendmsg(sock, &mh, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n >= 0) {
             done += (size_t)n;
             continue;
         }
-        if (!try_later(errno))
-            return errno == EPIPE ? -ECONNRESET : -errno;
+        if (!try_later((int)-n))
+            return n == -EPIPE ? -ECONNRESET : (int)n;
         r = wait_for(sock, POLLOUT, deadline_ms);
         if (r)
             return r;
@@ -110,43 +94,24 @@ int msg_send_fd(int sock, const struct msg *msg, const int *fds, unsigned nfds, 
     return send_all(sock, frame, len, fds, nfds, deadline_ms);
 }
 
-static void msg_keep_fds(struct msghdr *mh, struct msg_reader *reader)
-{
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(mh); c; c = CMSG_NXTHDR(mh, c)) {
-        size_t n;
-
-        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-            continue;
-        n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        for (size_t i = 0; i < n; i++) {
-            int fd;
-
-            memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
-            if (reader->nfds < MSG_READER_FDS)
-                reader->fds[reader->nfds++] = fd;
-            else
-                close(fd);
-        }
-    }
-}
-
 /* One read: up to @len bytes, at least one. Descriptors may come with any read (a peer may send
  * them where it likes); none is leaked. More than fit are dropped by the kernel (MSG_CTRUNC);
  * the caller misses what it needs. Returns the count or negative errno, -EAGAIN: not now. */
 static ssize_t recv_some(int sock, char *buf, size_t len, struct msg_reader *reader)
 {
-    union fd_space space;
-    struct iovec iov = {.iov_base = buf, .iov_len = len};
-    struct msghdr mh = {.msg_iov = &iov,
-                        .msg_iovlen = 1,
-                        .msg_control = space.buf,
-                        .msg_controllen = sizeof(space.buf)};
-    ssize_t n = recvmsg(sock, &mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    int fds[MSG_READER_FDS];
+    unsigned nfds;
+    bool cut;
+    ssize_t n = fds_recv(sock, buf, len, fds, MSG_READER_FDS, &nfds, MSG_DONTWAIT, &cut);
 
-    if (n > 0)
-        msg_keep_fds(&mh, reader);
+    for (unsigned i = 0; i < nfds; i++) {
+        if (reader->nfds < MSG_READER_FDS)
+            reader->fds[reader->nfds++] = fds[i];
+        else
+            close(fds[i]);
+    }
     if (n < 0)
-        return try_later(errno) ? -EAGAIN : -errno;
+        return try_later((int)-n) ? -EAGAIN : n;
     return n ? n : -ECONNRESET;
 }
 

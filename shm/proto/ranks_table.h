@@ -22,6 +22,10 @@
     C(cause_rank, INDEX, "CAUSE RANK")                                                             \
     C(cause_text, TEXT, "CAUSE TEXT")                                                              \
     C(missing, TEXT, "MISSING")                                                                    \
+    C(epoch, NUMBER, "EPOCH")                                                                      \
+    C(next_epoch, NUMBER, "NEXT EPOCH")                                                            \
+    C(recovery, TEXT, "RECOVERY")                                                                  \
+    C(free_seats, TEXT, "FREE SEATS")                                                              \
     C(ended_s, NUMBER, "ENDED [s]")                                                                \
     C(gone, TEXT, "GONE")                                                                          \
     C(gone_rank, INDEX, "GONE RANK")                                                               \

@@ -220,6 +220,17 @@ def share(contestant, coll, size, plan):
     return n, plan["rounds"]
 
 
+def begin(contestant, running, note):
+    """Starts one, which is in @running then; or @note is told why not."""
+    running.append(contestant)
+    try:
+        contestant.start()
+    except Failed as why:
+        note(contestant, str(why))
+        running.remove(contestant)
+        contestant.stop()
+
+
 def measure_row(running, coll, size, plan, note, distance=lambda: None):
     """{name: {"p50_us", "min_us", ...}}; a contestant that fails leaves `running`. `distance()` is
     asked before each turn: machine.distance()."""
@@ -303,13 +314,7 @@ def measure_place(place, work, args, plan, found, result):
     try:
         for contestant in contestants(place, work, args, plan, found):
             say(f"{place.name}: starting {contestant.name}")
-            running.append(contestant)
-            try:
-                contestant.start()
-            except Failed as why:
-                note(contestant, str(why))
-                running.remove(contestant)
-                contestant.stop()
+            begin(contestant, running, note)
         with_torch = any(c.kind == "torch" for c in running)
         with Busy(place.busy):
             for coll, size, kind in rows_of(plan, place, with_torch):

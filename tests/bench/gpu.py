@@ -113,6 +113,8 @@ class Bench:
 
     def place(self, name, share, mps, contestants, cluster):
         """@share: ranks that share a GPU; 0: bytes are not counted."""
+        if not re.search(self.args.places, name):
+            return
         place = {"name": name, "mps": mps, "share": share, "times": {}, "missing": {}}
         for who, function in contestants.items():
             try:
@@ -223,6 +225,7 @@ def arguments():
     p.add_argument("--python", default=sys.executable, help="one that has torch")
     p.add_argument("--budget", type=int, default=1800, metavar="S", help="for all of it")
     p.add_argument("--no-torch", action="store_true", help="torch takes a minute to start")
+    p.add_argument("--places", default="", metavar="REGEX", help="only those it is found in")
     p.add_argument("--json", metavar="FILE")
     p.add_argument("--fake", action="store_true", help="over tests/fakecuda: tests this program")
     args = p.parse_args()

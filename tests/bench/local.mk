@@ -9,6 +9,10 @@ noinst_PROGRAMS += tests/bench/bench_handover
 tests_bench_bench_handover_SOURCES = tests/bench/bench_handover.c client/perf/commd_perf_stats.c
 tests_bench_bench_handover_LDADD = libcommd-shm.la
 
+noinst_PROGRAMS += tests/bench/bench_seal
+tests_bench_bench_seal_SOURCES = tests/bench/bench_seal.c
+tests_bench_bench_seal_LDADD = libcommd-fabric.la libcommd-launch.la libcommd-shm.la $(OPENSSL_LIBS)
+
 # commd-perf over NCCL itself.
 noinst_PROGRAMS += tests/bench/nccl_perf
 tests_bench_nccl_perf_SOURCES = tests/bench/nccl_perf.c client/perf/commd_perf.h \
@@ -26,8 +30,10 @@ dist_check_SCRIPTS += tests/bench/test_compare.py
 TESTS += tests/bench/test_compare.py
 
 EXTRA_DIST += tests/bench/README.md tests/bench/beside.py tests/bench/compare.py \
-	tests/bench/contestants.py tests/bench/gpu.py tests/bench/machine.py \
-	tests/bench/torch_gpu.py tests/bench/word.c \
+	tests/bench/crowded.py \
+	tests/bench/contestants.py tests/bench/encryption.py tests/bench/gloo_perf.cpp \
+	tests/bench/gpu.py tests/bench/machine.py \
+	tests/bench/torch_gpu.py tests/bench/torch_overlap.py tests/bench/word.c \
 	tests/bench/mpi_perf.c tests/bench/picture.py tests/bench/places.py tests/bench/rivals.py \
 	tests/bench/table.py tests/bench/torch_perf.py tests/bench/watched.py \
 	tests/bench/why.py \

@@ -355,6 +355,61 @@ class DeepSpeed:
         )
 
 
+# ---- gloo itself ---------------------------------------------------------------------------------
+
+
+class Gloo:
+    """gloo without torch, with its TLS, which no wheel of torch has built in: from the sources that
+    Horovod has on PyPI. They ask for OpenSSL 1.1, and work with 3."""
+
+    name, key = "gloo", "gloo"
+    algorithms = ("ring", "bcube")
+
+    def __init__(self, cache, python):
+        self.home, self.python, self.version = cache / self.key, python, "?"
+        self.program = self.home / "gloo_perf"
+
+    def prepare(self):
+        if not self.python:
+            raise Missing("needs .venv: ./quickstart build")
+        sources = self.sources()
+        build = sources / "build"
+        if not (build / "gloo/libgloo.a").exists():
+            self.make(sources, build)
+        self.version = f"in {sources.parents[1].name}"
+        newest = max(os.path.getmtime(f) for f in [HERE / "gloo_perf.cpp", *SOURCES])
+        if not self.program.exists() or os.path.getmtime(self.program) < newest:
+            self.link(sources, build)
+
+    def sources(self):
+        if not list(self.home.glob("horovod-*/third_party/gloo/gloo")):
+            self.home.mkdir(parents=True, exist_ok=True)
+            words = ["--no-deps", "--no-binary", ":all:", "--no-build-isolation", "-d", self.home]
+            run([self.python, "-m", "pip", "download", *words, "horovod==0.28.1"], PIP_SECONDS)
+            packed = next(self.home.glob("horovod-*.tar.gz"))
+            inside = ["--wildcards", "*/third_party/gloo/*"]
+            run(["tar", "-xzf", packed, "-C", self.home, *inside], 60)
+        return next(self.home.glob("horovod-*/third_party/gloo"))
+
+    def make(self, sources, build):
+        rules = sources / "gloo/CMakeLists.txt"
+        text = rules.read_text().replace("OpenSSL 1.1 REQUIRED EXACT", "OpenSSL REQUIRED")
+        rules.write_text(text)
+        flags = ["-DCMAKE_BUILD_TYPE=Release", "-DUSE_TCP_OPENSSL_LINK=ON", "-DBUILD_TEST=OFF"]
+        run(["cmake", "-S", sources, "-B", build, "-DBUILD_BENCHMARK=OFF", *flags], BUILD_SECONDS)
+        run(["cmake", "--build", build, "--target", "gloo", "-j2"], BUILD_SECONDS)
+
+    def link(self, sources, build):
+        ours = [f for f in SOURCES if f.name != "mpi_perf.c"]
+        include = [f"-I{sources}", f"-I{build}", f"-I{TOP}", f"-I{TOP}/client/include"]
+        objects = [self.home / f"{f.parent.name}-{f.stem}.o" for f in ours]
+        for source, to in zip(ours, objects):
+            run(["gcc", *COMPILE, "-c", "-o", to, source], BUILD_SECONDS)
+        cpp = ["g++", "-O2", "-std=gnu++17", "-D_GNU_SOURCE", *include, HERE / "gloo_perf.cpp"]
+        libraries = [build / "gloo/libgloo.a", "-lssl", "-lcrypto", "-lpthread"]
+        run([*cpp, *objects, *libraries, "-o", self.program], BUILD_SECONDS)
+
+
 def find_all(cache, python, say):
     """({key: rival}, {name: why it is missing})."""
     found, missing = {}, {}

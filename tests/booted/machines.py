@@ -21,8 +21,6 @@ cluster:
   nodes:
     - {name: alpha, address: 10.77.3.1}
     - {name: beta, address: 10.77.3.2}
-transport:
-  trusted_network: true
 """
 
 

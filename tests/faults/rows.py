@@ -2,23 +2,34 @@
 layout). run() yields None when a fault has been done, and later, maybe at the end, what was
 measured of it, in milliseconds. What does not keep to the promise is an exception.
 
-Two kinds: faults that nobody may notice, under a job that goes on from the first to the last, and
-faults of which each survivor must be told, after which a job begins anew.
+Three kinds: faults that nobody may notice, under a job that goes on from the first to the last;
+faults of which each survivor must be told, after which a job begins anew; and those after which the
+survivors go on in the same group, in its next epoch.
 """
 
+import itertools
+import json
 import math
 import os
 import signal
+import sys
 import time
 
-from cluster import check, equal, now, running, until
+from cluster import TOP, Cluster, check, equal, now, run, running, until
 from keeping import commd_pid, serves
-from place import WINDOW, Job, connections, reset
+from place import WINDOW, Job, connections, ready, reset
 
 JOIN_AGAIN = "until a join works again"
 TOLD = "until survivors are told"
 DONE = "until it is done"
+REPEATED = "until the operation is repeated"
+BACK = "until a new process takes part"
 MANY = 10**6
+KINDS = [  # of operations, in lib/recovering.py
+    "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "gather",
+    "scatter", "barrier", "registered", "messages", "works",
+]  # fmt: skip
+COUNTS = [16, 262144]  # elements of 4 bytes
 
 
 def all_do(ranks, do, **arguments):
@@ -138,6 +149,39 @@ class ConnectionsReset(Unnoticed):
         until(lambda: self.mends(place) > self.before, "commctl links counts it")
 
 
+class EngineReplaced(Row):
+    """Without ranks that join and leave: while groups end the engine stays."""
+
+    name, fault, full = "reload", "another engine takes over, after a reload", 50
+
+    def applies(self, layout):
+        return layout[0] > 1
+
+    def promise(self, layout):
+        return "groups go on"
+
+    def run(self, place, runs):
+        job = Job(place, "g", place.layout_ranks())
+        strikes, channels = [], {}
+        for _ in range(runs):
+            place.rest()
+            node = place.rng.choice(place.nodes)
+            old = until(node.engine_pid, "an engine")
+            channels[node.name] = 5 - channels.get(node.name, 2)  # 3, 2, 3 ...
+            node.write_config(transport={"channels": str(channels[node.name])})
+            node.ctl("reload")
+            until(lambda node=node, old=old: node.engine_pid() != old, "the engine ends")
+            strikes.append(now())
+            yield None
+            until(lambda node=node, old=old: node.engine_pid() not in (0, old), "the next one")
+            place.wait_linked()
+            job.goes_on()
+        place.rest()
+        job.finish()
+        for at in strikes:
+            yield job.pauses(at)
+
+
 class CommdKilledIn(Row):
     """In the steps of one request, under a job. A step is a system call, before it or after it."""
 
@@ -195,15 +239,22 @@ class CommdKilledIn(Row):
     def count(self, place, ranks):
         """The steps of the request on each node, which is the group's home, or is not."""
         most = [0] * len(place.nodes)
+
+        def taken(file):
+            file.seek(0)
+            return MANY - int(file.read())
+
         for number in range(3):
 
             def counted(request):
                 files = [self.arm(place, node, MANY) for node in place.nodes]
                 request()
+                begin = now()  # nobody waits for commd to hear that ranks leave
+                while any(taken(file) == 0 for file in files) and now() < begin + 5:
+                    time.sleep(0.05)
                 for index, file in enumerate(files):
                     os.unlink(place.die_file(place.nodes[index]))
-                    file.seek(0)
-                    most[index] = max(most[index], MANY - int(file.read()))
+                    most[index] = max(most[index], taken(file))
                     file.close()
 
             self.round(ranks, f"count{number}", counted)
@@ -281,8 +332,7 @@ class Told(Row):
             place.rest()
             at = self.strike(place, job, number)
             yield None
-            measured = {TOLD: (max(self.told(job)) - at) * 1000}
-            job.leave()
+            measured = self.outcome(place, job, at)
             measured.update(self.recover(place, job, at, f"after{number}"))
             if beside:
                 time.sleep(max(0, at + WINDOW - now()))
@@ -294,6 +344,11 @@ class Told(Row):
                     rank.close()
             ranks = self.again(place, job)
             yield measured
+
+    def outcome(self, place, job, at):
+        measured = {TOLD: (max(self.told(job)) - at) * 1000}
+        job.leave()
+        return measured
 
     def told(self, job):
         errors = [rank.error() for rank in job.ranks]
@@ -333,8 +388,19 @@ class RankKilled(Told):
         return job.ranks
 
 
+def went_on(place, ranks, node, old):
+    """Has none of them been told of an engine's death when the next one is there?"""
+    settled = until(lambda: ready(ranks) or node.engine_pid() not in (0, old),
+                    "a new engine, or errors")  # fmt: skip
+    if settled is True:
+        place.wait_linked()
+        time.sleep(0.5)
+    return not ready(ranks)
+
+
 class EngineKilled(Told):
-    """A group on one node, which does not need it, works beside. A node alone has none."""
+    """Groups of which nothing is on the wire just then go on. A group on one node, which does not
+    need it, works beside. A node alone has none."""
 
     name, fault, full = "engine", "an engine is killed (-9)", 50
 
@@ -342,7 +408,7 @@ class EngineKilled(Told):
         return layout[0] > 1
 
     def promise(self, layout):
-        return "ENGINE_LOST on each rank of groups over it; others go on, joins wait"
+        return "ENGINE_LOST on each rank of groups over it, or they go on; joins wait"
 
     def victim(self, place, number):
         return place.nodes[number % len(place.nodes)]
@@ -358,6 +424,13 @@ class EngineKilled(Told):
         os.kill(self.old, signal.SIGKILL)
         return at
 
+    def outcome(self, place, job, at):
+        self.went_on = went_on(place, job.ranks, self.node, self.old)
+        if not self.went_on:
+            return super().outcome(place, job, at)
+        job.finish()
+        return {}
+
     def judge(self, error):
         named(error, ["ENGINE_LOST"], self.node.name)
 
@@ -365,7 +438,7 @@ class EngineKilled(Told):
         joined = place.new_group_works(name, job.ranks)
         until(lambda: self.node.engine_pid() not in (0, self.old), "a new engine")
         place.wait_linked()
-        return {JOIN_AGAIN: (joined - at) * 1000}
+        return {} if self.went_on else {JOIN_AGAIN: (joined - at) * 1000}
 
 
 class KeeperKilled(Told):
@@ -418,12 +491,259 @@ class KeeperKilled(Told):
         return {}
 
 
+# ---- the group goes on ---------------------------------------------------------------------------
+
+
+class Recovers(Row):
+    """Under each kind of operation in turns. strike() does it; who is left is told, goes on in the
+    next epoch, and does the operation again; every result is verified."""
+
+    full = 170
+    policy = "shrink"
+    what = REPEATED
+    tells = True
+    last_epoch = 2
+
+    def begin(self):
+        self.cases = itertools.cycle([(kind, count) for count in COUNTS for kind in KINDS])
+
+    def left_of(self, ranks):
+        """So many go on, in the end."""
+        return len(ranks) - 1
+
+    def case(self, place):
+        for _ in range(place.rng.randrange(len(KINDS))):  # few runs do not begin with the same
+            next(self.cases)
+        return next(self.cases)
+
+    def run(self, place, runs):
+        ranks = place.layout_ranks()
+        for number in range(runs):
+            name, (kind, count) = f"g{number}", self.case(place)
+            Cluster.join(name, ranks)
+            for rank in ranks:
+                rank.start("recovering", name=name, kind=kind, count=count, policy=self.policy,
+                           left=self.left_of(ranks))  # fmt: skip
+            for rank in ranks:
+                check("started" in rank.answer(), f"{kind} has started")
+            time.sleep(0.05 + 0.2 * place.rng.random())
+            at = self.strike(place, ranks)
+            yield None
+            self.come(name, kind, count)
+            told = [self.done(rank, kind, count) for rank in self.left]
+            for error in itertools.chain(*(answer["errors"] for answer in told)):
+                self.judge(error, kind)
+            all_of = told + [self.done(rank, kind, count) for rank in self.new]
+            equal(sorted(one["rank"] for one in all_of), list(range(len(all_of))))
+            equal({one["size"] for one in all_of}, {len(all_of)})
+            epochs = {one["number"] for one in all_of}
+            check(len(epochs) == 1 and 2 <= max(epochs) <= self.last_epoch, f"epochs {epochs}")
+            ranks = self.again(place, name)
+            said = {TOLD: (max(one["told"] for one in told) - at) * 1000} if self.tells else {}
+            yield {**said, self.what: (max(one["again"] for one in all_of) - at) * 1000}
+
+    def done(self, rank, kind, count):
+        answer = rank.answer()
+        check("ok" in answer, f"{kind} of {count}: {answer.get('error')}")
+        return answer["ok"]
+
+    def come(self, name, kind, count):
+        self.new = []
+
+
+class RankRecovered(Recovers):
+    name, fault = "shrink", "a rank is killed (-9) in an operation; the others go on"
+
+    def promise(self, layout):
+        return "RANK_LOST on each survivor; they repeat it in a smaller group"
+
+    def strike(self, place, ranks):
+        self.rank = place.rng.randrange(len(ranks))
+        self.lost, self.left = ranks[self.rank], [r for r in ranks if r is not ranks[self.rank]]
+        place.all_ranks.remove(self.lost)
+        return self.lost.kill()
+
+    def judge(self, error, kind):
+        if kind == "messages" and error["code"] == "ABORTED":  # by one that was told before
+            return
+        named(error, ["RANK_LOST"], self.lost.node.name, rank=self.rank, pid=self.lost.pid)
+
+    def again(self, place, name):
+        all_do(self.left, "leave", name=name)
+        ranks = list(self.left)
+        ranks.insert(self.rank, place.rank(self.lost.node.index))
+        return ranks
+
+
+class TwoRanksRecovered(RankRecovered):
+    """The second dies while the others are told of the first, agree, or have just gone on."""
+
+    name, fault = "again", "a second rank is killed (-9) while the others recover"
+    tells = False  # they may have been told of the first alone
+    last_epoch = 3
+
+    def applies(self, layout):
+        return layout[0] * layout[1] > 2
+
+    def left_of(self, ranks):
+        return len(ranks) - 2
+
+    def strike(self, place, ranks):
+        super().strike(place, ranks)
+        self.ranks, self.first = ranks, self.lost
+        time.sleep(0.01 * place.rng.random())
+        self.lost = self.left.pop(place.rng.randrange(len(self.left)))
+        place.all_ranks.remove(self.lost)
+        return self.lost.kill()
+
+    def judge(self, error, kind):
+        if kind == "messages" and error["code"] == "ABORTED":
+            return
+        lost = {rank.pid: rank for rank in (self.first, self.lost)}
+        check(error["pid"] in lost, f"no process that was killed: {error}")
+        named(error, ["RANK_LOST"], lost[error["pid"]].node.name)
+
+    def again(self, place, name):
+        all_do(self.left, "leave", name=name)
+        return [rank if rank in self.left else place.rank(rank.node.index) for rank in self.ranks]
+
+
+class RankRejoined(RankRecovered):
+    name, fault = "rejoin", "a rank is killed (-9) in an operation; a new one takes its seat"
+    policy = "wait"
+    what = BACK
+
+    def left_of(self, ranks):
+        return len(ranks)
+
+    def promise(self, layout):
+        return "RANK_LOST on each survivor; all repeat it in a group of the same size"
+
+    def strike(self, place, ranks):
+        at = super().strike(place, ranks)
+        self.new = [place.rank(self.lost.node.index)]
+        return at
+
+    def come(self, name, kind, count):
+        self.new[0].start("comes", name=name, rank=self.rank, kind=kind, count=count)
+
+    def again(self, place, name):
+        ranks = list(self.left)
+        ranks.insert(self.rank, self.new[0])
+        all_do(ranks, "leave", name=name)
+        return ranks
+
+
+class RankJoins(Row):
+    """Before it has asked, while the nodes agree, or when it has its group: then the others are
+    told by their first operation, and join again."""
+
+    name, fault, full = "join", "a rank is killed (-9) in a join; a new one joins in its place", 50
+
+    def promise(self, layout):
+        return "joins wait for the new one, or RANK_LOST on each"
+
+    def run(self, place, runs):
+        ranks = place.layout_ranks()
+        for number in range(runs):
+            join = dict(name=f"g{number}", size=len(ranks))
+            victim = place.rng.randrange(len(ranks))
+            lost = ranks[victim]
+            for rank in place.rng.sample(range(len(ranks)), len(ranks)):
+                ranks[rank].start("join" if rank == victim else "joining", rank=rank, **join)
+            time.sleep(0.005 * place.rng.random())
+            place.all_ranks.remove(lost)
+            at = lost.kill()
+            yield None
+            ranks[victim] = place.rank(lost.node.index)
+            ranks[victim].start("joining", rank=victim, **join)
+            answers = [rank.finish() for rank in ranks]
+            for error in itertools.chain(*(answer["errors"] for answer in answers)):
+                named(error, ["RANK_LOST"], lost.node.name, rank=victim, pid=lost.pid)
+            yield {BACK: (max(answer["again"] for answer in answers) - at) * 1000}
+
+
+class EngineRecovered(Recovers):
+    """A group of which nothing was on the wire has gone on when the next engine is there: then
+    that one is killed."""
+
+    name, fault, full = "repair", "an engine is killed (-9) in an operation; all go on", 50
+
+    def applies(self, layout):
+        return layout[0] > 1
+
+    def promise(self, layout):
+        return "ENGINE_LOST on each rank; all repeat it in the same group"
+
+    def left_of(self, ranks):
+        return len(ranks)
+
+    def strike(self, place, ranks):
+        self.node, self.left = place.rng.choice(place.nodes), ranks
+        while True:
+            self.old, at = until(self.node.engine_pid, "an engine"), now()
+            os.kill(self.old, signal.SIGKILL)
+            if not went_on(place, ranks, self.node, self.old):
+                return at
+
+    def judge(self, error, kind):
+        if kind == "messages" and error["code"] == "ABORTED":
+            return
+        named(error, ["ENGINE_LOST"], self.node.name)
+
+    def again(self, place, name):
+        all_do(self.left, "leave", name=name)
+        until(lambda: self.node.engine_pid() not in (0, self.old), "a new engine")
+        place.wait_linked()
+        return self.left
+
+
+class Reconfigured(Row):
+    """Nothing is lost. Beside torch's gloo, which has to make its group anew, where torch is."""
+
+    name, fault = "reconfigure", "none: all ranks of a group go on in its next epoch"
+
+    def promise(self, layout):
+        return "the same ranks in a new epoch"
+
+    def run(self, place, runs):
+        ranks = place.layout_ranks()
+        Cluster.join("g", ranks)
+        for rank in ranks:
+            rank.start("reconfigure", name="g", times=runs)
+        took = [rank.finish() for rank in ranks]
+        all_do(ranks, "leave", name="g")
+        gloo = self.gloo(len(ranks), runs)
+        for number, ms in enumerate(map(max, zip(*took))):
+            yield None
+            yield {"until all are there": ms, **{what: of[number] for what, of in gloo.items()}}
+
+    def gloo(self, size, times):
+        python = os.path.join(TOP, ".venv/bin/python")
+        program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gloo_ranks.py")
+        if not os.path.exists(python):
+            return {}
+        done = run([python, program, str(size), str(times)], 100)
+        if done.returncode:  # its failure is none of commd's
+            last = done.stderr.strip().splitlines()[-1:]
+            print(f"gloo is left out: {''.join(last)}", file=sys.stderr)
+            return {}
+        return json.loads(done.stdout.splitlines()[-1])
+
+
 ROWS = [
     CommdKilled(),
     *(CommdKilledIn(what) for what in CommdKilledIn.steps),
     CommdRestarted(),
     KeeperKilled(),
     EngineKilled(),
+    EngineReplaced(),
     ConnectionsReset(),
     RankKilled(),
+    RankJoins(),
+    RankRecovered(),
+    TwoRanksRecovered(),
+    RankRejoined(),
+    EngineRecovered(),
+    Reconfigured(),
 ]

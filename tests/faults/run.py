@@ -13,9 +13,15 @@ CLOCK_MONOTONIC's, in ms:
   until a join works again   from the fault until a group that was asked for after it had opened
   until it is done           from commd's death until the request was done in whose midst it died
   until survivors are told   from the fault until the last of them had the error in its hands
+  until the operation is repeated, until a new process takes part
+                             from the fault until the operation in which it came had been done
+                             again on all ranks, in the group's next epoch; again: from the second
+                             fault on
 
 Names of faults, for --only: killed (commd, at random), in-join, in-subgroup, in-registration,
-in-leave (commd, at a system call of such a request), restarted, keeper, engine, connections, rank.
+in-leave (commd, at a system call of such a request), restarted, keeper, engine, reload (the engine
+is replaced), connections, rank;
+join (a rank, in it); shrink, again, rejoin, repair, reconfigure (the group goes on).
 
 Everything is on this machine, on loopback, in folders below $TMPDIR that are removed. Exit code: 0,
 1 where there was a violation, 130 after a Ctrl-C.

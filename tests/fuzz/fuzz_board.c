@@ -229,16 +229,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
     for (unsigned k = 0; k < 2; k++) { /* rank 1 beside the villain, rank 2 on the other node */
         op.send = buf[k + 1];
         op.recv = len % 4 >= 2 ? out[k + 1] : buf[k + 1];
-        if (lists_make(c->group[k + 1], &op, &good[k].lists) ||
-            run_begin(&good[k], c->group[k + 1], &op))
+        if (lists_make(c->group[k + 1]->now, &op, &good[k].lists) ||
+            run_begin(&good[k], c->group[k + 1]->now, &op))
             abort();
     }
-    mail_engine_tx_init(&c->group[0]->board.mail, 0, &v.tx);
+    mail_engine_tx_init(&c->group[0]->now->board.mail, 0, &v.tx);
     for (size_t i = 0; i + 4 <= len && i < MAX_RECORDS * 4; i += 4) {
         if (data[i] >= NEW)
-            poke_new(&c->group[0]->board, &v, data + i);
+            poke_new(&c->group[0]->now->board, &v, data + i);
         else
-            poke(&c->group[0]->board, data + i);
+            poke(&c->group[0]->now->board, data + i);
         turn(c, &good[0], &st[0]);
         turn(c, &good[1], &st[1]);
     }

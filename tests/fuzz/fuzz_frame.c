@@ -2,7 +2,7 @@
  *
  * What decodes must encode, and the result must decode to the same message and encode to the
  * same bytes: so no field can be accepted that we would not send ourselves, and nothing is lost
- * between the two directions. An input has its version as tests/lib/frames.h says. */
+ * between the two directions. An input has its format as tests/lib/frames.h says. */
 #include <stdio.h>
 
 #include "tests/lib/frames.h"

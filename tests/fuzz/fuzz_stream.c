@@ -123,6 +123,7 @@ static void conn_make(struct scene *s, unsigned channel)
     c->peer = t->slot[PEER];
     c->peer->conn[channel] = c;
     TAILQ_INIT(&c->out);
+    TAILQ_INIT(&c->plain);
     TAILQ_INIT(&c->kept);
     TAILQ_INSERT_TAIL(&t->conns, c, link);
     t->nconns++;
@@ -133,7 +134,7 @@ static void scene_open(struct scene *s, unsigned channels, bool accept)
 {
     struct fabric_conf conf = {.kind = "tcp", .device = "lo", .tls = "tcp"};
     struct fabric_events ev = {on_msg, on_peer_down, s, NULL};
-    uint32_t f = ACCEPT_MAGIC;
+    struct accept f = {.magic = ACCEPT_MAGIC}; /* and as its mac what the connection has: zeros */
     uint8_t addr[FABRIC_ADDR_MAX], mine[32] = {2}, theirs[32] = {1};
     size_t len = sizeof(addr);
     char why[256];

@@ -30,6 +30,14 @@ tests_fuzz_fuzz_stream_SOURCES = tests/fuzz/fuzz_stream.c tests/fuzz/replay.c
 tests_fuzz_fuzz_stream_LDADD = libcommd-fabric.la libcommd-shm.la
 EXTRA_DIST += tests/fuzz/corpus/stream
 
+# Whoever is on the network between two peers that encrypt. By hand, with sanitizers:
+# tests/fuzz/fuzz_record --tries 1000000
+check_PROGRAMS += tests/fuzz/fuzz_record
+TESTS += tests/fuzz/fuzz_record
+tests_fuzz_fuzz_record_SOURCES = tests/fuzz/fuzz_record.c tests/fuzz/replay.c
+tests_fuzz_fuzz_record_LDADD = libcommd-fabric.la libcommd-shm.la
+EXTRA_DIST += tests/fuzz/corpus/record
+
 # Whoever reaches the port of HTTP.
 check_PROGRAMS += tests/fuzz/fuzz_http
 TESTS += tests/fuzz/fuzz_http

@@ -185,6 +185,18 @@ def sanitizer(tool, name):
     return run
 
 
+def overlap(machine, seconds):
+    need_torch(machine)
+    if machine.fake:
+        raise Skip(f"how long it takes: not with {FAKE_MACHINE}")
+    program = os.path.join(TOP, "tests/bench/torch_overlap.py")
+    code, text = machine.run([machine.python, program], seconds)
+    told = re.findall(r"^\d (?:nodes|ranks), .*", text, re.M)
+    if code or not told or "FAILED" in "".join(told):
+        raise Fail(no_end(text) if code is None else "; ".join(told) or last_words(text))
+    return "; ".join(told)
+
+
 WITH_TORCH = 240  # seconds of the table, of which torch takes one minute or more
 
 
@@ -285,6 +297,7 @@ CPU = {
 }
 # Without MPS each operation of NCCL between nodes that share a GPU takes a time slice or more.
 NODES_GROUPS = tests("test_gpu_nodes.py", "test_several_groups_over_three_nodes")
+RESTART_NODES = tests("test_gpu_restart.py", "test_ranks_on_two_nodes_go_on")
 # (group, name, limit in seconds, what)
 CHECKS = [
     ("driver", "surroundings", 40, surroundings),
@@ -349,6 +362,13 @@ CHECKS = [
     ("commd", "path_one_queue", 150,
      tests("test_gpu_path.py", "test_every_collective_of_ranks_that_share_a_gpu", **ONE_QUEUE)),
     ("commd", "nodes_groups", 150, under_mps(NODES_GROUPS, NODES_GROUPS)),
+    ("commd", "restart_sharing", 100,
+     tests("test_gpu_restart.py", "test_ranks_on_one_gpu_go_on")),
+    ("commd", "restart_nodes", 120, under_mps(RESTART_NODES, RESTART_NODES)),
+    ("commd", "restart_gap", 100, tests(
+        "test_gpu_restart.py", "test_operations_while_no_commd_is_there",
+        "test_a_session_that_is_asked_for_in_the_gap", "test_a_rank_dies_in_the_gap",
+        "test_commd_gpu_dies_in_the_gap", "test_commd_gpu_dies_later")),
     ("torch", "torch_lazy", 120, torch_programs("gpu_operations", CUDA_MODULE_LOADING="LAZY")),
     ("torch", "torch_one_queue", 120, torch_programs("gpu_operations", **EAGER, **ONE_QUEUE)),
     ("torch", "torch_threads", 120, torch_programs("threads", **EAGER)),
@@ -356,6 +376,8 @@ CHECKS = [
     ("torch", "torch_nodes", 100, torch_programs("collectives@2", **EAGER)),
     ("torch", "torch_fsdp2", 100, torch_programs("fsdp2", **EAGER)),
     ("torch", "torch_messages", 100, torch_programs("model_parallel", **EAGER)),
+    ("torch", "overlap", 100, overlap),
+    ("torch", "overlap_mps", 100, under_mps(overlap)),
     ("sanitizer", "memcheck_kernels", 240, sanitizer("memcheck", "kernels")),
     ("sanitizer", "racecheck_kernels", 120, sanitizer("racecheck", "kernels")),
     ("sanitizer", "initcheck_kernels", 120, sanitizer("initcheck", "kernels")),
@@ -379,10 +401,12 @@ ROUNDS = {
     ],
     "2": [
         (90, "path_gpus", "nodes_groups"),
+        (80, "restart_sharing", "restart_gap"),
         (20, "ipc_small", "ipc_open"),
         (20, "nccl_many", "nccl_many"),
         (40, "slices", "host_func"),
         (170, "torch_lazy", "torch_messages"),
+        (90, "overlap", "overlap_mps"),
         (120, "memcheck_kernels", "initcheck_kernels"),
         (240, "cpu_1x2", "impi_2x4"),
     ],

@@ -146,7 +146,7 @@ static bool commit(struct liar *l, struct msg_commit *m)
                  m->nnodes == 3 || formed ? i : dice_below(d, 4));
     for (unsigned i = 0; i < m->size; i++)
         m->members[i] = (struct msg_member){dice_below(d, m->nnodes), dice_below(d, 40000),
-                                            1 + dice_below(d, 400)};
+                                            1 + dice_below(d, 400), dice_below(d, 4)};
     return true;
 }
 
@@ -356,7 +356,7 @@ int main(int argc, char **argv)
         default:
             return 64;
         }
-    if (tls_new(&keys, &tls))
+    if (tls_new(&keys, NULL, &tls))
         return 1;
     signal(SIGPIPE, SIG_IGN);
     setpgid(0, 0);

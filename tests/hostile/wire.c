@@ -237,10 +237,12 @@ uint64_t id_any(struct hostile *h)
 void wire_any_msg(struct hostile *h, struct msg *ret_msg)
 {
     struct dice *d = &h->dice;
-    struct msg msg = {.type = 1 + dice_below(d, 10)};
+    struct msg msg = {.type = 1 + dice_below(d, 11)};
 
-    if (msg.type == MSG_WELCOME) /* none of a client's; the tenth is */
+    if (msg.type == MSG_WELCOME) /* none of a client's; the tenth is, and the eleventh */
         msg.type = MSG_GPU_ASK;
+    if (msg.type == MSG_JOINED)
+        msg.type = MSG_CLIENT_WITHDRAW;
     switch ((unsigned)msg.type) {
     case MSG_CLIENT_HELLO:
         msg.client_hello = (struct msg_client_hello){
@@ -253,6 +255,9 @@ void wire_any_msg(struct hostile *h, struct msg *ret_msg)
             .timeout_ms = dice_odd(d)};
         msg.client_join.rank = dice_below(d, msg.client_join.size);
         fill_name(h, msg.client_join.name);
+        break;
+    case MSG_CLIENT_WITHDRAW:
+        msg.client_withdraw.req = dice_below(d, 64);
         break;
     case MSG_CLIENT_LEAVE:
         msg.client_leave = (struct msg_client_leave){id_any(h), (uint32_t)dice_odd(d)};

@@ -11,10 +11,13 @@ TESTS += tests/integration/check_man.py tests/integration/check_commctl.py \
 # Real daemons, engines and ranks (cluster.py), each also a program of its own: needs python3 only.
 integration_tests = tests/integration/test_collectives.py tests/integration/test_perf.py \
 	tests/integration/test_faults.py tests/integration/test_many_groups.py \
+	tests/integration/test_recover.py tests/integration/test_gpu_recover.py \
 	tests/integration/test_restart.py tests/integration/test_restart_engine.py \
+	tests/integration/test_engine_dies.py tests/integration/test_epochs.py \
 	tests/integration/test_restart_nodes.py tests/integration/test_mend.py \
 	tests/integration/test_bad_input.py tests/integration/test_service.py \
 	tests/integration/test_autostart.py tests/integration/test_netns.py \
+	tests/integration/test_encryption.py \
 	tests/integration/test_jobs.py \
 	tests/integration/test_exports.sh tests/integration/test_numpy.py \
 	tests/integration/test_examples.py tests/integration/test_registered.py \
@@ -23,9 +26,11 @@ integration_tests = tests/integration/test_collectives.py tests/integration/test
 	tests/integration/test_shares.py tests/integration/test_slow_ranks.py \
 	tests/integration/test_descriptors.py \
 	tests/integration/test_containers.py tests/integration/test_engine_tenants.py \
-	tests/integration/test_floods.py tests/integration/test_board_memory.py \
+	tests/integration/test_floods.py tests/integration/test_strangers.py \
+	tests/integration/test_board_memory.py \
 	tests/integration/test_verbs.py tests/integration/test_why.py \
 	tests/integration/test_trace.py tests/integration/test_keys.py \
+	tests/integration/test_certificates.py \
 	tests/integration/test_http.py tests/integration/test_prometheus.py \
 	tests/integration/test_doctor.py tests/integration/test_interface.py \
 	tests/integration/test_gpu_service.py tests/integration/test_gpu_path.py \
@@ -34,16 +39,19 @@ integration_tests = tests/integration/test_collectives.py tests/integration/test
 	tests/integration/test_described.py tests/integration/test_torch_choice.py
 dist_check_SCRIPTS += $(integration_tests)
 TESTS += $(integration_tests)
-EXTRA_DIST += tests/integration/lib/cluster.py tests/integration/lib/keeping.py \
+EXTRA_DIST += tests/integration/lib/cluster.py tests/integration/lib/authority.py \
+	tests/integration/lib/keeping.py \
+	tests/integration/lib/middle.py \
 	tests/integration/lib/commd_client.py \
 	tests/integration/lib/hoarder.py tests/integration/lib/faults.py tests/integration/lib/many.py \
 	tests/integration/lib/torch_rank.py tests/integration/lib/torch_staged.py \
 	tests/integration/lib/gpu_arrays.py tests/integration/lib/gpu_driver.py \
 	tests/integration/lib/gpu_tensors.py tests/integration/lib/limit.py \
-	tests/integration/lib/described.py \
+	tests/integration/lib/described.py tests/integration/lib/crowd.py \
 	tests/integration/lib/numpy_ops.py \
 	tests/integration/lib/numpy_stubs.py \
-	tests/integration/lib/rank.py tests/integration/lib/registered.py tests/integration/lib/staged.py \
+	tests/integration/lib/rank.py tests/integration/lib/recovering.py \
+	tests/integration/lib/registered.py tests/integration/lib/staged.py \
 	tests/integration/lib/stream.py \
 	tests/integration/lib/verified.py \
 	tests/integration/lib/turns.py tests/integration/lib/wire.py tests/integration/lib/shells.py \

@@ -53,7 +53,7 @@ class Place:
     def rank(self, program=None, **environment):
         """With its stderr in a file of its own."""
         name = os.path.join(self.folder, f"err{len(self.ranks)}")
-        with changed(dict(self.environment, **environment)), open(name, "wb") as err, \
+        with c.environment(**dict(self.environment, **environment)), open(name, "wb") as err, \
                 redirected(err):  # fmt: skip
             rank = c.Rank(self, program)
         rank.err = name
@@ -114,17 +114,6 @@ class Place:
             bad = [line for line in bad if re.search(pattern, line)]
             check(not bad, "\n".join(bad))
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def changed(environment):
-    before = dict(os.environ)
-    os.environ.update(environment)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 @contextlib.contextmanager
@@ -351,7 +340,7 @@ def test_commctl_finds_it_and_starts_none():
         def ask():
             return subprocess.run([c.COMMCTL, "status"], capture_output=True, text=True)
 
-        with changed(place.environment):
+        with c.environment(**place.environment):
             done = ask()
             equal(done.returncode, 2)
             check(f"nor at {place.path}" in done.stderr, done.stderr)
@@ -418,7 +407,7 @@ def test_two_cannot_serve_one_socket():
     with Place() as place:
         place.rank().call("connect")
         pid = place.pid()
-        with changed(place.environment):
+        with c.environment(**place.environment):
             done = subprocess.run([c.COMMD, "--user"], capture_output=True, text=True)
         equal(
             (done.returncode, done.stderr),
@@ -481,7 +470,7 @@ sys.stdin.read()
 
 
 def test_forked_child_does_not_hold_it():
-    with Place(idle="0.1") as place, changed(place.environment):
+    with Place(idle="0.1") as place, c.environment(**place.environment):
         environment = dict(os.environ, COMMD_LIB=c.LIBCOMMD, **c.sanitizer_environment())
         parent = subprocess.Popen(
             [sys.executable, "-c", FORKS, c.HERE], env=environment, stdin=subprocess.PIPE,

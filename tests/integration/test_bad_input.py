@@ -52,7 +52,7 @@ def test_configuration_says_where_and_what_is_allowed():
         equal(
             commd(cluster, "cluster:\n  nam: a\n", "--check-config"),
             (78, 'FILE:2:3: unknown key "nam" in cluster (did you mean "name"?); allowed: name, '
-             "node, key_file, nodes"),
+             "node, key_file, authentication, certificate, certificate_key, ca, crl, nodes"),
         )  # fmt: skip
         equal(
             commd(cluster, "limits:\n  max_clients: many\n", "--check-config"),
@@ -152,7 +152,7 @@ def test_socket_in_use():
 def test_unknown_network_device():
     with Cluster(1, start=False) as cluster:
         block = c.free_port_blocks(1)[0]
-        code, text = commd(cluster, two_nodes(block, device="nosuch0", trusted_network="true"))
+        code, text = commd(cluster, two_nodes(block, device="nosuch0"))
         equal(code, 78)
         check(
             re.match(

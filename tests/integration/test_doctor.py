@@ -12,6 +12,7 @@ import tempfile
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+import cluster as c  # noqa: E402
 from cluster import COMMCTL, LATEST, TOP, Cluster, check, commctl, equal  # noqa: E402
 from cluster import main, until  # noqa: E402
 
@@ -36,6 +37,8 @@ def test_what_is_well():
         equal(status, 0, rows)  # warnings are this machine's
         equal([row["level"] for row in of(rows, "node node1")][0], "ok", rows)
         check("packets up to" in of(rows, "node node1")[0]["finding"], rows)
+        if c.FABRIC != "ucx":
+            check("data: clear (loopback), for " in of(rows, "node node1")[0]["finding"], rows)
         for name in ("commd", "version", "keys", "memory"):
             check(of(rows, name), f"{name} is looked at: {rows}")
         shown = subprocess.run([*commctl(cluster.nodes[0]), "doctor"],

@@ -7,6 +7,7 @@ And two that have no time: an abort, and a rank that is stopped and comes back.
 import os
 import signal
 import sys
+import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
@@ -57,9 +58,13 @@ def test_messages_are_told_of_losses_too():
                      "the engines of nodes .* lost each other"):  # fmt: skip
             cluster.expect(line)
         ranks = cluster.ranks("g", [0, 1])
+        engine = cluster.nodes[1].engine_pid()
+        os.kill(engine, signal.SIGSTOP)  # so the message is on the wire
+        ranks[0].call("send", name="g", peer=1, tag=0, text="too late")
         ranks[0].start("recv", name="g", peer=1, tag=0, size=8)
         ranks[1].start("recv", name="g", peer=-1, tag=-1, size=8)
-        os.kill(cluster.nodes[1].engine_pid(), signal.SIGKILL)
+        time.sleep(0.2)
+        os.kill(engine, signal.SIGKILL)
         for rank in ranks:
             error = rank.error()
             check(error["code"] in ("ENGINE_LOST", "NODE_LOST"), error)

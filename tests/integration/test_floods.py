@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import cluster as c  # noqa: E402
+from authority import Certified  # noqa: E402
 from cluster import Cluster, Skip, check, equal, main, until  # noqa: E402
 from strangers import hello_of_engine  # noqa: E402
 from wire import HELLO, VERSION, WELCOME, Wire, frame  # noqa: E402
@@ -193,8 +195,8 @@ print(count)
 SILENT, PART, GARBAGE = "", "160301020001", "00" * 300
 
 
-def flooded(ports_of, says, changes, disturb):
-    with Cluster(2, changes) as cluster, contextlib.ExitStack() as stack:
+def flooded(ports_of, says, changes, disturb, kind=Cluster):
+    with kind(2, changes) as cluster, contextlib.ExitStack() as stack:
         for pattern in ("connection from 127.0.0.1", "node node. was lost", "engines? of node",
                         "was lost"):  # fmt: skip
             cluster.expect(pattern)
@@ -226,15 +228,32 @@ def verified(ranks, name):
             equal(rank.finish(), "06" * 16, "sum of two ranks")
 
 
+def restart(cluster):
+    cluster.nodes[1].kill()
+    cluster.nodes[1].start()
+
+
+def whole_hello():
+    """The first bytes of a TLS 1.3 client, in hex."""
+    out = ssl.MemoryBIO()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), out, server_hostname="node1").do_handshake()
+    return out.read().hex()
+
+
 def test_users_of_a_node_cannot_shut_out_its_commd():
     """Two users of a node's own address connect to the ports of both commds all the time: with
     silence, with half a TLS hello, with garbage. The nodes link again all the same."""
 
-    def restart(cluster):
-        cluster.nodes[1].kill()
-        cluster.nodes[1].start()
-
     flooded(lambda node: [node.port], (SILENT, PART, GARBAGE), {}, restart)
+
+
+def test_users_of_a_node_cannot_shut_out_one_with_certificates():
+    """The same with whole hellos: each has to be answered by a certificate before it is known who
+    it is."""
+    flooded(lambda node: [node.port], (SILENT, PART, whole_hello()), {}, restart, Certified)
 
 
 def test_users_of_a_node_cannot_shut_out_its_engine():
@@ -272,7 +291,7 @@ def test_who_said_hello_stays_in_the_lobby():
             lambda: next(filter(listens, range(node.port + 1, node.port + 16)), 0), "its port"
         )
         peer = connect(port)
-        hello = hello_of_engine(0, 1, 1, 0, b"x" * 32)
+        hello = hello_of_engine(0, 1, 1, 0, b"x" * 48)
         until(lambda: sends(peer, hello), "the hello is sent")
         silent = [connect(port) for _ in range(200)]
         until(lambda: sum(closed(sock) for sock in silent) >= 73, "128 of 201 are kept")

@@ -14,6 +14,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib
 import cluster as c  # noqa: E402
 import gpu_driver  # noqa: E402
 from cluster import Cluster, Skip, check, equal, main, until  # noqa: E402
+from limit import Limit  # noqa: E402
 
 RANK = os.path.join(c.BUILD, "tests/integration/lib/gpu_rank")
 RANK_LOST, ABORTED, NOMEM, GPU_LOST = -5, -8, -12, -17
@@ -73,6 +74,13 @@ class GpuNodes(Cluster):
                 words = file.read().split("\0")
             equal(words[words.index("--part") + 1], self.part)
 
+    def rank(self, node, connect=True):
+        """By rank.py, which does what it is told; the device path or none."""
+        with c.environment(**dict(box(self.nodes[node]), COMMD_DEVICE_PATH="device")):
+            rank = super().rank(node, connect)
+        rank.call("gpu_begin")
+        return rank
+
 
 @contextlib.contextmanager
 def ranks(cluster, group, places, operations, first=None):
@@ -125,6 +133,16 @@ def test_ranks_on_two_nodes():
         for node in cluster.nodes:
             until(lambda node=node: moved(node) >= 45, "they went through commd-gpu")
         work(cluster, "more", [(0, 0), (1, 0), (0, 1), (1, 1), (0, 0), (1, 1)])
+
+
+def test_exchanges_with_another_node_are_heard_at_once():
+    """Not when commd-gpu is woken by something else: 1 s later, again and again."""
+    places = [(0, 0), (1, 0), (0, 1), (1, 1), (0, 0), (1, 1)]
+    with GpuNodes(2) as cluster:
+        work(cluster, "warm", places)
+        limit = Limit(25)
+        work(cluster, "many", places, 1500)
+        check(not limit.over(), f"1500 operations in {limit.spent():.1f} s of a free machine")
 
 
 def test_counts_made_to_fit_in_sum():

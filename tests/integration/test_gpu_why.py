@@ -39,14 +39,8 @@ class Gpus(Cluster):
         return self
 
     def rank(self, node, connect=True):
-        saved = dict(os.environ)
-        os.environ.update(self.box(self.nodes[node]))
-        os.environ.update(self.of_ranks)
-        try:
+        with c.environment(**dict(self.box(self.nodes[node]), **self.of_ranks)):
             rank = super().rank(node, connect)
-        finally:
-            os.environ.clear()
-            os.environ.update(saved)
         rank.start("gpu_begin")
         rank.finish() if connect else None
         return rank

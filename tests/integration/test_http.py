@@ -168,6 +168,37 @@ def test_numbers_follow_what_happens():
         check(sum(causes) >= 1, lost)
 
 
+def test_numbers_of_a_group_that_goes_on():
+    with HttpCluster(2) as cluster:
+
+        def told(**want):
+            until(lambda: all(
+                sum(numbers(node)[f"commd_{name}"] for node in cluster.nodes) == number
+                for name, number in want.items()),
+                lambda: [numbers(node) for node in cluster.nodes])  # fmt: skip
+
+        ranks = cluster.ranks("g", [0, 0, 1, 1])
+        told(groups_to_recover=0, free_seats=0, new_processes=0)
+        for rank in ranks[2:]:
+            rank.kill()
+        for rank in ranks[:2]:
+            rank.start("recover", name="g", policy="wait")
+        told(free_seats=2, new_processes=0)
+        new = [cluster.rank(1), cluster.rank(1)]
+        new[0].start("rejoin", name="g")
+        told(free_seats=2, new_processes=1)
+        check(sum(numbers(node)["commd_groups_to_recover"] for node in cluster.nodes) >= 1, "it is")
+        new[1].start("rejoin", name="g")
+        for rank in ranks[:2] + new:
+            rank.finish()
+        told(groups_to_recover=0, free_seats=0, new_processes=0)
+        for node in cluster.nodes:
+            fresh(node, lambda m: m['commd_groups_recovered_total{kind="new"}'] == 1, "it is told")
+            until(lambda node=node: [
+                group["epoch"] for group in json.loads(get(node, "/status.json"))["groups"]
+            ] == [2], "its epoch")  # fmt: skip
+
+
 def matrix(node):
     """{(from, to): {column: value}} of the links in /status.json; {} before they are there."""
     status = json.loads(get(node, "/status.json"))

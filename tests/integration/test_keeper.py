@@ -87,6 +87,7 @@ def test_killed_commd_is_there_again():
         cluster.expect(KILLED)
         cluster.expect("node node0 was lost")
         cluster.expect("engine .*was lost|the engines of nodes")
+        cluster.expect("closed before (the TLS handshake|its hello)")
         node, other = cluster.nodes
         pid = start(node)
         other.start()

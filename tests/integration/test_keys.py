@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
@@ -15,6 +16,10 @@ OLD, NEW = "0" * 63 + "1", "f" * 64
 
 class Keyed(Cluster):
     """A key file for each node."""
+
+    def __init__(self, *args, **more):
+        super().__init__(*args, **more)
+        self.expect("closed before")  # a link that was being made when the keys changed
 
     def make_node(self, index, address, port):
         node = super().make_node(index, address, port)
@@ -85,6 +90,62 @@ def test_a_new_key_under_a_running_job():
             rank.call("leave", name="job")
         for node in cluster.nodes:
             check("was lost" not in node.log(), node.log())
+
+
+def changed(cluster, key):
+    """A new key everywhere, in two steps; returns when all links are of it."""
+    for second in ([key[1]], []):
+        for node in cluster.nodes:
+            reload(node, key[0], *second)
+    name = until(lambda: same(cluster, False), "only the new one")
+
+    def renewed():
+        return all({row["link_key"] for row in keys(node)[1] if row["link_key"]} == {name}
+                   for node in cluster.nodes)  # fmt: skip
+
+    until(renewed, "all links are of the new key")
+
+
+def test_keys_of_encrypted_data_change_under_a_verifying_job():
+    """Each new cluster key makes the links of the commds anew, and the engines go on with it: each
+    result is verified meanwhile, and no connection of theirs is made anew."""
+    rounds = 6
+    with Keyed(2, {"transport": {"encryption": "on"}}) as cluster:
+        cluster.expect("wrong cluster key -> refused")
+        until(lambda: same(cluster, False), "one key")
+        engines = [node.engine_pid() for node in cluster.nodes]
+        ranks = cluster.ranks("job", [0, 1])
+        over, done = threading.Event(), []
+
+        def job():
+            while not over.is_set():
+                for rank in ranks:
+                    rank.start("stream", name="job", seed=len(done), operations=60,
+                               max_bytes=200000)  # fmt: skip
+                done.append([rank.finish() for rank in ranks])
+
+        thread = threading.Thread(target=job)
+        thread.start()
+        try:
+            key = OLD
+            for i in range(rounds):
+                seen = len(done)
+                key, before = f"{i + 2:064x}", key
+                changed(cluster, (key, before))
+                until(lambda seen=seen: len(done) > seen + 1, "the job goes on")
+        finally:
+            over.set()
+            thread.join()
+        equal(done, [[60, 60]] * len(done))
+        equal([node.engine_pid() for node in cluster.nodes], engines, "the engines went on")
+        for node in cluster.nodes:
+            check("lost" not in node.log(), node.log())
+            until(lambda node=node: all(
+                row["key_number"] > rounds
+                for row in node.ctl("nodes")["nodes"] if row["state"] != "self"
+            ), "keys of data are as many")  # fmt: skip
+        for rank in ranks:
+            rank.call("leave", name="job")
 
 
 def test_nodes_that_start_in_between():

@@ -13,7 +13,8 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import faults  # noqa: E402
-from cluster import Cluster, Skip, check, main, now, until  # noqa: E402
+import staged  # noqa: E402
+from cluster import Cluster, Skip, check, equal, main, now, until  # noqa: E402
 from test_collectives import SEED, stream  # noqa: E402
 from test_netns import Namespaces  # noqa: E402
 
@@ -101,7 +102,7 @@ def beside(cluster, act, places, max_bytes):
 
 def test_sockets_that_are_ended():
     need("ss")
-    for transport in ({}, {"channels": "2"}):
+    for transport in ({}, {"channels": "2"}, {"channels": "2", "encryption": "on"}):
         with Cluster(2, {"transport": transport} if transport else {}) as cluster:
             cluster.expect("broke -> made again, nothing is lost")
             pids = engines(cluster)
@@ -143,6 +144,72 @@ def test_resets_from_the_network():
         cluster.expect("broke -> made again, nothing is lost")
         ports = engine_ports(cluster)
         beside(cluster, lambda number: reject(cluster, ports), [0, 1], 1 << 20)
+
+
+@contextlib.contextmanager
+def data_dropped(cluster):
+    """What goes between the engines is dropped both ways, unsaid; the commds are well."""
+    for node in range(2):
+        staged.drop_data(cluster, node=node)
+    yield
+    for node in range(2):
+        staged.pass_data(cluster, node)
+
+
+def answers(ranks, do, name, **arguments):
+    """True: all could do it."""
+    for rank in ranks:
+        rank.start(do, name=name, **arguments)
+    return all(["error" not in rank.answer(60) for rank in ranks])
+
+
+def some_group_works(cluster, ranks):
+    """The first ones may still break: the other engine finds out later that the link has ended."""
+    for number in range(30):
+        cluster.wait_linked()
+        name = f"after{number}"
+        cluster.join(name, ranks)
+        done = answers(ranks, "all_reduce", name, count=20000)
+        faults.leave(name, ranks)
+        if done:
+            return
+    raise AssertionError("no group works any more")
+
+
+def test_data_dropped_for_good():
+    """Nobody resets anything: it is noticed all the same, and told as what the network did."""
+    need("nft", "ip")
+    for count in (100, 2_000_000):
+        with Namespaces(timeouts={"heartbeat": "500ms", "node": "2s"}) as cluster:
+            cluster.expect("the engines of nodes .* lost each other")
+            ranks = cluster.ranks("g", [0, 0, 1, 1])
+            faults.start_loops("g", ranks, count)
+            begin = now()
+            with data_dropped(cluster):
+                for rank in ranks:
+                    error = rank.error(60)
+                    equal(error["code"], "NODE_LOST", error)
+                    check(error["at"] - begin < 60, f"noticed too late: {error}")
+            print(f"  {error['at'] - begin:.1f} s: {error['message']}")
+            faults.leave("g", ranks)
+            some_group_works(cluster, ranks)
+
+
+def test_data_dropped_for_a_while():
+    """Shorter than the timeout: nothing is lost, whether a connection is made again or not."""
+    need("nft", "ip")
+    with Namespaces(timeouts={"node": "20s"}) as cluster:
+        cluster.expect("broke -> made again, nothing is lost")
+        ranks = cluster.ranks("g", [0, 0, 1, 1])
+        for rank in ranks:
+            rank.start("loop", name="g", count=2_000_000, limit=300)
+        for rank in ranks:
+            check("started" in rank.answer(), "the loop has started")
+        with data_dropped(cluster):
+            time.sleep(3)
+        for rank in ranks:
+            equal(rank.finish(60), 300, "the job goes on")
+        faults.leave("g", ranks)
 
 
 def test_an_engine_that_dies_is_told_at_once():

@@ -16,10 +16,14 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import faults  # noqa: E402
 import staged  # noqa: E402
-from cluster import HANG, Cluster, Skip, check, commctl, equal, main, now, until  # noqa: E402
+from cluster import FABRIC, HANG, Cluster, Skip, check, commctl, equal  # noqa: E402
+from cluster import main, need_ucx, now, until  # noqa: E402
 from test_collectives import SEED, stream  # noqa: E402
 
 PORT = 18400
+HTTP = 18480
+OFF = "clear: transport.encryption is off"
+UCX = "clear: RDMA or UCX, trusted network"
 
 
 def ip(*arguments):
@@ -36,9 +40,10 @@ class Namespaces(Cluster):
         if not shutil.which("ip"):
             raise Skip("there is no ip: apt install iproute2")
         self.names = [f"commd-test-{os.getpid()}-{i}" for i in range(2)]
-        super().__init__(
-            2, {"transport": {"trusted_network": "true", "device": "veth0"}, **changes}
-        )
+        transport = {"device": "veth0"}
+        if FABRIC == "ucx":
+            transport["trusted_network"] = "true"
+        super().__init__(2, {"transport": transport, **changes})
 
     def __enter__(self):
         try:
@@ -205,6 +210,81 @@ def test_network_that_loses():
         check(nodes["node0"]["retransmits"] >= 10 and nodes["node0"]["rtt_us"] > 0, nodes)
         check(nodes["node0"]["sent"] > 100_000 and nodes["node1"]["rtt_us"] is None, nodes)
         ranks[0].kill()
+
+
+def views(node):
+    """What each view says of the data between this node and the other one: its word, for how many
+    seconds, which key."""
+    cells = ("encryption", "encryption_s", "key_number")
+    rows = {
+        "nodes": [row for row in node.ctl("nodes")["nodes"] if row["state"] != "self"],
+        "links": [row for row in node.ctl("links")["links"] if row["node"] == node.name],
+    }
+    found = {view: tuple(row[cell] for cell in cells) for view, (row,) in rows.items()}
+    found["tuning"] = {row["name"]: row["value"] for row in node.ctl("tuning")["tuning"]}
+    found["doctor"] = [row for row in node.ctl("doctor")["doctor"] if "data" in row["finding"]]
+    ask = f"import urllib.request as r; print(r.urlopen('http://127.0.0.1:{HTTP}/metrics').read())"
+    done = subprocess.run([*node.prefix, sys.executable, "-c", ask], capture_output=True, text=True)
+    equal(done.returncode, 0, done.stderr)
+    found["metrics"] = done.stdout
+    return found
+
+
+def say(node, word, setting, key=None, warns=None):
+    """All views of @node say @word; a doctor that warns has @warns in its remedy."""
+
+    def told():
+        return all(row["encryption"] for row in node.ctl("nodes")["nodes"] if row["state"] == "up")
+
+    until(told, "the engine has told")
+    found = views(node)
+    for view in ("nodes", "links"):
+        equal((found[view][0], found[view][2]), (word, key), view)
+        check(0 <= found[view][1] < 1000, found[view])
+    equal(found["tuning"]["encryption"], setting)
+    check(found["tuning"]["encrypted"].startswith(f"{word}: 1 link for "), found["tuning"])
+    levels = {row["level"]: row for row in found["doctor"]}
+    check(f"data: {word}, for " in levels["ok"]["finding"], levels)
+    equal("warning" in levels, bool(warns), levels)
+    if warns:
+        check(word in levels["warning"]["finding"] and warns in levels["warning"]["remedy"], levels)
+    check(f'encryption="{word}"}} 1' in found["metrics"], found["metrics"])
+    other = next(row["node"] for row in node.ctl("nodes")["nodes"] if row["state"] != "self")
+    check(f'commd_node_in_the_clear{{node="{other}"}} {int(bool(warns))}' in found["metrics"],
+          found["metrics"])  # fmt: skip
+    aged = f'commd_node_key_age_seconds{{node="{other}"}}' in found["metrics"]
+    equal(aged, bool(key), "the key has an age, where there is one")
+
+
+def test_what_each_link_uses():
+    """In each view, and since when."""
+    if FABRIC == "ucx":
+        raise Skip("UCX encrypts nothing")
+    with open("/proc/cpuinfo") as cpus:
+        fast = "pclmulqdq" in cpus.read()
+    cipher = "AES-128-GCM" if fast or os.uname().machine != "x86_64" else "ChaCha20-Poly1305"
+    http = {"http": f"127.0.0.1:{HTTP}"}
+    with Namespaces(listen=http) as cluster:
+        for node in cluster.nodes:
+            say(node, cipher, "auto", key=1)
+    off = {"device": "veth0", "encryption": "off", "trusted_network": "true"}
+    with Namespaces(listen=http, transport=off) as cluster:
+        for node in cluster.nodes:
+            say(node, OFF, "off", warns="auto in the configuration of this node")
+        node = cluster.nodes[0]  # one of the two is enough
+        node.stop()
+        node.write_config(transport={"device": "veth0", "encryption": "auto"})
+        cluster.expect("lost")
+        node.start()
+        cluster.wait_linked()
+        say(node, OFF, "auto", warns="auto in the configuration of node node1")
+
+
+def test_what_links_of_ucx_use():
+    need_ucx()
+    ucx = {"device": "veth0", "fabric": "ucx", "trusted_network": "true"}
+    with Namespaces(listen={"http": f"127.0.0.1:{HTTP}"}, transport=ucx) as cluster:
+        say(cluster.nodes[0], UCX, "auto", warns="transport.fabric: tcp on all nodes")
 
 
 if __name__ == "__main__":

@@ -378,7 +378,13 @@ def test_failures():
         run_checks(cluster, [0, 0], ["interrupt_recv", "interrupt_late"])
         run_checks(cluster, [0, 0], ["timeout"])
         run_checks(cluster, [0, 0, 0], ["lost"])
+        run_checks(cluster, [0, 0, 0, 0], ["recovered"])
         run_checks(cluster, [0, 0], ["left_behind"])
+
+
+def test_recovery_on_two_nodes():
+    with Cluster(2) as cluster:
+        run_checks(cluster, [0, 0, 1, 1], ["recovered"])
 
 
 if __name__ == "__main__":

@@ -222,6 +222,7 @@ def go_wrong(cluster):
     node = cluster.nodes[0]
     refuse(cluster, node)
     cluster.ranks("dies", [0, 0])[1].kill()
+    cluster.ranks("ends", [0, 1])[0].call("abort", name="ends", reason="enough")
     cluster.expect("engine|died|lost|UCX +ERROR")
     os.kill(node.engine_pid(), signal.SIGKILL)
     cluster.wait_linked()

@@ -304,7 +304,8 @@ def memory_kept(node, kind):
 def test_a_board_that_outlived_its_group_is_forgotten_in_the_end():
     with kept() as (cluster, node):
         ranks = cluster.ranks("g", [0] * 2)
-        with open(memory_kept(node, "board")[0], "r+b"):  # as a process to which a rank gave it
+        board = until(lambda: memory_kept(node, "board"), "the keeper has the board")[0]
+        with open(board, "r+b"):  # as a process to which a rank gave it
             all_do(ranks, "leave", name="g")
             until(lambda: not node.groups(), "the group ends")
             restart(node)

@@ -24,29 +24,54 @@ def engine_of(node):
     return until(node.engine_pid, f"{node.name} has an engine")
 
 
-def test_a_reload_of_its_settings_replaces_it_when_it_is_idle():
+def test_a_reload_of_its_settings_replaces_it_where_a_group_is_idle():
     with kept() as (cluster, node):
         ranks = cluster.ranks("g", [0, 0, 1, 1])
         engine, other = [engine_of(n) for n in cluster.nodes]
         node.write_config(transport={"channels": "2"})
         node.ctl("reload")
-        node.wait_log("reloaded; transport.channels: as soon as the engine")
+        node.wait_log("reloaded; transport.channels: as soon as the next engine")
         restart(node)  # the next commd knows it from the engine's hello
-        for do in ("all_reduce", "leave"):
-            equal(engine_of(node), engine)
-            for rank in ranks:
-                rank.start(do, name="g", **({"count": 1000} if do == "all_reduce" else {}))
-            for rank in ranks:
-                rank.finish()
         until(lambda: node.engine_pid() not in (0, engine), "another engine")
-        node.wait_log(f"engine pid {engine} .* has nothing to do -> the next one has the new sett")
+        node.wait_log(f"engine pid {engine} .* has groups that wait .* -> the next one has the new")
         cluster.wait_linked()
         cluster.join("h", ranks)
         equal(engine_of(cluster.nodes[1]), other)
-        for rank in ranks:
-            rank.start("all_reduce", name="h", count=1000)
-        for rank in ranks:
-            rank.finish()
+        for name in "gh":
+            for rank in ranks:
+                rank.start("all_reduce", name=name, count=1000)
+            for rank in ranks:
+                rank.finish()
+
+
+@contextlib.contextmanager
+def job_at_work(cluster, name, places):
+    """Ranks that verify all they do, until the end."""
+    ranks = cluster.ranks(name, places)
+    stop = os.path.join(cluster.folder, name + ".stop")
+    for number, rank in enumerate(ranks):
+        times = os.path.join(cluster.folder, f"{name}.{number}")
+        rank.start("data", name=name, stop=stop, times=times, messages=True)
+    for rank in ranks:
+        check("started" in rank.answer(), "the job has started")
+    yield ranks
+    open(stop, "w").close()
+    turns = {rank.finish() for rank in ranks}
+    check(len(turns) == 1 and min(turns) > 0, f"turns of the ranks: {turns}")
+
+
+def test_a_reload_of_its_settings_replaces_it_under_a_job():
+    with kept() as (cluster, node):
+        with job_at_work(cluster, "g", [0, 0, 1, 1]), job_at_work(cluster, "h", [1, 0]):
+            for channels in ("2", "3", "1"):
+                for n in cluster.nodes:
+                    engine = engine_of(n)
+                    n.write_config(transport={"channels": channels})
+                    n.ctl("reload")
+                    until(lambda n=n, engine=engine: n.engine_pid() not in (0, engine),
+                          "the next one")  # fmt: skip
+                    n.wait_log(f"engine pid {engine} .* has groups that wait for the next one")
+                    cluster.wait_linked()
 
 
 def test_the_engine_goes_on():
@@ -144,8 +169,8 @@ def test_nothing_is_left_without_a_keeper():
                     os.unlink(os.path.join(node.home, name))
             node.start(arguments=["--keep"])
         serves(node, pid)
-        node.process.kill()  # commd ends in order, with its engine
         engine, pid = engine_of(node), commd_pid(node)
+        node.process.kill()  # commd ends in order, with its engine
         until(lambda: not running(pid) and not running(engine), "commd and its engine end", 5)
         node.process.wait()
 

@@ -53,7 +53,7 @@ def test_check_config_looks_at_the_machine():
         first = int(limit.read())
     with Cluster(2, start=False) as cluster:
         node = cluster.nodes[0]
-        node.write_config(transport={"device": "nowhere7", "trusted_network": "true"})
+        node.write_config(transport={"device": "nowhere7"})
         code, _, error = run("--config", node.config, "--check-config")
         equal(code, 78)
         place = rf"{node.config}:\d+"

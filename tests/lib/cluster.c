@@ -28,7 +28,7 @@ static void on_board_error(void *arg, uint64_t group, unsigned cause, int peer, 
     snprintf(c->last_error, sizeof c->last_error, "%s", text);
 }
 
-static void on_peer_down(void *arg, unsigned peer, const char *text)
+static void on_peer_down(void *arg, unsigned peer, bool network, const char *text)
 {
     struct cluster *c = arg;
 
@@ -59,7 +59,7 @@ static struct fabric *fabric_of(struct cluster *c, struct engine *e,
 static void engines_new(struct cluster *c, const struct fabric_fault_conf *faults)
 {
     uint8_t addr[FABRIC_ADDR_MAX];
-    struct engine_events ev = {on_board_error, on_peer_down, c, NULL};
+    struct engine_events ev = {on_board_error, on_peer_down, c, NULL, NULL};
 
     c->hub = fabric_hub_new();
     for (unsigned n = 0; n < c->nnodes; n++) {
@@ -177,7 +177,8 @@ static void member_new(struct cluster_group *grp, unsigned rank, struct commd_co
         j->members[k].node = grp->pos[k];
     for (unsigned k = 0; k < grp->nnodes; k++)
         snprintf(j->nodes[k], sizeof j->nodes[k], "node%u", grp->node[k]);
-    if (group_from_joined(ctx, "test", rank, grp->world, -1, &w, &grp->member[rank]))
+    grp->member[rank] = handle_new(ctx);
+    if (group_from_joined(ctx, "test", rank, grp->world, -1, &w, &grp->member[rank]->now))
         abort();
     pthread_mutex_lock(&ctx->lock);
     back_joined(ctx, grp->id);
@@ -191,11 +192,11 @@ static void choose_machine(struct cluster_group *g, uint64_t rng)
     unsigned mood = (unsigned)(rng >> 33) + (unsigned)g->id;
 
     for (unsigned k = 0; k < g->world; k++) {
-        g->member[k]->geom.cores = mood % 2 ? g->world : 1;
+        g->member[k]->now->geom.cores = mood % 2 ? g->world : 1;
         if (g->world > 2 && mood % 5 < 3)
-            g->member[k]->geom.team = 2 + mood / 5 % (g->world - 1);
+            g->member[k]->now->geom.team = 2 + mood / 5 % (g->world - 1);
         if ((mood / 2 + k) % 3 == 0)
-            g->member[k]->way.around = g->member[k]->reduced.around =
+            g->member[k]->now->way.around = g->member[k]->now->reduced.around =
                 UINT32_MAX; /* as if stores were slow for it */
     }
 }
@@ -229,14 +230,14 @@ static struct board *shared_mapping(struct cluster *c, struct cluster_group *g, 
         return &eboard_find(c->node[g->node[node]].engine, g->id)->b;
     while (g->pos[k] != node)
         k++;
-    return &g->member[k]->board;
+    return &g->member[k]->now->board;
 }
 
 void cluster_group_one_mapping(struct cluster *c, struct cluster_group *g)
 {
     g->one_mapping = true;
     for (unsigned k = 0; k < g->world; k++) {
-        struct board *shared = shared_mapping(c, g, g->pos[k]), *own = &g->member[k]->board;
+        struct board *shared = shared_mapping(c, g, g->pos[k]), *own = &g->member[k]->now->board;
 
         if (own == shared)
             continue;
@@ -248,10 +249,10 @@ void cluster_group_one_mapping(struct cluster *c, struct cluster_group *g)
 static void forget_mappings(struct cluster *c, struct cluster_group *g)
 {
     for (unsigned k = 0; k < g->world; k++)
-        alive_end(g->member[k]);
+        alive_end(g->member[k]->now);
     for (unsigned k = 0; k < g->world; k++)
-        if (&g->member[k]->board != shared_mapping(c, g, g->pos[k]))
-            g->member[k]->board.hdr = NULL; /* nothing to unmap */
+        if (&g->member[k]->now->board != shared_mapping(c, g, g->pos[k]))
+            g->member[k]->now->board.hdr = NULL; /* nothing to unmap */
 }
 
 struct cluster_group *cluster_group_free(struct cluster *c, struct cluster_group *g)
@@ -259,7 +260,7 @@ struct cluster_group *cluster_group_free(struct cluster *c, struct cluster_group
     if (g->one_mapping)
         forget_mappings(c, g);
     for (unsigned k = 0; k < g->world; k++)
-        group_free(g->member[k]);
+        handle_free(g->member[k]);
     for (unsigned n = 0; n < g->nnodes; n++) {
         if (c->node[g->node[n]].engine)
             engine_board_del(c->node[g->node[n]].engine, g->id, true);
@@ -362,8 +363,8 @@ bool cluster_run(struct cluster *c, const struct commd_op *ops, enum run_state *
         if (states[k] < RUN_DONE && !rank_is_stopped(c, k, idle)) {
             if (!begun[k]) {
                 begun[k] = true;
-                if (lists_make(c->group[k], &ops[k], &runs[k].lists) ||
-                    run_begin(&runs[k], c->group[k], &ops[k]))
+                if (lists_make(c->group[k]->now, &ops[k], &runs[k].lists) ||
+                    run_begin(&runs[k], c->group[k]->now, &ops[k]))
                     abort();
                 if (c->declined && c->declined[k])
                     run_decline(&runs[k], c->declined[k]);

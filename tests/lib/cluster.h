@@ -8,6 +8,7 @@
 #include "transport/engine/engine.h"
 #include "tests/lib/fabric_fault.h"
 #include "tests/lib/fabric_loop.h"
+#include "tests/lib/handle.h"
 
 enum { CLUSTER_MAX_NODES = 8, CLUSTER_MAX_RANKS = 64 };
 

@@ -88,7 +88,8 @@ static void member_new(struct gpu_ranks *g, unsigned rank, int fd, uint64_t numb
     w.reply.joined.epoch = 1;
     w.reply.joined.members = calloc(g->world, sizeof(struct msg_member));
     w.reply.joined.nodes = calloc(1, MSG_NAME_MAX);
-    if (group_from_joined(g->ctx[rank], "gpu", rank, g->world, -1, &w, &g->group[rank]))
+    g->group[rank] = handle_new(g->ctx[rank]);
+    if (group_from_joined(g->ctx[rank], "gpu", rank, g->world, -1, &w, &g->group[rank]->now))
         abort();
 }
 
@@ -131,7 +132,7 @@ struct gpu_ranks *gpu_ranks_beside(const struct gpu_ranks *g)
     memcpy(other->ctx, g->ctx, sizeof other->ctx);
     members_new(other, 2);
     for (unsigned k = 0; k < g->world; k++)
-        other->group[k]->board.gpu = g->group[k]->board.gpu;
+        other->group[k]->now->board.gpu = g->group[k]->now->board.gpu;
     return other;
 }
 
@@ -139,8 +140,8 @@ void gpu_ranks_leave(struct gpu_ranks *g, unsigned rank)
 {
     if (!g->group[rank])
         return;
-    async_drop_group(g->group[rank]);
-    group_free(steal_ptr(g->group[rank]));
+    async_drop_group(g->group[rank]->now);
+    handle_free(steal_ptr(g->group[rank]));
 }
 
 struct gpu_ranks *gpu_ranks_free(struct gpu_ranks *g)

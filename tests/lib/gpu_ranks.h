@@ -3,8 +3,8 @@
 #ifndef COMMD_TEST_GPU_RANKS_H
 #define COMMD_TEST_GPU_RANKS_H
 
-#include "client/lib/async/async.h"
 #include "client/lib/device/device.h"
+#include "tests/lib/handle.h"
 
 enum { GPU_RANKS_MOST = 4 };
 

@@ -277,7 +277,7 @@ static bool asks(const struct stage *s)
         for (unsigned k = 0; k < s->program->group[g].world; k++) {
             const struct commd_group *member = s->group[g]->member[k];
 
-            if (member->running && run_asks(&member->running->run))
+            if (member->now->running && run_asks(&member->now->running->run))
                 return true;
         }
     return false;

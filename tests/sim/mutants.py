@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Proves that the simulator sees: breaks one rule of the core at a time and expects that test_join,
-or swarm, fails on each.
+recover or swarm fails on each.
 
     tests/sim/mutants.py [WORD...]      WORD: part of what is broken; none: all
 
@@ -22,7 +22,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
 CC = [*shlex.split(os.environ.get("CC", "cc")), *shlex.split(os.environ.get("CFLAGS", ""))]
 SEEDS = os.environ.get("SEEDS", "500")
-SIM = ["sim", "sim_net", "sim_edge", "sim_engine", "sim_check", "sim_state"]
+SIM = [
+    "sim", "sim_net", "sim_edge", "sim_engine", "sim_check", "sim_hold", "sim_pause", "sim_recover",
+    "sim_state", "seeds",
+]  # fmt: skip
+PROGRAMS = [("test_join", []), ("recover", ["--seeds", SEEDS]), ("swarm", ["--seeds", SEEDS])]
 BUILD = os.environ.get("COMMD_BUILD") or os.getcwd()
 if not os.path.exists(f"{BUILD}/config.status"):
     BUILD = f"{TOP}/build"
@@ -79,7 +83,7 @@ def link(program, objects, *libraries):
 
 def failure(folder, objects):
     """What noticed, or None."""
-    for name, arguments in (("test_join", []), ("swarm", ["--seeds", SEEDS])):
+    for name, arguments in PROGRAMS:
         program = f"{folder}/{name}"
         libraries = ["-lprotobuf-c", *(["-lcmocka"] if name == "test_join" else [])]
         link(program, [f"{program}.o", *objects], *libraries)
@@ -103,7 +107,7 @@ def main():
     ]  # fmt: skip
     bad = len(mutants) == 1
     with tempfile.TemporaryDirectory(prefix="commd-mutants.") as folder:
-        for name in ["swarm", "test_join"]:
+        for name, _ in PROGRAMS:
             compile(f"{HERE}/{name}.c", f"{folder}/{name}.o")
         same = {}
         core = [os.path.relpath(p, TOP) for p in sorted(glob.glob(f"{TOP}/daemon/core/core*.c"))]

@@ -59,6 +59,11 @@ uint64_t sim_answers(const struct sim *sim, bool ok)
     return ok ? sim->ok : sim->failed;
 }
 
+uint64_t sim_recovered(const struct sim *sim)
+{
+    return sim->recovered;
+}
+
 /* ---- trace ----------------------------------------------------------------------------------- */
 
 static void add_line(struct sim *sim, const char *line, size_t len)
@@ -229,7 +234,13 @@ bool sim_step(struct sim *sim, uint64_t until)
             return false;
         ev = pop(sim);
         sim->now = ev.at;
-        if (ev.type >= EV_TAKE_OVER)
+        if (ev.type >= EV_LEAVE_OLD)
+            recover_event(sim, &ev);
+        else if (ev.type == EV_BOARD_HELD || ev.type == EV_BOARD_READ)
+            hold_event(sim, &ev);
+        else if (ev.type == EV_BOARD_PAUSED)
+            pause_event(sim, &ev);
+        else if (ev.type >= EV_TAKE_OVER)
             state_event(sim, &ev);
         else if (ev.type >= EV_ENGINE_STARTED)
             engine_event(sim, &ev);
@@ -292,6 +303,7 @@ void sim_open(struct sim *sim, unsigned node)
         .restart_timeout_ms = 4000,
         .join_timeout_ms = sim->options.join_timeout_ms ? sim->options.join_timeout_ms : 60000,
         .engine_timeout_ms = 500,
+        .engine_settings = (n->settings + 1) << 16,
         .gpu = node != 1, /* see check_opened() */
         .max_clients = SIM_CLIENTS,
         .max_clients_per_user = SIM_CLIENTS,
@@ -504,6 +516,10 @@ void sim_send_join(struct sim *sim, unsigned client, const struct join *join)
     msg.client_join.rank = join->rank;
     msg.client_join.size = join->size;
     msg.client_join.timeout_ms = join->limit;
+    msg.client_join.recovery = (uint32_t)join->how.policy;
+    msg.client_join.follows = join->follows;
+    msg.client_join.least = join->how.least;
+    msg.client_join.wait_ms = join->how.wait_ms;
     text_copy(msg.client_join.name, sizeof(msg.client_join.name), join->name);
     sim_say(sim, client, &msg);
 }
@@ -548,6 +564,20 @@ void sim_leave(struct sim *sim, unsigned client, const char *name)
     join->left = true;
     msg.client_leave.group = join->group;
     msg.client_leave.ops = join->ops;
+    sim_say(sim, client, &msg);
+}
+
+void sim_withdraw(struct sim *sim, unsigned client)
+{
+    struct handle *handle = &sim->handles[client];
+    struct join *join = handle->njoins ? &handle->joins[handle->njoins - 1] : NULL;
+    struct msg msg = {.type = MSG_CLIENT_WITHDRAW};
+
+    if (!handle->alive || !join || join->answers)
+        return;
+    sim_note(sim, "%s: pid %u withdraws %s", sim_node_name(sim, handle->node), handle->pid,
+             join->name);
+    msg.client_withdraw.req = join->req;
     sim_say(sim, client, &msg);
 }
 

@@ -28,6 +28,8 @@ struct sim_options {
 struct sim_oracle {
     bool node_fault[SIM_NODES];   /* crashed, stopped, or a link of it was reset or cut */
     bool engine_fault[SIM_NODES]; /* its engine crashed, or lost a peer */
+    bool reset;                   /* a link was reset */
+    bool renewed[SIM_NODES];      /* its engine was replaced on purpose */
 };
 
 struct sim;
@@ -46,7 +48,22 @@ void sim_settle(struct sim *sim);
 unsigned sim_client(struct sim *sim, unsigned node);
 void sim_join(struct sim *sim, unsigned client, const char *name, unsigned rank, unsigned size,
               uint64_t limit_ms);
+/* How a client goes on when ranks of its group are lost, or more shall be in it. */
+struct sim_recovery {
+    enum sim_policy { SIM_JOIN, SIM_SHRINK, SIM_WAIT, SIM_REJOIN } policy; /* enum msg_recovery */
+    unsigned size; /* WAIT: seats, REJOIN: likewise if it says so; 0: as many as before */
+    unsigned rank; /* REJOIN: the seat, SIM_ANY */
+    unsigned least;
+    uint64_t wait_ms, limit_ms;
+};
+#define SIM_ANY UINT32_MAX
+/* Asks for the next epoch of its newest group of that name, or, REJOIN, for a seat in one. It
+ * leaves the old one soon after it is told of the new one. @meet: the name of the new one. */
+void sim_recover(struct sim *sim, unsigned client, const char *name, const char *meet,
+                 const struct sim_recovery *how);
 void sim_leave(struct sim *sim, unsigned client, const char *name); /* the newest of that name */
+/* It takes back what it asked for last, if that has no answer yet. */
+void sim_withdraw(struct sim *sim, unsigned client);
 void sim_abort(struct sim *sim, unsigned client, const char *name, const char *text);
 /* Asks who has not begun operation @seq; sim_ops() counts what they have begun. */
 void sim_ask_absent(struct sim *sim, unsigned client, const char *name, uint64_t seq);
@@ -61,6 +78,13 @@ unsigned sim_client_node(const struct sim *sim, unsigned client);
 bool sim_client_alive(const struct sim *sim, unsigned client);
 unsigned sim_client_open(const struct sim *sim, unsigned client);    /* groups it is in */
 unsigned sim_client_pending(const struct sim *sim, unsigned client); /* joins without answer */
+/* Its newest group of that name that it has not left; 0: none. *ret_rank, *ret_size: its place. */
+uint64_t sim_client_in(const struct sim *sim, unsigned client, const char *name, unsigned *ret_rank,
+                       unsigned *ret_size);
+/* Its last request: was it granted, or why not; CAUSE_NONE while it waits, or when it was. */
+enum sim_answer { SIM_WAITS, SIM_GRANTED, SIM_REFUSED };
+enum sim_answer sim_client_answer(const struct sim *sim, unsigned client, enum cause *ret_cause);
+bool sim_went_on(const struct sim *sim, uint64_t group); /* one that follows it opened somewhere */
 const char *sim_client_group(const struct sim *sim, unsigned client, unsigned i);
 
 /* Faults. */
@@ -71,14 +95,20 @@ void sim_start(struct sim *sim, unsigned node); /* with a new incarnation */
  * after a while, and they come back to it. */
 void sim_kill_after(struct sim *sim, unsigned node, unsigned n);
 uint64_t sim_taken_over(const struct sim *sim); /* how often */
+uint64_t sim_kept_on(const struct sim *sim);    /* likewise, a node with a group: sim_hold.c */
 void sim_shutdown(struct sim *sim, unsigned node);
 void sim_crash_engine(struct sim *sim, unsigned node);
+/* A reload of @node: its engine has other settings than those that it shall have. */
+void sim_renew(struct sim *sim, unsigned node);
+uint64_t sim_renewed(const struct sim *sim); /* engines that were replaced */
 void sim_engine_lost(struct sim *sim, unsigned node, unsigned peer); /* one endpoint fails */
 void sim_reset(struct sim *sim, unsigned a, unsigned b); /* what is on its way is lost */
 void sim_cut(struct sim *sim, unsigned a, unsigned b);   /* nothing passes until sim_heal() */
 void sim_heal(struct sim *sim);
 /* What is sent from @from to @to from now on takes @ms longer. */
 void sim_slow(struct sim *sim, unsigned from, unsigned to, uint64_t ms);
+/* One of the last messages about groups comes again, from the node and to the node as before. */
+void sim_replay(struct sim *sim, uint64_t which);
 void sim_peer_says(struct sim *sim, unsigned from, unsigned to, const struct msg *msg);
 void sim_engine_says(struct sim *sim, unsigned node, const struct msg *msg);
 bool sim_alive(const struct sim *sim, unsigned node);
@@ -99,5 +129,6 @@ void sim_trace_clear(struct sim *sim);
 uint64_t sim_hash(const struct sim *sim); /* over all actions of all cores, in order */
 uint64_t sim_actions(const struct sim *sim);
 uint64_t sim_answers(const struct sim *sim, bool ok);
+uint64_t sim_recovered(const struct sim *sim); /* ranks told of a group that follows one */
 
 #endif

@@ -11,7 +11,7 @@
 
 #include "tests/sim/sim_internal.h"
 
-static struct fact *fact_of(struct sim *sim, uint64_t id)
+struct fact *check_fact(struct sim *sim, uint64_t id)
 {
     for (size_t i = sim->nfacts; i-- > 0;)
         if (sim->facts[i].id == id)
@@ -42,6 +42,10 @@ static void remember(struct sim *sim, const struct core_group_view *view)
     fact = &sim->facts[sim->nfacts++];
     memset(fact, 0, sizeof(*fact));
     fact->id = view->id;
+    fact->epoch = view->epoch;
+    fact->follows = view->follows;
+    for (unsigned i = 0; i < view->size; i++)
+        fact->was[i] = recover_was(view, i);
     fact->size = view->size;
     fact->nnodes = view->nnodes;
     memcpy(fact->nodes, view->nodes, view->nnodes * sizeof(*fact->nodes));
@@ -63,14 +67,14 @@ static bool same_members(const struct fact *fact, const struct core_group_view *
 void check_opened(struct sim *sim, unsigned node, const struct core_group_view *view)
 {
     const struct node *n = &sim->nodes[node];
-    struct fact *fact = fact_of(sim, view->id);
+    struct fact *fact = check_fact(sim, view->id);
     bool gpu = true;
 
     for (unsigned i = 0; i < view->nnodes; i++)
         gpu &= view->nodes[i] != 1;
     if (view->gpu != gpu)
         sim_fail(sim, "node %s is wrong about the GPUs of a group", sim_node_name(sim, node));
-    if (!view->id || view->epoch != 1 || view->nodes[view->me] != node)
+    if (!view->id || (!view->follows && view->epoch != 1) || view->nodes[view->me] != node)
         sim_fail(sim, "node %s opens a group with a wrong place", sim_node_name(sim, node));
     for (unsigned i = 0; i < view->nnodes; i++)
         if (i != view->me && !n->engine_ok[view->nodes[i]])
@@ -80,8 +84,10 @@ void check_opened(struct sim *sim, unsigned node, const struct core_group_view *
                      sim_node_name(sim, node), sim_node_name(sim, view->nodes[i]));
     if (!fact) {
         remember(sim, view);
+        recover_opened(sim, node, view, check_fact(sim, view->id), true);
         return;
     }
+    recover_opened(sim, node, view, fact, false);
     if (fact->size != view->size || fact->nnodes != view->nnodes ||
         memcmp(fact->nodes, view->nodes, view->nnodes * sizeof(*fact->nodes)) ||
         !same_members(fact, view))
@@ -92,7 +98,7 @@ void check_opened(struct sim *sim, unsigned node, const struct core_group_view *
 /* The live or dead client that asked for @rank of a group that was opened. */
 struct handle *check_member(struct sim *sim, uint64_t id, unsigned rank, struct join **ret_join)
 {
-    const struct fact *fact = fact_of(sim, id);
+    const struct fact *fact = check_fact(sim, id);
 
     if (!fact || rank >= fact->size)
         sim_fail(sim, "a rank of a group that was never opened");
@@ -111,7 +117,7 @@ struct handle *check_member(struct sim *sim, uint64_t id, unsigned rank, struct 
 }
 
 /* Has this rank ended for its group? A join that failed on a node that gave up counts. */
-static bool ended(struct sim *sim, uint64_t id, unsigned rank)
+bool check_ended(struct sim *sim, uint64_t id, unsigned rank)
 {
     struct join *join;
     struct handle *handle = check_member(sim, id, rank, &join);
@@ -137,7 +143,7 @@ void check_gone(struct sim *sim, unsigned node, const struct core_rank_gone *gon
     if (gone->cause == CAUSE_LEFT && !(join && join->left))
         sim_fail(sim, "node %s says that rank %u left, but pid %u did not",
                  sim_node_name(sim, node), rank, handle->pid);
-    if (!ended(sim, gone->group, rank) && !gave_up(sim, gone->group, rank))
+    if (!check_ended(sim, gone->group, rank) && !gave_up(sim, gone->group, rank))
         sim_fail(sim, "node %s says that rank %u is gone, but it is not", sim_node_name(sim, node),
                  rank);
 }
@@ -153,15 +159,25 @@ static int node_named(const struct sim *sim, const char *name)
 /* A group that is withdrawn after it opened somewhere: a rank or a node of it has failed. */
 static bool somebody_failed(struct sim *sim, uint64_t id)
 {
-    const struct fact *fact = fact_of(sim, id);
+    const struct fact *fact = check_fact(sim, id);
 
     for (unsigned i = 0; i < fact->nnodes; i++)
         if (sim->oracle.node_fault[fact->nodes[i]])
             return true;
     for (unsigned rank = 0; rank < fact->size; rank++)
-        if (ended(sim, id, rank) || gave_up(sim, id, rank))
+        if (check_ended(sim, id, rank) || gave_up(sim, id, rank))
             return true;
     return false;
+}
+
+/* An engine was replaced, and something else has happened since the beginning. */
+static bool renewed_in_trouble(struct sim *sim, unsigned node, uint64_t id)
+{
+    bool trouble = sim->taken_over || !id || somebody_failed(sim, id);
+
+    for (unsigned i = 0; i < sim->options.nodes; i++)
+        trouble |= sim->oracle.node_fault[i] || sim->oracle.engine_fault[i] || sim->nodes[i].kills;
+    return sim->oracle.renewed[node] && trouble;
 }
 
 void check_broken(struct sim *sim, unsigned node, uint64_t id, enum cause cause, const char *name,
@@ -174,20 +190,24 @@ void check_broken(struct sim *sim, unsigned node, uint64_t id, enum cause cause,
                  text);
     /* One that is away is lost when the engines lose each other. Who was given up is not known any
      * more where it was. */
-    if (cause == CAUSE_NODE_LOST && sim->oracle.node_fault[node] && strstr(text, "does not know"))
-        return;
+    if (cause == CAUSE_NODE_LOST && strstr(text, "does not know") &&
+        (sim->oracle.node_fault[node] || sim_went_on(sim, id)))
+        return; /* its ranks have gone on, and this node did not hear so */
     if (cause == CAUSE_NODE_LOST &&
         (who < 0 || (!sim->oracle.node_fault[who] && !sim->oracle.engine_fault[who])))
         sim_fail(sim, "node %s blames node '%s' without a fault: %s", sim_node_name(sim, node),
                  name, text);
     if (cause == CAUSE_ENGINE_LOST &&
-        (who < 0 || (!sim->oracle.engine_fault[who] && !sim->oracle.node_fault[who])))
+        (who < 0 || (!sim->oracle.engine_fault[who] && !sim->oracle.node_fault[who] &&
+                     !renewed_in_trouble(sim, (unsigned)who, id))))
         sim_fail(sim, "node %s blames the engine of '%s' without a fault: %s",
                  sim_node_name(sim, node), name, text);
 }
 
 void check_overdue(struct sim *sim)
 {
+    for (unsigned i = 0; i < sim->options.nodes; i++)
+        hold_check(sim, i);
     for (unsigned i = 0; i < sim->nhandles; i++) {
         const struct handle *handle = &sim->handles[i];
         const struct core_config *config;
@@ -220,7 +240,7 @@ static void check_group_marks(struct sim *sim, const struct fact *fact)
         if (!board || board->broken)
             continue;
         for (unsigned rank = 0; rank < fact->size; rank++)
-            if (ended(sim, fact->id, rank) && !board->gone[rank])
+            if (check_ended(sim, fact->id, rank) && !board->gone[rank])
                 sim_fail(sim, "node %s never heard that rank %u of %s, pid %u, is gone",
                          sim_node_name(sim, fact->nodes[i]), rank,
                          sim_group_name(sim, fact->id, name), fact->members[rank].pid);

@@ -46,6 +46,8 @@ static void hash_message(struct sim *sim, const struct core_send *send)
     sim->hash ^= send->to;
     if (msg->type == MSG_COMMIT)
         hash_words(sim, msg->commit.members, msg->commit.size * sizeof(struct msg_member));
+    else if (msg->type == MSG_JOIN_NEWS)
+        hash_words(sim, msg->join_news.gone, msg->join_news.ngone * sizeof(uint32_t) / 8 * 8);
     else if (msg->type != MSG_HEARTBEAT && msg->type != MSG_PING)
         hash_words(sim, msg, sizeof(*msg));
 }
@@ -98,6 +100,7 @@ static struct join *answered(struct sim *sim, const struct handle *handle_, uint
 static void client_send(struct sim *sim, unsigned node, unsigned client, const struct msg *msg)
 {
     struct handle *handle;
+    struct join *join;
 
     if (client == SIM_CLIENTS)
         return; /* sim_admin() */
@@ -110,7 +113,9 @@ static void client_send(struct sim *sim, unsigned node, unsigned client, const s
         sim_note(sim, "%s: pid %u JOIN_FAILED %u%s%s: %s", sim_node_name(sim, node), handle->pid,
                  msg->join_failed.cause, msg->join_failed.node[0] ? " node " : "",
                  msg->join_failed.node, msg->join_failed.text);
-        answered(sim, handle, msg->join_failed.req);
+        join = answered(sim, handle, msg->join_failed.req);
+        join->cause = (enum cause)msg->join_failed.cause;
+        recover_refused(sim, handle, join, msg->join_failed.text);
         sim->failed++;
         if (msg->join_failed.cause != CAUSE_TIMEOUT)
             check_broken(sim, node, 0, msg->join_failed.cause, msg->join_failed.node,
@@ -151,9 +156,10 @@ static void tell_joined(struct sim *sim, unsigned node, const struct core_group_
 
     if (handle->away)
         sim_fail(sim, "pid %u is told of a group while it is away", handle->pid);
-    if (join->rank != rank || join->size != view->size || strcmp(join->name, view->name) ||
-        view->members[rank].pid != handle->pid)
+    if (strcmp(join->name, view->name) || view->members[rank].pid != handle->pid ||
+        (join->how.policy == SIM_JOIN && (join->rank != rank || join->size != view->size)))
         sim_fail(sim, "pid %u gets a rank that is not its own", handle->pid);
+    recover_told(sim, handle, join, view, rank);
     join->group = view->id;
     sim->ok++;
 }
@@ -181,7 +187,10 @@ static void group_open(struct sim *sim, unsigned node, uint64_t id)
 
     if (!core_group(sim->nodes[node].core, id, &view) || !board || edge_board(sim, node, id))
         sim_fail(sim, "node %s opens a group that cannot be", sim_node_name(sim, node));
-    *board = (struct board){.group = id, .size = view.size};
+    *board = (struct board){.group = id,
+                            .size = view.size,
+                            .spans = view.nnodes > 1,
+                            .engine_gen = sim->nodes[node].engine_gen};
     check_opened(sim, node, &view);
     if (state_cut(sim, node))
         return;
@@ -300,8 +309,13 @@ static void note_message(struct sim *sim, unsigned from, unsigned to, const stru
         return;
     switch ((int)msg->type) {
     case MSG_JOIN:
-        sim_note(sim, "%s -> %s JOIN %s rank %u of %u", a, b, msg->join.name, msg->join.rank,
-                 msg->join.size);
+        sim_note(sim, "%s -> %s JOIN %s rank %u of %u", a, b, msg->join.name,
+                 msg->join.follows ? msg->join.was_rank : msg->join.rank,
+                 msg->join.follows ? msg->join.was_size : msg->join.size);
+        break;
+    case MSG_JOIN_NEWS:
+        sim_note(sim, "%s -> %s JOIN_NEWS %u gone%s", a, b, msg->join_news.ngone,
+                 msg->join_news.enough ? ", enough" : "");
         break;
     case MSG_JOIN_CANCEL:
         sim_note(sim, "%s -> %s JOIN_CANCEL%s", a, b,
@@ -408,7 +422,10 @@ void edge_action(struct sim *sim, unsigned node, const struct core_action *actio
         engine_start_process(sim, node);
         break;
     case CORE_DO_ENGINE_KILL:
-        sim->oracle.engine_fault[node] = true;
+        if (sim->nodes[node].core->engine.life.renews)
+            pause_ended(sim, node);
+        else
+            sim->oracle.engine_fault[node] = true;
         engine_kill_process(sim, node, true);
         break;
     case CORE_DO_ENGINE_KEPT:
@@ -427,6 +444,12 @@ void edge_action(struct sim *sim, unsigned node, const struct core_action *actio
         break;
     case CORE_DO_GROUP_OPEN:
         group_open(sim, node, action->group_open.group);
+        break;
+    case CORE_DO_GROUP_POSITION:
+        hold_asked(sim, node, action->group_position.group, true);
+        break;
+    case CORE_DO_GROUP_BIND:
+        hold_ends(sim, node, action->group_bind.group, true);
         break;
     case CORE_DO_RANK_GONE:
         rank_gone(sim, node, &action->rank_gone);
@@ -455,7 +478,10 @@ void edge_action(struct sim *sim, unsigned node, const struct core_action *actio
     case CORE_DO_CHANGED:
     case CORE_DO_LOG_LEVEL:
     case CORE_DO_RELOAD:
+        break;
     case CORE_DO_LOG:
+        if (action->log.note == CORE_NOTE_GROUP_RECOVERED)
+            sim_note(sim, "%s: %s", sim_node_name(sim, node), action->log.text);
         break;
     }
 }

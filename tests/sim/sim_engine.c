@@ -29,6 +29,7 @@ void engine_start_process(struct sim *sim, unsigned node)
     memset(n->engine_ok, 0, sizeof(n->engine_ok));
     memset(n->engine_lost, 0, sizeof(n->engine_lost));
     n->engine_kept = 0;
+    n->engine_settings = (n->settings + 1) << 16;
     at(sim, 0, EV_ENGINE_STARTED, node, 0, 0);
     at(sim, wait_some(sim), EV_ENGINE_HELLO, node, 0, 0);
 }
@@ -66,6 +67,7 @@ static void say_peer(struct sim *sim, unsigned node, enum msg_type type, unsigne
 
     msg.engine_peer.peer = peer;
     msg.engine_peer.engine = incarnation;
+    msg.engine_peer.network = type == MSG_ENGINE_PEER_DOWN && sim->now % 2;
     text_copy(msg.engine_peer.text, sizeof(msg.engine_peer.text), text);
     say(sim, node, &msg);
 }
@@ -76,7 +78,13 @@ void engine_receive(struct sim *sim, unsigned node, const struct msg *msg)
 
     if (!n->engine_alive)
         return;
-    if (msg->type == MSG_PING) {
+    if (msg->type == MSG_BOARD_HOLD) {
+        hold_asked(sim, node, msg->board_held.group, false);
+    } else if (msg->type == MSG_BOARD_GO) {
+        hold_ends(sim, node, msg->board_held.group, false);
+    } else if (msg->type == MSG_BOARD_PAUSE) {
+        pause_asked(sim, node, &msg->pause);
+    } else if (msg->type == MSG_PING) {
         at(sim, 1, EV_ENGINE_PONG, node, 0, msg->ping.seq);
     } else if (msg->type == MSG_ENGINE_PEER_ADD) {
         uint64_t address;
@@ -104,6 +112,7 @@ static void hello(struct sim *sim, unsigned node, bool resumed)
     sim->nodes[node].engine_hello = true;
     msg.engine_hello.version = MSG_VERSION;
     msg.engine_hello.resumed = resumed;
+    msg.engine_hello.settings = sim->nodes[node].engine_settings;
     msg.engine_hello.pid = 9000 + node;
     msg.engine_hello.addr_len = sizeof(uint64_t);
     memcpy(msg.engine_hello.addr, &sim->nodes[node].engine_gen, sizeof(uint64_t));
@@ -150,6 +159,8 @@ static void resume(struct sim *sim, unsigned node)
             continue;
         n->engine_lost[i] = false;
     }
+    if (n->alive && life == sim->taken_over)
+        hold_resumed(sim, node);
     if (n->alive && life == sim->taken_over)
         say(sim, node, &(struct msg){.type = MSG_ENGINE_RESUMED});
 }

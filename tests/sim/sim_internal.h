@@ -20,8 +20,12 @@ enum ev_type {
     EV_ENGINE_PONG,   /* a: node; gen: engine; arg: seq */
     EV_ENGINE_RESUME, /* a: node; gen: engine */
     EV_ENGINE_DIES,   /* a: node; gen: engine; while commd is gone */
+    EV_BOARD_HELD,    /* a: node; gen: engine; arg: group */
+    EV_BOARD_READ,    /* likewise, without an engine */
+    EV_BOARD_PAUSED,  /* likewise; b: of the attempt */
     EV_TAKE_OVER,     /* a: node */
     EV_CLIENT_BACK,   /* a: client */
+    EV_LEAVE_OLD,     /* a: client; arg: group */
 };
 
 struct ev {
@@ -36,6 +40,12 @@ struct packet {
     struct msg msg; /* owned: members and nodes of a COMMIT */
 };
 
+enum { KEPT = 64 };
+struct kept {
+    unsigned from, to;
+    struct packet *packet; /* owned */
+};
+
 /* One direction: messages in order, and when the last of them arrives. */
 struct pipe {
     struct packet *head, **tail;
@@ -47,9 +57,13 @@ struct join {
     uint32_t req;
     char name[32];
     unsigned rank, size;
-    uint64_t at, limit;
+    uint64_t at, limit; /* @at: asked last */
+    uint64_t first_at;  /* asked first: later it comes back to another commd */
     unsigned answers;
-    uint64_t group; /* when it was answered with one */
+    enum cause cause; /* when it was refused */
+    struct sim_recovery how;
+    uint64_t follows; /* the group that it recovers */
+    uint64_t group;   /* when it was answered with one */
     bool left;
     uint32_t ops;
 };
@@ -66,11 +80,30 @@ struct handle {
     struct join joins[64];
 };
 
+struct board_pause {
+    bool on, final;
+    bool late, told; /* a message has yet to come; what was told is not all */
+    unsigned asker;
+    uint32_t attempt, ops;
+    uint64_t until;
+};
+
 struct board {
     uint64_t group;
     unsigned size;
     bool broken;
     bool gone[SIM_RANKS];
+    bool spans;          /* several nodes */
+    uint64_t engine_gen; /* that has it */
+    bool held;           /* since an engine was lost, at held_at */
+    uint64_t held_at;
+    uint32_t round; /* how often it has gone on */
+    struct board_pause pause;
+};
+
+struct place { /* where a node is in a round */
+    bool quiet;
+    uint32_t ops, sent, came;
 };
 
 struct node {
@@ -86,19 +119,21 @@ struct node {
     int slots[SIM_CLIENTS + CORE_ADMIN_CLIENTS]; /* handle, -1 */
     struct board boards[SIM_BOARDS];
     bool engine_alive, engine_hello;
-    uint64_t engine_gen;            /* of its engine process; also its address */
-    uint64_t engine_has[SIM_NODES]; /* address of the peer it was told of, 0 */
-    uint64_t engine_for[SIM_NODES]; /* the incarnation that came with it */
-    bool engine_ok[SIM_NODES];      /* it has connected to it */
-    bool engine_lost[SIM_NODES];    /* it could not tell so: commd was gone */
-    uint64_t engine_kept;           /* its incarnation, as written down; 0: not */
-    uint64_t killed_at;             /* when commd was killed last */
-    unsigned kills;                 /* that followed each other soon */
+    uint64_t engine_gen;                /* of its engine process; also its address */
+    uint64_t engine_has[SIM_NODES];     /* address of the peer it was told of, 0 */
+    uint64_t engine_for[SIM_NODES];     /* the incarnation that came with it */
+    bool engine_ok[SIM_NODES];          /* it has connected to it */
+    bool engine_lost[SIM_NODES];        /* it could not tell so: commd was gone */
+    uint64_t engine_kept;               /* its incarnation, as written down; 0: not */
+    uint64_t killed_at;                 /* when commd was killed last */
+    unsigned kills;                     /* that followed each other soon */
+    uint64_t settings, engine_settings; /* as they are now; those of its engine */
 };
 
 struct fact { /* what the first node that opened a group said of it */
-    uint64_t id;
+    uint64_t id, epoch, follows;
     unsigned size, nnodes;
+    uint32_t was[SIM_RANKS]; /* its rank in @follows, + 1; 0: a new process */
     uint16_t nodes[SIM_NODES];
     struct msg_member members[SIM_RANKS];
     uint64_t lives[SIM_NODES];
@@ -115,6 +150,8 @@ struct sim {
     bool live[SIM_NODES][SIM_NODES]; /* symmetric: what is sent arrives */
     bool cut[SIM_NODES][SIM_NODES];
     uint64_t link_gen[SIM_NODES][SIM_NODES]; /* symmetric */
+    struct kept kept[KEPT];                  /* the last messages about groups, for sim_replay() */
+    unsigned nkept;
     struct handle handles[SIM_HANDLES];
     unsigned nhandles;
     struct fact *facts;
@@ -126,7 +163,7 @@ struct sim {
     char *trace;
     size_t trace_len, trace_cap;
     uint64_t trace_from;
-    uint64_t hash, actions, ok, failed, taken_over;
+    uint64_t hash, actions, ok, failed, recovered, taken_over, went_on, renewed;
     char (*names)[MSG_NAME_MAX];
 };
 
@@ -139,6 +176,19 @@ void sim_fail(struct sim *sim, const char *format, ...) _printf_(2, 3) __attribu
 const char *sim_node_name(const struct sim *sim, unsigned node);
 /* "g#1": name and a number in order of appearance, so that traces do not show random ids */
 const char *sim_group_name(struct sim *sim, uint64_t id, char buf[64]);
+
+/* sim_hold.c */
+void hold_asked(struct sim *sim, unsigned node, uint64_t group, bool read);
+void hold_event(struct sim *sim, const struct ev *ev);
+void hold_ends(struct sim *sim, unsigned node, uint64_t group, bool bind);
+void hold_resumed(struct sim *sim, unsigned node);
+void hold_check(struct sim *sim, unsigned node);
+struct place hold_place(const struct sim *sim, unsigned node, const struct board *board);
+
+/* sim_pause.c */
+void pause_asked(struct sim *sim, unsigned node, const struct msg_pause *ask);
+void pause_event(struct sim *sim, const struct ev *ev);
+void pause_ended(struct sim *sim, unsigned node);
 
 /* sim_net.c */
 void net_send(struct sim *sim, unsigned from, unsigned to, const struct msg *msg);
@@ -164,6 +214,17 @@ void state_event(struct sim *sim, const struct ev *ev);
 void state_hello(struct sim *sim, struct handle *handle);
 void state_welcome(struct sim *sim, unsigned node, struct handle *handle);
 
+/* sim_recover.c */
+void recover_event(struct sim *sim, const struct ev *ev);
+void recover_opened(struct sim *sim, unsigned node, const struct core_group_view *view,
+                    const struct fact *fact, bool first);
+/* @join of @handle is answered with @rank of @view. */
+void recover_told(struct sim *sim, struct handle *handle, struct join *join,
+                  const struct core_group_view *view, unsigned rank);
+void recover_refused(struct sim *sim, const struct handle *handle, const struct join *join,
+                     const char *text);
+uint32_t recover_was(const struct core_group_view *view, unsigned rank);
+
 /* sim_edge.c */
 void edge_action(struct sim *sim, unsigned node, const struct core_action *action);
 struct board *edge_board(struct sim *sim, unsigned node, uint64_t group);
@@ -185,6 +246,9 @@ void check_gone(struct sim *sim, unsigned node, const struct core_rank_gone *gon
 void check_broken(struct sim *sim, unsigned node, uint64_t id, enum cause cause, const char *name,
                   const char *text);
 void check_overdue(struct sim *sim);
+struct fact *check_fact(struct sim *sim, uint64_t id); /* NULL: never opened */
+/* Has this rank ended for its group? */
+bool check_ended(struct sim *sim, uint64_t id, unsigned rank);
 /* The client that is @rank of the group with @id, NULL: none ever was. */
 struct handle *check_member(struct sim *sim, uint64_t id, unsigned rank, struct join **ret_join);
 

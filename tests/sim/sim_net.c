@@ -19,17 +19,19 @@ static void packet_free(struct packet *packet)
     if (packet->msg.type == MSG_COMMIT) {
         free(packet->msg.commit.members);
         free(packet->msg.commit.nodes);
+    } else if (packet->msg.type == MSG_JOIN_NEWS) {
+        free(packet->msg.join_news.gone);
     }
     free(packet);
 }
 
 static void *copy(const void *p, size_t len)
 {
-    void *q = malloc(len);
+    void *q = malloc(len ? len : 1);
 
     if (!q)
         abort();
-    return memcpy(q, p, len);
+    return len ? memcpy(q, p, len) : q;
 }
 
 static void empty(struct pipe *pipe)
@@ -49,6 +51,50 @@ void net_free(struct sim *sim)
     for (unsigned a = 0; a < sim->options.nodes; a++)
         for (unsigned b = 0; b < sim->options.nodes; b++)
             empty(&sim->pipes[a][b]);
+    for (unsigned i = 0; i < KEPT; i++)
+        if (sim->kept[i].packet)
+            packet_free(sim->kept[i].packet);
+}
+
+static struct packet *pack(const struct msg *msg)
+{
+    struct packet *packet = calloc(1, sizeof(*packet));
+
+    if (!packet)
+        abort();
+    packet->msg = *msg;
+    if (msg->type == MSG_COMMIT) {
+        packet->msg.commit.members =
+            copy(msg->commit.members, msg->commit.size * sizeof(*msg->commit.members));
+        packet->msg.commit.nodes =
+            copy(msg->commit.nodes, msg->commit.nnodes * sizeof(*msg->commit.nodes));
+    } else if (msg->type == MSG_JOIN_NEWS) {
+        packet->msg.join_news.gone =
+            copy(msg->join_news.gone, msg->join_news.ngone * sizeof(*msg->join_news.gone));
+    }
+    return packet;
+}
+
+static void keep(struct sim *sim, unsigned from, unsigned to, const struct msg *msg)
+{
+    struct kept *kept = &sim->kept[sim->nkept++ % KEPT];
+
+    if (kept->packet)
+        packet_free(kept->packet);
+    *kept = (struct kept){from, to, pack(msg)};
+}
+
+void sim_replay(struct sim *sim, uint64_t which)
+{
+    struct kept kept = sim->kept[which % KEPT];
+
+    if (!kept.packet || !sim->up[kept.to][kept.from])
+        return;
+    kept.packet = pack(&kept.packet->msg); /* what it brings about may take its place */
+    sim_note(sim, "%s -> %s comes again: message %d", sim_node_name(sim, kept.from),
+             sim_node_name(sim, kept.to), kept.packet->msg.type);
+    sim_peer_says(sim, kept.from, kept.to, &kept.packet->msg);
+    packet_free(kept.packet);
 }
 
 void net_send(struct sim *sim, unsigned from, unsigned to, const struct msg *msg)
@@ -58,16 +104,10 @@ void net_send(struct sim *sim, unsigned from, unsigned to, const struct msg *msg
 
     if (!sim->up[from][to] || !sim->live[from][to])
         return;
-    packet = calloc(1, sizeof(*packet));
-    if (!packet)
-        abort();
-    packet->msg = *msg;
-    if (msg->type == MSG_COMMIT) {
-        packet->msg.commit.members =
-            copy(msg->commit.members, msg->commit.size * sizeof(*msg->commit.members));
-        packet->msg.commit.nodes =
-            copy(msg->commit.nodes, msg->commit.nnodes * sizeof(*msg->commit.nodes));
-    }
+    packet = pack(msg);
+    if (msg->type == MSG_COMMIT || msg->type == MSG_SYNC || msg->type == MSG_GONE ||
+        msg->type == MSG_BROKEN || msg->type == MSG_JOIN_REFUSED)
+        keep(sim, from, to, msg);
     if (!pipe->tail)
         pipe->tail = &pipe->head;
     *pipe->tail = packet;
@@ -230,6 +270,7 @@ void sim_reset(struct sim *sim, unsigned a, unsigned b)
         return;
     if (!holds(sim, a, b) || !holds(sim, b, a))
         sim->oracle.node_fault[a] = sim->oracle.node_fault[b] = true;
+    sim->oracle.reset = true;
     sim_note(sim, "link %s-%s is reset", sim_node_name(sim, a), sim_node_name(sim, b));
     end_link(sim, a, b);
 }

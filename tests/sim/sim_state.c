@@ -164,9 +164,10 @@ static void same_group(const struct taker *taker, const struct core *live,
 
     same(taker, core_group(taker->core, a->id, &b), "a group");
     same(taker,
-         a->state == b.state && a->epoch == b.epoch && a->uid == b.uid && a->payer == b.payer &&
-             a->gpu == b.gpu && a->size == b.size && a->nnodes == b.nnodes && a->me == b.me &&
-             !strcmp(a->name, b.name) && !memcmp(&a->net, &b.net, sizeof(a->net)) &&
+         a->state == b.state && a->epoch == b.epoch && a->follows == b.follows && a->uid == b.uid &&
+             a->payer == b.payer && a->gpu == b.gpu && a->size == b.size && a->nnodes == b.nnodes &&
+             a->me == b.me && !strcmp(a->name, b.name) &&
+             !memcmp(&a->net, &b.net, sizeof(a->net)) &&
              !memcmp(a->nodes, b.nodes, a->nnodes * sizeof(*a->nodes)),
          "what a group is");
     if (a->state == CORE_GROUP_COMMITTED)
@@ -181,7 +182,8 @@ static void same_group(const struct taker *taker, const struct core *live,
     for (unsigned rank = 0; rank < a->size; rank++) {
         same(taker,
              a->members[rank].node == b.members[rank].node &&
-                 a->members[rank].pid == b.members[rank].pid,
+                 a->members[rank].pid == b.members[rank].pid &&
+                 a->members[rank].was == b.members[rank].was,
              "a member of a group");
         same(taker,
              core_rank_fate(live, a->id, rank) == core_rank_fate(taker->core, a->id, rank) ||

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "tests/sim/sim.h"
+#include "tests/sim/seeds.h"
 
 enum { NODES = 3, GROUPS = 6, STEPS = 150 };
 
@@ -34,13 +34,10 @@ struct run {
     struct sim *sim;
     uint64_t random;
     unsigned faults;
-    bool here; /* all clients are on one node: groups that another commd takes over */
+    bool renews; /* engines are replaced */
+    bool here;   /* all clients are on one node: groups that another commd takes over */
     unsigned clients[256], nclients;
     unsigned sizes[GROUPS];
-};
-
-struct result {
-    uint64_t hash, actions, ok, failed, taken_over;
 };
 
 static uint64_t draw(struct run *run, uint64_t below)
@@ -311,14 +308,15 @@ static void come_to_rest(struct run *run)
     sim_check_idle(sim);
 }
 
-static struct result run_seed(uint64_t seed, bool trace)
+static struct sim_result run_seed(uint64_t seed, bool trace)
 {
     struct run run = {.random = core_mix(seed ^ 0x5eed)};
     struct sim_options options = {.nodes = NODES, .seed = seed, .delay_min = 1, .trace = trace};
-    struct result result;
+    struct sim_result result;
 
     run.faults = (unsigned)draw(&run, FAULT_ALL + 1) & (unsigned)(draw(&run, 4) ? FAULT_ALL : 0);
     run.here = has(&run, FAULT_KILL) && draw(&run, 2);
+    run.renews = seed % 2;
     options.delay_max = has(&run, FAULT_SLOW) ? 80 : 1 + draw(&run, 8);
     options.engine_delay = draw(&run, 3) ? 20 : 600;
     options.part = seed % 3 ? 0 : 1;
@@ -334,6 +332,8 @@ static struct result run_seed(uint64_t seed, bool trace)
 
         if (has(&run, FAULT_KILL) && draw(&run, 6) == 0)
             kill_commd(&run, run.here ? 0 : (unsigned)draw(&run, NODES));
+        if (run.renews && core_mix(seed + i) % 8 == 0)
+            sim_renew(run.sim, (unsigned)(core_mix(seed + i) / 8 % NODES));
         if (what < 3)
             join_many(&run);
         else if (what < 6)
@@ -343,67 +343,25 @@ static struct result run_seed(uint64_t seed, bool trace)
         sim_run(run.sim, draw(&run, draw(&run, 4) ? 40 : 700));
     }
     come_to_rest(&run);
-    result = (struct result){sim_hash(run.sim), sim_actions(run.sim), sim_answers(run.sim, true),
-                             sim_answers(run.sim, false), sim_taken_over(run.sim)};
+    result = sim_result(run.sim);
     sim_free(run.sim);
     return result;
 }
 
-static struct result run_twice(uint64_t seed)
-{
-    struct result first = run_seed(seed, false), second = run_seed(seed, false);
-
-    if (first.hash != second.hash || first.actions != second.actions) {
-        fprintf(stderr, "seed %llu does not do the same twice\n", (unsigned long long)seed);
-        abort();
-    }
-    return first;
-}
-
-static void many(uint64_t from, uint64_t n, struct result *ret_sum)
-{
-    for (uint64_t seed = from; seed < from + n; seed++) {
-        struct result r = run_twice(seed);
-
-        ret_sum->actions += r.actions;
-        ret_sum->ok += r.ok;
-        ret_sum->failed += r.failed;
-        ret_sum->taken_over += r.taken_over;
-    }
-}
-
 int main(int argc, char **argv)
 {
-    uint64_t seed = 1, seeds = 1;
-    bool trace = false;
-    struct result sum = {0};
+    struct sim_result sum;
+    uint64_t seed, seeds;
 
-    for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--seed") && i + 1 < argc)
-            seed = strtoull(argv[++i], NULL, 0);
-        else if (!strcmp(argv[i], "--seeds") && i + 1 < argc)
-            seeds = strtoull(argv[++i], NULL, 0);
-        else if (!strcmp(argv[i], "--trace"))
-            trace = true;
-        else {
-            fprintf(stderr, "usage: swarm [--seed FIRST] [--seeds N] [--trace]\n");
-            return 64;
-        }
-    }
-    if (trace) {
-        sum = run_seed(seed, true);
-        printf("hash %016llx\n", (unsigned long long)sum.hash);
-    } else {
-        printf("swarm --seed %llu --seeds %llu\n", (unsigned long long)seed,
-               (unsigned long long)seeds);
-        fflush(stdout);
-        many(seed, seeds, &sum);
-    }
+    if (!seeds_run(argc, argv, "swarm", run_seed, &seed, &seeds, &sum))
+        return 64;
     printf(
         "%llu seeds from %llu: %llu actions, %llu joins granted, %llu failed, %llu times another "
-        "commd took over, no violation\n",
+        "commd took over, %llu times a node went on with a group over another engine, "
+        "%llu engines replaced, no violation\n",
         (unsigned long long)seeds, (unsigned long long)seed, (unsigned long long)sum.actions,
         (unsigned long long)sum.ok, (unsigned long long)sum.failed,
-        (unsigned long long)sum.taken_over);
+        (unsigned long long)sum.taken_over, (unsigned long long)sum.went_on,
+        (unsigned long long)sum.renewed);
     return 0;
 }

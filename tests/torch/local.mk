@@ -14,12 +14,15 @@ EXTRA_DIST += tests/torch/test_why.py tests/torch/run_programs.py tests/torch/pr
 	tests/torch/programs/collectives.py \
 	tests/torch/programs/comm_hooks.py \
 	tests/torch/programs/data_and_model.py \
+	tests/torch/programs/ddp_recovered.py \
 	tests/torch/programs/ddp_sampler.py \
+	tests/torch/programs/destroyed.py \
 	tests/torch/programs/distributed_checkpoint.py \
 	tests/torch/programs/failures.py \
 	tests/torch/programs/forked.py \
 	tests/torch/programs/fsdp1.py \
 	tests/torch/programs/fsdp2.py \
+	tests/torch/programs/fsdp_recovered.py \
 	tests/torch/programs/functional.py \
 	tests/torch/programs/gpu_interrupted.py \
 	tests/torch/programs/gpu_lost_rank.py \
@@ -33,16 +36,23 @@ EXTRA_DIST += tests/torch/test_why.py tests/torch/run_programs.py tests/torch/pr
 	tests/torch/programs/model_parallel.py \
 	tests/torch/programs/models.py \
 	tests/torch/programs/no_destroy.py \
+	tests/torch/programs/node_restarted.py \
 	tests/torch/programs/objects.py \
 	tests/torch/programs/pipeline_schedules.py \
 	tests/torch/programs/recorded.py \
+	tests/torch/programs/recovered.py \
+	tests/torch/programs/reconfigured.py \
+	tests/torch/programs/rejoined.py \
 	tests/torch/programs/replaced.py \
 	tests/torch/programs/restarted.py \
 	tests/torch/programs/ring_all_reduce.py \
 	tests/torch/programs/ring_attention.py \
+	tests/torch/programs/shrunk.py \
 	tests/torch/programs/spawned.py \
 	tests/torch/programs/tensor_parallel.py \
 	tests/torch/programs/threads.py \
+	tests/torch/programs/torchft_group.py \
+	tests/torch/programs/torchft_training.py \
 	tests/torch/programs/uneven_inputs.py \
 	tests/torch/programs/zero_optimizer.py
 # a device of torch over tests/fakecuda

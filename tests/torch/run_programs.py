@@ -38,10 +38,13 @@ from limit import PATIENCE, Limit
 
 # @path: the file, if it is not the name; @gloo: gloo can run it too; @codes: exit codes by rank
 # that are not 0; @log: what commd says of it at warn or error level; @err: what may be on stderr;
-# @places: where, if not on all CPU_PLACES; @gpus: on which of GPU_PLACES, too.
+# @places: where, if not on all CPU_PLACES; @gpus: on which of GPU_PLACES, too; @needs: a package.
+# @again: a torchrun that fails is started once more, with TEST_AGAIN. @since: which torch; with an
+# older one it is skipped.
 Program = collections.namedtuple(
-    "Program", "name path ranks seconds gloo torchrun environment codes log err places gpus",
-    defaults=(None, 4, 60, True, (), {}, {}, None, None, None, ()),
+    "Program",
+    "name path ranks seconds gloo torchrun environment codes log err places gpus needs again since",
+    defaults=(None, 4, 60, True, (), {}, {}, None, None, None, (), None, False, (0, 0)),
 )  # fmt: skip
 # @node: of each rank; @gpus: that commd has on each node
 Place = collections.namedtuple("Place", "node gpus", defaults=(0,))
@@ -90,6 +93,22 @@ PROGRAMS = [
     Program("threads"),
     Program("failures", gloo=False),
     Program("lost_rank", gloo=False, codes={2: -9}),
+    Program("recovered", gloo=False, codes={0: -9}),
+    Program("rejoined", gloo=False, codes={2: -9}),
+    Program("ddp_recovered", gloo=False, codes={2: -9}),
+    Program("destroyed", gloo=False),
+    Program("torchft_group", gloo=False, codes={1: -9}),
+    Program(
+        "torchft_training", ranks=3, gloo=False, codes={1: -9}, needs="torchft",
+        environment={"RUST_LOG": "error"}, err=r"torchft::",
+    ),
+    Program("fsdp_recovered", ranks=6, gloo=False, codes={2: -9}),
+    Program("shrunk", gloo=False, codes={1: -9}),
+    Program("reconfigured", gloo=False, codes={1: -9}, since=(2, 14)),
+    Program(
+        "example_recover", path="../../../client/python/examples/recover", gloo=False,
+        codes={2: -9},
+    ),
     Program("recorded", gloo=False, err=r"\[c10d\] (Server|WorkerServer)|^USDT:"),
     Program("no_destroy"),
     Program("at_exit"),
@@ -99,6 +118,14 @@ PROGRAMS = [
         "ddp_torchrun", path="ddp_sampler", torchrun=["--rdzv-backend=static"], places=["two nodes"]
     ),
     Program("restarted", gloo=False, torchrun=["--max-restarts=1"], places=["two nodes"]),
+    Program(
+        "node_restarted", gloo=False, torchrun=["--max-restarts=1", "--rdzv-backend=static"],
+        places=["two nodes"],
+    ),
+    Program(
+        "node_started_again", path="node_restarted", gloo=False, again=True,
+        torchrun=["--rdzv-backend=static"], places=["two nodes"],
+    ),
     Program(
         "replaced", gloo=False, torchrun=["--rdzv-backend=static"], places=["two nodes"],
         environment={"COMMD_REPLACE": "gloo"},
@@ -212,23 +239,29 @@ class Run:
 
     def by_torchrun(self, python, nodes, port):
         count = 2 if self.place == "two nodes" else 1
-        jobs = []
-        for index in range(count):
+
+        def start(index, more):
             options = [
                 f"--nnodes={count}", f"--node-rank={index}", "--master-addr=127.0.0.1",
                 f"--master-port={port}", f"--nproc-per-node={self.program.ranks // count}",
             ]  # fmt: skip
             environment = self.environment(nodes and nodes[index], port)
-            with open(f"{self.output(index)}.err", "wb") as log:
-                jobs.append(subprocess.Popen(
+            with open(f"{self.output(index)}.err", "ab") as log:
+                return subprocess.Popen(
                     [python, "-m", "torch.distributed.run", *options,
                      *self.program.torchrun, self.path],
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                    env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-                ))  # fmt: skip
+                    env={**os.environ, "OMP_NUM_THREADS": "1", **environment, **more},
+                )  # fmt: skip
+
+        jobs = [start(index, {}) for index in range(count)]
+        again = self.program.again
         limit = Limit(self.limit)
         while any(job.poll() is None for job in jobs) and not limit.over():
             time.sleep(0.02)
+            for index in [index for index, job in enumerate(jobs) if again and job.poll()]:
+                jobs[index] = start(index, {"TEST_AGAIN": "1"})
+                again = False
         late = [job for job in jobs if job.poll() is None]
         for job in late:
             end_torchrun(job)
@@ -359,6 +392,13 @@ def parse():
     return options
 
 
+def torch_of(python):
+    """Its version, as (2, 13)."""
+    ask = "from importlib.metadata import version; print(version('torch'))"
+    said = subprocess.run([python, "-c", ask], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return tuple(int(number) for number in said.split(".")[:2])
+
+
 def places_of(program, options):
     if options.backend != "commd":
         return ["one node"]
@@ -369,13 +409,26 @@ def places_of(program, options):
     return [place for place in places if place in (options.place or PLACES)]
 
 
+def has(python, package):
+    find = f"import importlib.util as u, sys; sys.exit(not u.find_spec({package!r}))"
+    return subprocess.run([python, "-c", find]).returncode == 0
+
+
 def run_all(options, host, logs, seed):
     """How many passed, how many failed."""
     passed = failed = 0
+    version = torch_of(options.python)
     for program in PROGRAMS:
         if options.names and program.name not in options.names:
             continue
         if options.backend == "gloo" and not program.gloo:
+            continue
+        if program.needs and not has(options.python, program.needs):
+            print(f"{program.name:44}        skipped: {program.needs} is not installed")
+            continue
+        if program.since > version:
+            wanted, have = (".".join(map(str, numbers)) for numbers in (program.since, version))
+            print(f"{program.name:44}skipped: needs torch {wanted}, this is {have}", flush=True)
             continue
         for place in places_of(program, options):
             run = Run(program, place, options.backend, logs, seed)

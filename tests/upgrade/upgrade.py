@@ -7,7 +7,8 @@ OLD has src/ and build/ of that commit; $COMMD_BUILD is the build of this one. E
 the old commd, engine and, in half of its ranks, libcommd. Then its programs are replaced, as a
 package does it, and commd is told to make room for the next one. Rounds beside that have streams
 and messages in a group that is as old as the job. New groups open between old and new nodes, of
-which each is the home of some.
+which each is the home of some. Once more so with one node that is new from the beginning, engine
+included; and where that node must not send in the clear, it says that the other is too old.
 
 What an older commit cannot do by its own fault is said, and not asked of it: before engine_keep,
 groups over several nodes end with their commd, so only one-node groups are looked at.
@@ -28,6 +29,7 @@ import cluster as c  # noqa: E402
 from cluster import Cluster, check, equal, until  # noqa: E402
 from keeping import serves  # noqa: E402
 
+SEAL = "transport/fabric/tcp/seal.c"
 PROGRAMS = {"commd": "daemon/commd", "commd-engine": "transport/commd-engine"}
 
 
@@ -38,6 +40,8 @@ class Old:
             proto = file.read()
         self.engine_outlives = "engine_keep" in proto
         self.engine_is_replaced = "fixed64 settings" in proto
+        self.engine_under_jobs = "Pause board_pause" in proto
+        self.engine_encrypts = os.path.exists(os.path.join(folder, "src", SEAL))
 
 
 def put(build, folder):
@@ -56,18 +60,22 @@ def version(node):
     return node.ctl("version")["version"][0]
 
 
+def start(node, build, **transport):
+    folder = os.path.join(node.cluster.folder, f"programs{node.index}")
+    os.mkdir(folder)
+    put(build, folder)
+    node.write_config(transport={"engine": os.path.join(folder, "commd-engine"), **transport})
+    c.COMMD = os.path.join(folder, "commd")
+    node.start(arguments=["--keep"])
+    return folder
+
+
 class Upgrade:
-    def __init__(self, old, cluster, count):
+    def __init__(self, old, cluster, count, new=0):
         self.old, self.cluster = old, cluster
         self.folders = []
         for node in cluster.nodes:
-            folder = os.path.join(cluster.folder, f"programs{node.index}")
-            os.mkdir(folder)
-            put(old.build, folder)
-            self.folders.append(folder)
-            node.write_config(transport={"engine": os.path.join(folder, "commd-engine")})
-            c.COMMD = os.path.join(folder, "commd")
-            node.start(arguments=["--keep"])
+            self.folders.append(start(node, c.BUILD if node.index < new else old.build))
         for node in cluster.nodes:
             serves(node)
         cluster.wait_linked()
@@ -116,6 +124,12 @@ class Upgrade:
         finally:
             self.over.set()
 
+    def engines_are_new(self, nodes):
+        for node in nodes:
+            until(lambda node=node: version(node)["engine"] == version_of(c.BUILD),
+                  f"the engine of {node.name} is new")  # fmt: skip
+        self.cluster.wait_linked()
+
     def run(self):
         nodes = self.cluster.nodes
         self.cluster.join("g", self.ranks)
@@ -130,7 +144,10 @@ class Upgrade:
             thread.join()
         check(not self.failures, f"{self.failures}")
         self.round()
-        if len(nodes) > 1:
+        if len(nodes) > 1 and self.old.engine_under_jobs:
+            self.engines_are_new(nodes)
+            self.round()
+        elif len(nodes) > 1:
             equal([node.engine_pid() for node in nodes], engines, "the engines went on")
         fresh = [self.cluster.rank(node.index) for node in nodes]
         self.cluster.join("new", fresh)
@@ -138,26 +155,41 @@ class Upgrade:
         self.all("leave", fresh, name="new")
         self.all("leave", name="g")
         if len(nodes) > 1 and self.old.engine_is_replaced:
-            for node in nodes:
-                until(lambda node=node: version(node)["engine"] == version_of(c.BUILD),
-                      f"the engine of {node.name} is new")  # fmt: skip
-            self.cluster.wait_linked()
+            self.engines_are_new(nodes)
         self.cluster.join("last", self.ranks)
         self.all("all_reduce", name="last", count=1000)
         return self.rounds
 
 
+def too_old(old):
+    """A node that encrypts all says so of one that cannot, and that one refuses it, too."""
+    with Cluster(2, start=False) as cluster:
+        cluster.expect("the engines of nodes .* lost each other")
+        new = cluster.nodes[0]
+        start(new, c.BUILD, encryption="on")
+        start(cluster.nodes[1], old.build)
+        serves(new)
+        text = "node node1 runs a commd that cannot encrypt: upgrade it"
+        until(lambda: any(text in (row["last_error"] or "") for row in new.ctl("nodes")["nodes"]),
+              text)  # fmt: skip
+        check(text in new.log(), "in the log, too")
+
+
 def main():
     old = Old(sys.argv[1])
-    for count in (1, 2):
+    for count, new in ((1, 0), (2, 0), (2, 1)):
         if count > 1 and not old.engine_outlives:
             print("2x2: not asked: the old commit ends groups over several nodes with their commd")
-            continue
+            break
         begin = time.monotonic()
         with Cluster(count, start=False) as cluster:
-            rounds = Upgrade(old, cluster, count).run()
+            rounds = Upgrade(old, cluster, count, new).run()
         took = time.monotonic() - begin
-        print(f"{count}x2: ok, {rounds} rounds, no error, {took:.1f} s", flush=True)
+        begun = f", {new} new from the beginning" if new else ""
+        print(f"{count}x2{begun}: ok, {rounds} rounds, no error, {took:.1f} s", flush=True)
+    if not old.engine_encrypts:
+        too_old(old)
+        print("2x1, all to be encrypted: ok, refused and said", flush=True)
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ static void fabric_peer_down(void *arg, unsigned peer, int err, const char *why)
     struct engine *e = arg;
 
     assert(peer < FABRIC_MAX_PEERS);
-    e->ev.on_peer_down(e->ev.arg, peer, why);
+    e->ev.on_peer_down(e->ev.arg, peer, err == -ETIMEDOUT || err == -EBADMSG, why);
 }
 
 static void fabric_apart(void *arg, unsigned peer)

@@ -15,9 +15,12 @@ enum { ENGINE_MAX_CLIENTS = 1 << 17 }; /* numbers of commd's slots are below it 
 struct engine_events {
     /* The group cannot go on; its board was marked broken already. */
     void (*on_board_error)(void *arg, uint64_t group, unsigned cause, int peer, const char *text);
-    void (*on_peer_down)(void *arg, unsigned peer, const char *text);
+    /* @network: the network, or somebody on it, has ended the link; the other engine may live */
+    void (*on_peer_down)(void *arg, unsigned peer, bool network, const char *text);
     void *arg;
     void (*on_apart)(void *arg, unsigned peer); /* as of struct fabric_events; may be NULL */
+    /* A board that was told until when to go on has come to rest; may be NULL */
+    void (*on_paused)(void *arg, const struct msg_pause *paused);
 };
 
 /* @node: this node's name, for texts. The fabric is attached afterwards, because it needs
@@ -29,12 +32,20 @@ void engine_set_fabric(struct engine *e, struct fabric *f); /* borrowed */
 /* Borrowed: its threads unmap boards, which takes long if these are large. */
 void engine_set_closer(struct engine *e, struct closer *closer);
 
-/* Maps the board (@fd stays the caller's). -EPROTO: board and message contradict. One that is here
- * since before engine_resume() is not looked at again. */
+/* Maps the board (@fd stays the caller's). -EPROTO: board and message contradict. -ESTALE: another
+ * engine had it, and what of it is on the wire is not known. One that is here since before
+ * engine_resume() is not looked at again. */
 int engine_board_add(struct engine *e, const struct msg_board_add *m, int fd);
 /* @abort: at once, because the group's operations never end; else what other nodes still need of
  * this node is finished first. Messages that members have written are sent in any case. */
 void engine_board_del(struct engine *e, uint64_t group, bool abort);
+/* The engine of another node is lost, or is to be lost: from now on nothing more is begun on this
+ * board, if nothing of its group is on the wire here. Fills @ret_held, but for the group. */
+void engine_board_hold(struct engine *e, uint64_t group, struct msg_board_held *ret_held);
+/* All nodes of the group have said that they are as far as this one: it goes on. */
+void engine_board_go(struct engine *e, uint64_t group);
+/* The engine of node @ask->asker is to be replaced: engine_pause.c. True: @ret has the answer. */
+bool engine_board_pause(struct engine *e, const struct msg_pause *ask, struct msg_pause *ret);
 /* Another commd is there: tells it of the boards that have failed. Those that it does not add
  * before engine_resumed() have no group any more. */
 void engine_resume(struct engine *e);

@@ -1,6 +1,7 @@
 /* engine_board.c - a board of the engine from its BOARD_ADD to its end.
  *
  *   known      eboard_find() finds it by its group; it is polled each turn while it is active
+ *   held       an engine of its nodes was lost, and nothing was on the wire: engine_hold.c
  *   dead       it failed, or one of its peers is gone: it is not looked at any more; commd deletes
  * it closing    all its members have left after their last operation: other nodes may still need
  * our part, for CLOSING_MS at most graveyard  commd has deleted it, and requests in flight name it:
@@ -251,6 +252,8 @@ int engine_board_add(struct engine *e, const struct msg_board_add *m, int fd)
         before->round = e->round;
         return 0;
     }
+    if (fd < 0)
+        return -EPROTO;
     eb = calloc(1, sizeof *eb);
     if (!eb)
         return -ENOMEM;
@@ -286,9 +289,15 @@ int engine_board_add(struct engine *e, const struct msg_board_add *m, int fd)
                                   .node_start = eb->node_start,
                                   .rank_at = eb->rank_at};
     eb->base = eb->published = eb->sent = eb->seen_step = BOARD_FIRST_STEP;
+    if (!m->goes_on && atomic_load(&eb->b.hdr->ops_done))
+        return -ESTALE;
+    if (!m->goes_on)
+        op_account(eb);
     LIST_INSERT_HEAD(&e->hash[hash_bucket(m->group)], eb, hash_link);
     e->nboards++;
     eboard_activate(eb);
+    if (m->goes_on)
+        hold_take_over(eb, m->goes_on - 1);
     pending_adopt(steal_ptr(eb));
     return 0;
 }
@@ -319,14 +328,16 @@ static void eboard_remove(struct eboard *eb)
 
 static bool eboard_finished(const struct eboard *eb)
 {
-    return eb->inflight == 0 && (eb->dead || (eb->state < EB_CHECK && mail_settled(eb)));
+    return eb->inflight == 0 &&
+           (eb->dead || eb->hold == EB_HELD || (eb->state < EB_CHECK && mail_settled(eb)));
 }
 
 /* Operations are dropped, though other nodes may be in the middle of them. Messages that the
  * members have sent are not: a rank that asks for them is told afterwards that nothing is left. */
 static void eboard_drop(struct eboard *eb)
 {
-    mail_flush(eb);
+    if (eb->hold != EB_HELD)
+        mail_flush(eb);
     eboard_remove(eb);
 }
 
@@ -378,6 +389,8 @@ void engine_board_del(struct engine *e, uint64_t group, bool abort)
     if (!eb->closing)
         TAILQ_INSERT_TAIL(&e->closing, eb, end_link);
     eb->closing = true;
+    if (eb->hold == EB_PAUSES) /* it has no next engine to wait for */
+        set_hold(eb, EB_RUNS);
     eb->closing_ms = now_ms();
     eboard_activate(eb);
 }
@@ -389,7 +402,10 @@ void engine_resume(struct engine *e)
     e->round++;
     for (unsigned i = 0; i < ENGINE_HASH; i++)
         LIST_FOREACH(eb, &e->hash[i], hash_link)
-            if (eb->failure)
+            if (eb->hold == EB_HELD && !eb->dead)
+                eboard_fail(eb, CAUSE_ENGINE_LOST, eb->held_for,
+                            "another node's engine was lost, and commd here was restarted then");
+            else if (eb->failure)
                 e->ev.on_board_error(e->ev.arg, eb->b.group, eb->cause, eb->failed_peer,
                                      eb->failure);
 }
@@ -411,7 +427,7 @@ void engine_peer_gone(struct engine *e, unsigned peer)
     for (unsigned i = 0; i < ENGINE_HASH; i++) {
         for (struct eboard *eb = LIST_FIRST(&e->hash[i]), *next; eb; eb = next) {
             next = LIST_NEXT(eb, hash_link);
-            if (!eboard_among(eb, peer))
+            if (!eboard_among(eb, peer) || (!eb->closing && hold_board(eb, (int)peer)))
                 continue;
             eb->dead = true;
             inbox_drop(eb, true);

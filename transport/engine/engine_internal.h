@@ -148,6 +148,19 @@ struct estep {
 };
 
 enum eboard_state { EB_IDLE, EB_LEARNED, EB_CHECK, EB_DATA, EB_NSTATES }; /* engine_op.c */
+/* PAUSES: no operation is begun beyond some number: engine_pause.c. HELD: nothing more is begun,
+ * and what comes waits: engine_hold.c. */
+enum eboard_hold { EB_RUNS, EB_PAUSES, EB_HELD, EB_NHOLDS };
+
+/* PAUSES: who asked for it, and until when. */
+struct epause {
+    uint32_t asker, attempt;
+    uint32_t ops; /* operations that may be done */
+    bool final;   /* all nodes stop there, and no message of members is taken any more */
+    bool told;    /* that it is quiet, when @came messages had come */
+    uint32_t came;
+    uint64_t since_ms, until_ms; /* then it goes on by itself */
+};
 
 struct eboard {
     LIST_ENTRY(eboard) hash_link;
@@ -167,6 +180,10 @@ struct eboard {
     uint64_t among[ENGINE_PEER_WORDS]; /* fabric peers that take part */
     uint32_t uid;
     bool active, closing, dead, removed; /* see engine_board.c; removed: not to be found any more */
+    enum eboard_hold hold;
+    struct epause pause;
+    uint64_t pauses_from_ms; /* not before: the last time was in vain */
+    int held_for;            /* the peer whose engine was lost; -1: not known */
     uint64_t closing_ms;
     unsigned round;  /* the engine's, when commd named it last */
     char *failure;   /* owned: what commd was told when it failed; NULL: it has not, or no memory */
@@ -207,7 +224,9 @@ struct eboard {
     uint32_t published, sent; /* absolute, private copies */
     struct estep steps[PLAN_DEPTH_NET];
 
-    struct email *mail;        /* owned; NULL: nobody has sent a message */
+    struct email *mail;                        /* owned; NULL: nobody has sent a message */
+    uint32_t mail_begun, mail_sent, mail_came; /* private copies of those in the board */
+    bool mail_anew;            /* its records are numbered anew, from what is in the rings */
     struct send_group **sends; /* owned; by node; NULL: no message has had to wait for its turn */
 
     struct inmsg *fresh; /* the message being delivered right now */
@@ -343,12 +362,34 @@ void sends_were_taken(struct engine *e, unsigned peer, uint32_t bytes);
 
 /* engine_op.c: one look at a board; true if something moved */
 bool eboard_poll(struct eboard *eb);
+void op_account(struct eboard *eb); /* writes into the board that no operation is under way */
 
 /* A send or receive failed. What that means commd decides: it knows whether the engine, the commd
  * or the whole node is gone. The board just stops. */
 void eboard_link_failed(struct eboard *eb, unsigned node, int err);
 
+/* engine_hold.c */
+/* On this board the engine goes on where another one has ended, at @ops operations. */
+bool hold_take_over(struct eboard *eb, uint32_t ops); /* false: the board was failed */
+/* Is nothing of the group on the wire, as far as this engine knows? Then the board is held, because
+ * the engine of peer @lost was lost. */
+bool hold_board(struct eboard *eb, int lost);
+bool hold_keep(struct eboard *eb, struct inmsg *m,
+               const struct fabric_msg *fm); /* mail, if it is held */
+
+void set_hold(struct eboard *eb, enum eboard_hold hold);
+bool hold_quiet(const struct eboard *eb); /* nothing of it is on the wire here */
+
+/* engine_pause.c */
+bool pause_bars(const struct eboard *eb);      /* no further operation may be begun */
+bool pause_bars_mail(const struct eboard *eb); /* no message of the members may be taken */
+void pause_look(struct eboard *eb);            /* it may have come to rest, or be over */
+void pause_stir(struct eboard *eb);            /* something has ended: pause_look() is due */
+
 /* engine_p2p.c */
+/* Nothing is on its way: all rings are looked at, and records are numbered anew. False: the board
+ * was failed. */
+bool mail_renumber(struct eboard *eb);
 bool mail_poll(struct eboard *eb); /* true if something moved */
 /* The members are gone: sends all that they have written, at once. Until the bodies are sent they
  * lie in the board, which stays mapped. */

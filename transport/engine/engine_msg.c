@@ -89,7 +89,7 @@ void engine_on_msg(void *arg, const struct fabric_msg *fm)
     assert((uintptr_t)fm->hdr % 16 == 0);
     if (!header_ok(fm, &m)) {
         inmsg_drop_claim(e, &m);
-        e->ev.on_peer_down(e->ev.arg, fm->peer, "its engine sent a malformed message");
+        e->ev.on_peer_down(e->ev.arg, fm->peer, false, "its engine sent a malformed message");
         return;
     }
     if (m.h.step == WIRE_TAKEN) {
@@ -104,7 +104,9 @@ void engine_on_msg(void *arg, const struct fabric_msg *fm)
         return;
     }
     if (eb && m.h.step == WIRE_MAIL) {
-        mail_arrived(eb, &m);
+        if (!hold_keep(eb, &m, fm))
+            mail_arrived(eb, &m);
+        pause_stir(eb);
         return;
     }
     if (m.h.step == WIRE_PASSED) {

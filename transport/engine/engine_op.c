@@ -124,7 +124,7 @@ static bool op_begin(struct eboard *eb)
 {
     assert(eb->state < EB_CHECK);
     assert(eb->published == eb->base);
-    if (eb->state == EB_IDLE && !op_learn(eb))
+    if (pause_bars(eb) || (eb->state == EB_IDLE && !op_learn(eb)))
         return false;
     if (!eb->bad && op_is_small(eb)) {
         if (eb->plan.reduces && !members_reduced(eb, eb->base))
@@ -142,6 +142,8 @@ static bool op_begin(struct eboard *eb)
     if (eb->one_way) /* all nodes begin with all of their credit */
         memset(eb->passed, 0, eb->geom.nnodes * sizeof *eb->passed);
     eboard_set_state(eb, EB_CHECK);
+    /* before anything of it is sent */
+    atomic_store_explicit(&eb->b.hdr->ops_begun, eb->op + 2, memory_order_release);
     return true;
 }
 
@@ -150,7 +152,14 @@ void op_done(struct eboard *eb, uint32_t steps)
     assert(eb->published == eb->base + steps);
     eb->base += steps;
     eb->op++;
+    atomic_store_explicit(&eb->b.hdr->ops_done, eb->op + 1, memory_order_release);
     eboard_set_state(eb, EB_IDLE);
+}
+
+void op_account(struct eboard *eb)
+{
+    atomic_store(&eb->b.hdr->ops_begun, eb->op + 1);
+    atomic_store(&eb->b.hdr->ops_done, eb->op + 1);
 }
 
 void op_refuse(struct eboard *eb)
@@ -188,18 +197,18 @@ void eboard_link_failed(struct eboard *eb, unsigned node, int err)
     }
     eb->dead = true;
     snprintf(text, sizeof text, "moving data failed: %s", strerror(-err));
-    eb->e->ev.on_peer_down(eb->e->ev.arg, eb->peers[node], text);
+    eb->e->ev.on_peer_down(eb->e->ev.arg, eb->peers[node], false, text);
 }
 
 bool eboard_poll(struct eboard *eb)
 {
     bool moved = false, more;
 
-    if (eb->dead || eb->polling)
+    if (eb->dead || eb->polling || eb->hold == EB_HELD)
         return false;
     eb->polling = true;
     board_tell_engine_core(&eb->b);
-    moved = mail_poll(eb);
+    moved = !pause_bars_mail(eb) && mail_poll(eb);
     do {
         more = false;
         switch (eb->state) {
@@ -219,5 +228,7 @@ bool eboard_poll(struct eboard *eb)
         moved |= more;
     } while (more && !eb->dead);
     eb->polling = false;
+    if (eb->hold == EB_PAUSES)
+        pause_look(eb);
     return moved;
 }

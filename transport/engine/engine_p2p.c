@@ -41,6 +41,8 @@ struct out_slot { /* what a finished send needs to know */
 struct email {
     struct mail_rx *rx;     /* owned; by local member: its ring to the engine */
     uint32_t *put;          /* owned; [nlocal][world]: records written into each ring here */
+    uint32_t *first;        /* owned, likewise: where record number 0 is; NULL: at the beginning */
+    bool *known;            /* owned, likewise: are these two known? NULL with @first */
     uint32_t *posted;       /* owned; [nlocal][world]: records sent for each ring elsewhere */
     struct out_slot *slots; /* owned; [nlocal][MAIL_OUT_SLOTS] */
     uint16_t *local_of;     /* owned; world: member index, BOARD_NO_MEMBER elsewhere */
@@ -71,6 +73,8 @@ void mail_free(struct eboard *eb)
         return;
     free(em->rx);
     free(em->put);
+    free(em->first);
+    free(em->known);
     free(em->posted);
     free(em->slots);
     free(em->local_of);
@@ -95,7 +99,12 @@ static bool mail_init(struct eboard *eb)
     em->slots = calloc((size_t)nlocal * MAIL_OUT_SLOTS, sizeof *em->slots);
     em->local_of = malloc(eb->b.world * sizeof *em->local_of);
     em->again = calloc(words_of(eb), sizeof *em->again);
-    if (!em->rx || !em->put || !em->posted || !em->slots || !em->local_of || !em->again) {
+    if (eb->mail_anew) {
+        em->first = calloc((size_t)nlocal * eb->b.world, sizeof *em->first);
+        em->known = calloc((size_t)nlocal * eb->b.world, sizeof *em->known);
+    }
+    if ((eb->mail_anew && (!em->first || !em->known)) || !em->rx || !em->put || !em->posted ||
+        !em->slots || !em->local_of || !em->again) {
         mail_free(eb);
         return false;
     }
@@ -103,6 +112,8 @@ static bool mail_init(struct eboard *eb)
     for (unsigned m = 0; m < nlocal; m++) {
         em->local_of[eb->local_rank[m]] = (uint16_t)m;
         mail_engine_rx_init(&eb->b.mail, m, &em->rx[m]);
+        if (eb->mail_anew)
+            em->rx[m].got = atomic_load(em->rx[m].head);
         for (unsigned s = 0; s < MAIL_OUT_SLOTS; s++)
             em->slots[m * MAIL_OUT_SLOTS + s] = (struct out_slot){.eb = eb, .member = m, .slot = s};
     }
@@ -128,8 +139,21 @@ static void ring_member(struct eboard *eb, unsigned member)
 
 /* ---- out ------------------------------------------------------------------------------------- */
 
-static void sent(struct eboard *eb, size_t cost)
+static void count(uint32_t *mine, _Atomic uint32_t *board)
 {
+    atomic_store_explicit(board, ++*mine, memory_order_release);
+}
+
+/* Before the record is taken out of its ring: it is not to be lost unnoticed if we die. */
+static void count_begun(struct eboard *eb)
+{
+    count(&eb->mail_begun, &eb->b.hdr->mail_begun);
+}
+
+static void sent(struct eboard *eb, size_t cost, int st)
+{
+    if (st >= 0) /* else the group is not quiet any more */
+        count(&eb->mail_sent, &eb->b.hdr->mail_sent);
     assert(eb->inflight > 0);
     assert(eb->mail->sending > 0);
     assert(eb->user->sending >= cost);
@@ -142,7 +166,7 @@ static void sent(struct eboard *eb, size_t cost)
 
 static void record_sent(void *arg, int st)
 {
-    sent(arg, RECORD_COST);
+    sent(arg, RECORD_COST, st);
 }
 
 static void body_sent(void *arg, int st)
@@ -156,7 +180,7 @@ static void body_sent(void *arg, int st)
                           memory_order_release);
     s->busy = false;
     ring_member(eb, s->member);
-    sent(eb, s->cost);
+    sent(eb, s->cost, st);
 }
 
 static void wire_fill(struct wire_mail *w, uint64_t group, uint32_t uid, const struct mail_rec *rec,
@@ -268,8 +292,10 @@ static bool drain_member(struct eboard *eb, unsigned member, bool ahead)
             em->again[member / 64] |= 1ull << member % 64;
             break;
         }
-        if (!mail_take(&em->rx[member], &rec))
+        if (!mail_ready(&em->rx[member]))
             break;
+        count_begun(eb);
+        mail_take(&em->rx[member], &rec);
         moved = true;
         if (mail_relieved(&em->rx[member]))
             ring_member(eb, member);
@@ -337,6 +363,21 @@ void mail_flush(struct eboard *eb)
         sends_flush(eb); /* what mail_answer_closed() sends must come behind it */
 }
 
+bool mail_renumber(struct eboard *eb)
+{
+    assert(eb->inflight == 0);
+    mail_free(eb);
+    eb->mail_anew = true;
+    if (!mail_usable(eb))
+        return false;
+    /* bits that were collected, and rings and bells that nobody has answered */
+    for (unsigned m = 0; m < eb->b.nlocal; m++) {
+        eb->mail->again[m / 64] |= 1ull << m % 64;
+        ring_member(eb, m);
+    }
+    return true;
+}
+
 bool mail_waits(const struct eboard *eb)
 {
     for (unsigned w = 0; eb->mail && w < words_of(eb); w++)
@@ -375,8 +416,11 @@ static void answer_probe(struct eboard *eb, const struct mail_rec *rec)
         return;
     }
     drain_member(eb, member, true);
-    if (!eb->dead)
-        post(eb, eb->rank_node[rec->src], &pong, NULL);
+    if (eb->dead)
+        return;
+    count_begun(eb);
+    post(eb, eb->rank_node[rec->src], &pong, NULL);
+    count(&eb->mail_came, &eb->b.hdr->mail_came);
 }
 
 void mail_answer_closed(struct engine *e, const struct inmsg *m)
@@ -404,6 +448,7 @@ static void mail_publish(struct eboard *eb, unsigned local, unsigned src, uint32
     mail_fill(tx.cells, tx.len, n, rec);
     mail_flag(tx.word, tx.bit);
     ring_member(eb, local);
+    count(&eb->mail_came, &eb->b.hdr->mail_came);
 }
 
 static void body_arrived(void *arg, int st)
@@ -414,6 +459,7 @@ static void body_arrived(void *arg, int st)
     a->eb->inflight--;
     if (st >= 0 && !a->eb->dead)
         mail_publish(a->eb, a->local, a->src, a->n, &a->rec);
+    pause_stir(a->eb);
     free(a);
 }
 
@@ -454,12 +500,20 @@ static bool arrival_valid(const struct eboard *eb, const struct inmsg *m,
 static void mail_came(struct eboard *eb, struct inmsg *m, const struct mail_rec *rec)
 {
     unsigned local = eb->mail->local_of[rec->dst];
-    uint32_t *put = &eb->mail->put[(size_t)local * eb->b.world + rec->src], n;
+    struct email *em = eb->mail;
+    size_t ring = (size_t)local * eb->b.world + rec->src;
+    uint32_t *put = &em->put[ring], n;
     struct mail_tx tx;
 
     assert(local < eb->b.nlocal);
     assert(m->h.group == eb->b.group);
-    n = m->m.h.flags & WIRE_LAST ? *put : m->m.h.op;
+    if (em->known && !em->known[ring]) {
+        em->first[ring] = *put = mail_written(&eb->b.mail, local, rec->src);
+        em->known[ring] = true;
+    }
+    n = m->m.h.op + (em->first ? em->first[ring] : 0);
+    if (m->m.h.flags & WIRE_LAST)
+        n = *put;
     mail_tx_init(&eb->b.mail, local, rec->src, &tx);
     tx.put = n;
     tx.head_seen = tx.put - tx.len; /* so that mail_room() looks */

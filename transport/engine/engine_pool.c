@@ -31,6 +31,7 @@ static void sbuf_put(void *arg, int st)
 
     assert(s->eb->inflight > 0);
     s->eb->inflight--;
+    pause_stir(s->eb);
     free(steal_ptr(s->lent));
     if (!s->pooled) {
         free(s);

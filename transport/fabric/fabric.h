@@ -10,6 +10,7 @@
 
 #include "shm/model/eager.h"
 #include "shm/util/base.h"
+#include "shm/util/encryption.h"
 
 struct fabric;
 struct fabric_req; /* one send or receive in flight; owned by the fabric */
@@ -42,7 +43,9 @@ struct fabric_msg {
 struct fabric_events {
     void (*on_msg)(void *arg, const struct fabric_msg *msg);
     /* The link to @peer broke. Every send and recv of that peer completes with an error
-     * before or after this call; none is lost. The peer stays "down" until peer_del. */
+     * before or after this call; none is lost. The peer stays "down" until peer_del. @err is
+     * -ETIMEDOUT if the network did not let the link be mended in time, -EBADMSG if somebody has
+     * changed what was sent: then the other side may live. */
     void (*on_peer_down)(void *arg, unsigned peer, int err, const char *why);
     void *arg;
     /* The peer has no connection any more, and the fabric tries to mend that; or it has one. What
@@ -58,6 +61,9 @@ struct fabric_traffic {
     uint32_t rtt_us, min_rtt_us; /* smoothed, of connections that sent lately; the least */
     uint64_t rate;               /* bytes in a second, at which data arrived last */
     uint64_t mends;              /* connections that broke and were made again, nothing lost */
+    enum link_encryption encryption;
+    uint64_t key_ms;     /* age of the oldest key in use; in the clear: of the link */
+    uint32_t generation; /* of that key: how many there were before it */
 };
 
 struct fabric_ops {
@@ -67,9 +73,14 @@ struct fabric_ops {
     /* @peer: index chosen by the caller, < FABRIC_MAX_PEERS. @token is sent as the first
      * message and checked by the other side against what it expects from this peer
      * (expect): 32 bytes agreed over TLS. A stranger's messages never reach on_msg.
-     * -EPROTONOSUPPORT: the address is another kind of fabric's. */
+     * -EPROTONOSUPPORT: the address is another kind of fabric's; -EACCES: one side wants to be
+     * encrypted and the other not to be; -EPERM: its build cannot encrypt, and nothing may go in
+     * the clear. */
     int (*peer_add)(struct fabric *f, unsigned peer, const void *addr, size_t addr_len,
                     const uint8_t token[32], const uint8_t expect[32]);
+    /* A fresh secret of the two sides, also while messages are under way: the keys of the links to
+     * @peer come to depend on it once the other side has it, too. NULL: there are no keys. */
+    void (*peer_key)(struct fabric *f, unsigned peer, const uint8_t secret[32]);
     /* Force-closes; pending requests complete with -ECANCELED, in progress() after this
      * call. The number may be given to another peer at once. Allowed in callbacks. */
     void (*peer_del)(struct fabric *f, unsigned peer);
@@ -124,6 +135,9 @@ struct fabric {
     int port; /* borrowed: the socket that listens; 0: none that could be given to another engine */
 };
 
+/* AUTO: where not both sides are on loopback, and unless one of them wants OFF. */
+enum fabric_encryption { FABRIC_ENCRYPT_OFF, FABRIC_ENCRYPT_AUTO, FABRIC_ENCRYPT_ON };
+
 struct fabric_conf {
     const char *kind;       /* "tcp", "ucx", or "auto": tcp if that is all of tls; NULL: "auto" */
     const char *device;     /* network device for UCX_NET_DEVICES, e.g. "eth0", "lo" */
@@ -133,7 +147,9 @@ struct fabric_conf {
     unsigned channels;      /* tcp: connections per peer, that large bodies take in turns; 0: 1 */
     bool express;           /* tcp: one more connection, for what is sent as express */
     unsigned mend_ms; /* tcp: the link is down if a broken connection is not made again by then */
-    int port;         /* tcp: taken; the socket on which the engine before us listened; 0: none */
+    enum fabric_encryption encryption; /* tcp */
+    bool trusted; /* tcp: nobody else is on the network, so peers that cannot encrypt may come */
+    int port;     /* tcp: taken; the socket on which the engine before us listened; 0: none */
 };
 
 /* On failure they return negative errno and put one line for people into why[]; on success why[] is

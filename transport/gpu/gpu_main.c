@@ -215,8 +215,9 @@ static void take_event(struct gpu *g, const struct epoll_event *ev)
     }
 }
 
-/* Sockets and doorbells; sleeps for @ns at most, -1: without a limit. */
-static void look_around(struct gpu *g, int64_t ns)
+/* Sockets and doorbells; sleeps for @ns at most, -1: without a limit. True: something was heard, so
+ * that the next turn may have to do what no doorbell rings for. */
+static bool look_around(struct gpu *g, int64_t ns)
 {
     struct epoll_event ev[64];
     int n;
@@ -226,11 +227,12 @@ static void look_around(struct gpu *g, int64_t ns)
         struct timespec ts = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
 
         if (ppoll(&p, 1, ns < 0 ? NULL : &ts, NULL) <= 0)
-            return;
+            return false;
     }
     n = epoll_wait(g->epoll, ev, ARRAY_LEN(ev), 0);
     for (int i = 0; i < n && g->running; i++)
         take_event(g, &ev[i]);
+    return n > 0;
 }
 
 /* A session whose doorbell was not heard. One that has just announced may have been preempted
@@ -278,7 +280,7 @@ static void serve(struct gpu *g)
         bool moved = gpu_turn(g), quiet;
 
         if (++turns % LOOK_EVERY == 0 || wires_told(g))
-            look_around(g, 0);
+            moved |= look_around(g, 0);
         if (moved) {
             idle = 0;
             nap = NAP_LEAST_NS;

@@ -17,6 +17,8 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
+#include "shm/util/hash.h"
+
 /* ---- mapping, on the jobs' thread ------------------------------------------------------------ */
 
 bool memory_tried(struct gmemory *mem, const char *what, cu_result r)
@@ -147,10 +149,8 @@ static void unmap_work(struct gjob *job)
 
 static unsigned handle_bucket(const struct cu_ipc_mem *ipc)
 {
-    uint64_t h = 14695981039346656037u;
+    uint64_t h = hash_bytes(HASH_BEGIN, ipc->reserved, sizeof ipc->reserved);
 
-    for (unsigned i = 0; i < sizeof ipc->reserved; i++)
-        h = (h ^ (uint8_t)ipc->reserved[i]) * 1099511628211u;
     return (unsigned)((h ^ h >> 32) % HANDLE_BUCKETS);
 }
 

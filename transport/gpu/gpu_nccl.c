@@ -24,6 +24,7 @@
 #include <stdio.h>
 
 #include "shm/util/wait.h"
+#include "shm/util/hash.h"
 
 enum {
     COMMS_MOST = 32,
@@ -344,11 +345,7 @@ static struct gcomm *comm_alloc(const struct ggroup *gr)
 
 static uint64_t comm_id_number(const struct nccl_id *id)
 {
-    uint64_t h = 14695981039346656037u;
-
-    for (unsigned i = 0; i < sizeof id->bytes; i++)
-        h = (h ^ (uint8_t)id->bytes[i]) * 1099511628211u;
-    return h | 1;
+    return hash_bytes(HASH_BEGIN, id->bytes, sizeof id->bytes) | 1;
 }
 
 int comm_new_id(struct gpu *g, struct nccl_id *ret, char why[SESSION_TEXT])

@@ -22,38 +22,26 @@
 #include <sys/socket.h>
 
 #include "shm/util/memfd.h"
+#include "shm/util/fds.h"
 
 enum {
-    READS = 4,     /* messages of a session in one look: the rest is reported again */
-    MAX_FDS = 253, /* SCM_MAX_FD of the kernel: more do not come with one message */
+    READS = 4, /* messages of a session in one look: the rest is reported again */
 };
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
 void session_send(struct gsession *s, const struct session_msg *m, const int *fds, unsigned nfds)
 {
-    union {
-        struct cmsghdr h;
-        char buf[CMSG_SPACE(2 * sizeof(int))];
-    } control = {0};
-    struct iovec iov = {(void *)m, sizeof *m};
-    struct msghdr hdr = {.msg_iov = &iov, .msg_iovlen = 1};
+    ssize_t n;
 
     assert_loop(s->g);
-    assert(nfds <= 2); /* as many as @control has room for */
+    assert(nfds <= 2); /* a client takes no more */
     if (s->state == SESSION_CLOSED)
         return;
-    if (nfds) {
-        hdr.msg_control = &control;
-        hdr.msg_controllen = CMSG_SPACE(nfds * sizeof(int));
-        control.h.cmsg_level = SOL_SOCKET;
-        control.h.cmsg_type = SCM_RIGHTS;
-        control.h.cmsg_len = CMSG_LEN(nfds * sizeof(int));
-        memcpy(CMSG_DATA(&control.h), fds, nfds * sizeof(int));
-    }
-    if (sendmsg(s->sock, &hdr, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof *m)
+    n = fds_send(s->sock, m, sizeof *m, fds, nfds, MSG_DONTWAIT);
+    if (n == (ssize_t)sizeof *m)
         return;
-    if (errno == EAGAIN)
+    if (n == -EAGAIN)
         session_break(s, "it does not read its answers");
     else
         session_close(s, "it has closed its socket");
@@ -280,45 +268,26 @@ static void session_take(struct gsession *s, const struct session_msg *m, size_t
     }
 }
 
-/* The descriptors of a message, closed or not; true if some were cut off. */
-static bool take_fds(struct msghdr *hdr, int *fds, unsigned *ret_n)
-{
-    *ret_n = 0;
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(hdr); c; c = CMSG_NXTHDR(hdr, c)) {
-        unsigned n = (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-
-        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-            continue;
-        for (unsigned i = 0; i < n && *ret_n < MAX_FDS; i++)
-            memcpy(&fds[(*ret_n)++], CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-    }
-    return hdr->msg_flags & (MSG_CTRUNC | MSG_TRUNC);
-}
-
 static bool session_receive(struct gsession *s)
 {
     static union {
         struct session_msg m;
         char bytes[SESSION_MSG_MAX + 1];
     } in;
-    static char control[CMSG_SPACE(MAX_FDS * sizeof(int))] __attribute__((aligned(8)));
-    struct iovec iov = {&in, sizeof in};
-    struct msghdr hdr = {
-        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    int fds[MAX_FDS];
+    int fds[FDS_MOST];
     unsigned nfds;
     ssize_t n;
+    bool cut;
 
-    memset(fds, -1, sizeof fds);
     if (!closer_room(s->g->closer, s->user->uid)) /* what does not fit would be closed here */
         return false;
-    n = recvmsg(s->sock, &hdr, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    n = fds_recv(s->sock, &in, sizeof in, fds, FDS_MOST, &nfds, MSG_DONTWAIT, &cut);
     if (n < 0) {
-        if (errno != EAGAIN && errno != EINTR)
+        if (n != -EAGAIN && n != -EINTR)
             session_close(s, "its socket has failed");
         return false;
     }
-    if (take_fds(&hdr, fds, &nfds)) {
+    if (cut) {
         session_break(s, "a message is too long");
     } else if (n == 0) {
         session_close(s, "it has closed its socket");

@@ -9,7 +9,9 @@
  * (daemon/process/store.h). The next commd sends one end of a new control socket over it; of
  * several that wait the last one counts, because those before it are of commds that have died. What
  * the old socket had in part, in and out, is forgotten then. The end of the line says that nobody
- * keeps it: commd has ended for good. Without a line that is said by the end of the socket.
+ * keeps it: commd has ended for good. Without a line that is said by the end of the socket. A
+ * process that has no descriptor left has one in reserve for that, since it must not end at a
+ * take-over.
  *
  * commd may be there and not read: it hangs, or is stopped. Reports wait in memory then and the
  * data go on, up to OUT_MAX; after that we are detached, and this commd finds the end of its
@@ -22,6 +24,7 @@
 #include <sys/socket.h>
 
 #include "shm/launch/engine_exec.h"
+#include "shm/util/fds.h"
 
 enum { OUT_MAX = 4 << 20 }; /* several errors for each board that there can be */
 
@@ -43,12 +46,19 @@ static int line_given(void)
                : -1;
 }
 
+static void keep_spare(struct control *c)
+{
+    if (c->spare < 0)
+        c->spare = fcntl(c->epoll, F_DUPFD_CLOEXEC, 0);
+}
+
 int control_begin(struct control *c, int sock)
 {
     int r;
 
-    *c =
-        (struct control){.sock = sock, .line = line_given(), .epoll = epoll_create1(EPOLL_CLOEXEC)};
+    *c = (struct control){
+        .sock = sock, .line = line_given(), .epoll = epoll_create1(EPOLL_CLOEXEC), .spare = -1};
+    keep_spare(c);
     if (c->epoll < 0 || fcntl(sock, F_SETFD, FD_CLOEXEC))
         return -errno;
     r = control_watch(c, sock, EPOLL_CTL_ADD, EPOLLIN);
@@ -72,6 +82,7 @@ void control_fini(struct control *c)
     forget_parts(c);
     close_fdp(&c->sock);
     close_fdp(&c->line);
+    close_fdp(&c->spare);
     close_fdp(&c->epoll);
 }
 
@@ -79,6 +90,7 @@ static void control_lost(struct control *c)
 {
     forget_parts(c);
     close_fdp(&c->sock);
+    keep_spare(c);
     c->ended |= c->line < 0;
 }
 
@@ -87,24 +99,9 @@ static void control_lost(struct control *c)
 /* How much of it the socket takes now; negative errno: nothing any more. */
 static ssize_t send_some(struct control *c, const char *bytes, size_t len, int fd)
 {
-    union {
-        struct cmsghdr align;
-        char buf[CMSG_SPACE(sizeof(int))];
-    } space = {{0}};
-    struct iovec iov = {(void *)bytes, len};
-    struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1};
-    ssize_t n;
+    ssize_t n = fds_send(c->sock, bytes, len, &fd, fd >= 0, MSG_DONTWAIT);
 
-    if (fd >= 0) {
-        mh.msg_control = space.buf;
-        mh.msg_controllen = sizeof space.buf;
-        space.align = (struct cmsghdr){CMSG_LEN(sizeof fd), SOL_SOCKET, SCM_RIGHTS};
-        memcpy(CMSG_DATA(&space.align), &fd, sizeof fd);
-    }
-    do
-        n = sendmsg(c->sock, &mh, MSG_DONTWAIT | MSG_NOSIGNAL);
-    while (n < 0 && errno == EINTR);
-    return n >= 0 ? n : errno == EAGAIN ? 0 : -errno;
+    return n == -EAGAIN ? 0 : n;
 }
 
 static void out_flush(struct control *c)
@@ -168,26 +165,25 @@ void control_send(struct control *c, const struct msg *msg, int fd)
 
 /* ---- in -------------------------------------------------------------------------------------- */
 
-/* A packet of the line. 0: there is none; 1: it is another control socket; negative: its end. */
+/* A packet of the line. 0: there is none; 1: it is another control socket, or -1 if there was no
+ * descriptor left for it: that commd hears that its end is closed. Negative: the line's end. */
 static int line_read(struct control *c, int *ret_sock)
 {
-    union {
-        struct cmsghdr align;
-        char buf[CMSG_SPACE(sizeof(int))];
-    } space;
     char byte;
-    struct iovec iov = {&byte, 1};
-    struct msghdr mh = {
-        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = space.buf, .msg_controllen = sizeof space};
-    ssize_t n = recvmsg(c->line, &mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    struct cmsghdr *cmsg = n > 0 ? CMSG_FIRSTHDR(&mh) : NULL;
+    unsigned nfds = 0;
+    bool cut = false;
+    ssize_t n = recv(c->line, &byte, 1, MSG_DONTWAIT | MSG_PEEK); /* takes no descriptor */
 
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+    *ret_sock = -1;
+    if (n > 0) {
+        close_fdp(&c->spare);
+        n = fds_recv(c->line, &byte, 1, ret_sock, 1, &nfds, MSG_DONTWAIT, &cut);
+    } else if (n < 0) {
+        n = -errno;
+    }
+    if (n == -EAGAIN || n == -EINTR)
         return 0;
-    if (!cmsg || cmsg->cmsg_type != SCM_RIGHTS)
-        return -ECONNRESET;
-    memcpy(ret_sock, CMSG_DATA(cmsg), sizeof *ret_sock);
-    return 1;
+    return n > 0 && (nfds || cut) ? 1 : -ECONNRESET;
 }
 
 /* True: there is another commd. */
@@ -203,8 +199,9 @@ static bool line_turn(struct control *c)
         }
         forget_parts(c);
         close_fdp(&c->sock);
+        keep_spare(c);
         c->sock = sock;
-        is_new = control_watch(c, sock, EPOLL_CTL_ADD, EPOLLIN) == 0;
+        is_new = sock >= 0 && control_watch(c, sock, EPOLL_CTL_ADD, EPOLLIN) == 0;
     }
     return is_new;
 }

@@ -9,6 +9,7 @@ struct control {
     int sock;           /* owned; -1: no commd is there */
     int line;           /* owned; -1: none, so we end with the commd that has started us */
     int epoll;          /* owned: of both */
+    int spare;          /* owned: keeps a number free for the next control socket; -1: none */
     bool ended, writes; /* @writes: epoll tells when more can be sent */
     struct msg_reader in;
     char *out; /* owned: what the socket did not take yet */

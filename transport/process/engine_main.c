@@ -52,6 +52,7 @@ struct shell {
     struct shell_peer {
         uint64_t incarnation; /* of the peer in the fabric; 0: none */
         char *lost;           /* owned: why it was lost; NULL: it was not */
+        bool network;         /* it was lost to the network, or to somebody on it */
     } peers[FABRIC_MAX_PEERS];
     unsigned traffic_at; /* whose traffic is told next */
     const char *node;
@@ -76,6 +77,13 @@ static void on_board_error(void *arg, uint64_t group, unsigned cause, int peer, 
     control_send(&((struct shell *)arg)->control, &m, -1);
 }
 
+static void on_paused(void *arg, const struct msg_pause *paused)
+{
+    struct msg m = {.type = MSG_BOARD_PAUSE, .pause = *paused};
+
+    control_send(&((struct shell *)arg)->control, &m, -1);
+}
+
 /* What is known of a peer: our side of the connection is there, or it is lost. */
 static void tell_peer(struct shell *s, unsigned peer)
 {
@@ -84,11 +92,12 @@ static void tell_peer(struct shell *s, unsigned peer)
 
     m.engine_peer.peer = peer;
     m.engine_peer.engine = p->incarnation;
+    m.engine_peer.network = p->lost && p->network;
     snprintf(m.engine_peer.text, sizeof m.engine_peer.text, "%s", p->lost ? p->lost : "");
     control_send(&s->control, &m, -1);
 }
 
-static void on_peer_down(void *arg, unsigned peer, const char *text)
+static void on_peer_down(void *arg, unsigned peer, bool network, const char *text)
 {
     struct shell *s = arg;
     char *lost = strdup(*text ? text : "lost"), *none = "lost, and the engine has no memory";
@@ -97,6 +106,7 @@ static void on_peer_down(void *arg, unsigned peer, const char *text)
         return free(lost); /* commd has dropped it */
     free(s->peers[peer].lost);
     s->peers[peer].lost = lost ? lost : strdup(none);
+    s->peers[peer].network = network;
     tell_peer(s, peer);
 }
 
@@ -120,6 +130,9 @@ static void tell_traffic_of(struct shell *s, unsigned peer)
         .rate = traffic.rate,
         .mends = traffic.mends,
         .apart = apart,
+        .encryption = traffic.encryption,
+        .key_ms = traffic.key_ms,
+        .generation = traffic.generation,
     };
     control_send(&s->control, &m, -1);
 }
@@ -182,8 +195,30 @@ static void peer_del(struct shell *s, unsigned peer)
     s->fabric->ops->peer_del(s->fabric, peer);
 }
 
+/* Why peer_add() has refused @node with @r. */
+static void explain_refusal(int r, const char *node, char *why, size_t size)
+{
+    if (r == -EPROTONOSUPPORT)
+        snprintf(why, size,
+                 "it uses another fabric: transport.fabric and transport.ucx_tls must be the same "
+                 "on all nodes");
+    else if (r == -EACCES)
+        snprintf(why, size,
+                 "transport.encryption is on on one of them and off on the other: it must fit on "
+                 "all nodes");
+    else if (r == -EPERM)
+        snprintf(why, size,
+                 "node %s runs a commd that cannot encrypt: upgrade it, or let data to it go in "
+                 "the clear until then: transport.trusted_network: true, transport.encryption: "
+                 "auto",
+                 node);
+    else
+        snprintf(why, size, "%s", strerror(-r));
+}
+
 static void shell_peer_add(struct shell *s, const struct msg_engine_peer_add *a)
 {
+    char why[256];
     int r;
 
     if (a->peer >= FABRIC_MAX_PEERS || !a->engine)
@@ -191,23 +226,28 @@ static void shell_peer_add(struct shell *s, const struct msg_engine_peer_add *a)
     peer_del(s, a->peer);
     r = s->fabric->ops->peer_add(s->fabric, a->peer, a->addr, a->addr_len, a->token, a->expect);
     s->peers[a->peer].incarnation = a->engine;
-    if (r)
-        on_peer_down(s, a->peer,
-                     r == -EPROTONOSUPPORT ? "it uses another fabric: transport.fabric and "
-                                             "transport.ucx_tls must be the same on all nodes"
-                                           : strerror(-r));
-    else
-        tell_peer(s, a->peer);
+    if (!r)
+        return tell_peer(s, a->peer);
+    explain_refusal(r, a->node, why, sizeof(why));
+    on_peer_down(s, a->peer, false, why);
+}
+
+static void shell_peer_key(struct shell *s, const struct msg_engine_peer_key *k)
+{
+    if (k->peer < FABRIC_MAX_PEERS && k->engine && s->peers[k->peer].incarnation == k->engine &&
+        s->fabric->ops->peer_key)
+        s->fabric->ops->peer_key(s->fabric, k->peer, k->secret);
 }
 
 static void board_add(struct shell *s, const struct msg_board_add *b, int fd)
 {
-    int r = fd < 0 ? -EPROTO : engine_board_add(s->engine, b, fd);
+    int r = engine_board_add(s->engine, b, fd);
 
     if (r)
-        on_board_error(s, b->group, CAUSE_INTERNAL, -1,
-                       r == -ENOMEM ? "the engine has no memory for a board"
-                                    : "the engine cannot use the board");
+        on_board_error(s, b->group, r == -ESTALE ? CAUSE_ENGINE_LOST : CAUSE_INTERNAL, -1,
+                       r == -ESTALE   ? "the engine that had its board was lost"
+                       : r == -ENOMEM ? "the engine has no memory for a board"
+                                      : "the engine cannot use the board");
 }
 
 /* Of some peers at a time: asking the kernel takes a microsecond for each connection. */
@@ -252,6 +292,7 @@ static void say_hello(struct shell *s, const char *text, bool resumed)
     m.engine_hello.resumed = resumed;
     snprintf(m.engine_hello.build, sizeof m.engine_hello.build, "%s", COMMD_BUILD_VERSION);
     m.engine_hello.settings = s->settings;
+    m.engine_hello.takes_keys = 1;
     snprintf(m.engine_hello.text, sizeof m.engine_hello.text, "%s", text);
     if (s->fabric && !s->fabric->ops->address(s->fabric, m.engine_hello.addr, &len))
         m.engine_hello.addr_len = (uint32_t)len;
@@ -276,16 +317,33 @@ static void resume(struct shell *s)
     control_send(&s->control, &m, -1);
 }
 
-static void control_msg(struct shell *s, const struct msg *m, int *fd)
+/* Secrets do not stay in @m. */
+static void control_msg(struct shell *s, struct msg *m, int *fd)
 {
     struct msg pong = {.type = MSG_PING};
 
     if (m->type == MSG_ENGINE_PEER_ADD) {
         shell_peer_add(s, &m->engine_peer_add);
+        explicit_bzero(&m->engine_peer_add, sizeof m->engine_peer_add);
+    } else if (m->type == MSG_ENGINE_PEER_KEY) {
+        shell_peer_key(s, &m->engine_peer_key);
+        explicit_bzero(&m->engine_peer_key, sizeof m->engine_peer_key);
     } else if (m->type == MSG_ENGINE_PEER_DEL) {
         peer_del(s, m->engine_peer.peer);
     } else if (m->type == MSG_BOARD_ADD) {
         board_add(s, &m->board_add, *fd);
+    } else if (m->type == MSG_BOARD_HOLD) {
+        struct msg held = {.type = MSG_BOARD_HELD};
+
+        engine_board_hold(s->engine, m->board_held.group, &held.board_held);
+        control_send(&s->control, &held, -1);
+    } else if (m->type == MSG_BOARD_PAUSE) {
+        struct msg paused = {.type = MSG_BOARD_PAUSE};
+
+        if (engine_board_pause(s->engine, &m->pause, &paused.pause))
+            control_send(&s->control, &paused, -1);
+    } else if (m->type == MSG_BOARD_GO) {
+        engine_board_go(s->engine, m->board_held.group);
     } else if (m->type == MSG_BOARD_DEL) {
         engine_board_del(s->engine, m->board.group, m->board.abort);
     } else if (m->type == MSG_DOORBELL_ADD && *fd >= 0) {
@@ -421,7 +479,7 @@ static int kept_port(void)
 static const char usage[] =
     "Usage: commd-engine --fd N --node NAME [--fabric auto|tcp|ucx] [--device DEV] [--tls LIST]\n"
     "                    [--ports LO-HI] [--channels N] [--congestion NAME]\n"
-    "                    [--mend-ms MS]\n"
+    "                    [--encryption auto|on|off] [--trusted yes|no] [--mend-ms MS]\n"
     "       commd-engine --launcher FD\n"
     "Moves the data of commd between nodes. Started by commd, not by hand; or, where it has a user "
     "of\n"
@@ -433,17 +491,34 @@ struct engine_options {
     int fd, launcher;
 };
 
+static bool encryption_of(const char *word, enum fabric_encryption *ret)
+{
+    static const char *const words[] = {
+        [FABRIC_ENCRYPT_OFF] = "off", [FABRIC_ENCRYPT_AUTO] = "auto", [FABRIC_ENCRYPT_ON] = "on"};
+
+    for (unsigned i = 0; i < ARRAY_LEN(words); i++) {
+        if (strcmp(word, words[i]))
+            continue;
+        *ret = (enum fabric_encryption)i;
+        return true;
+    }
+    return false;
+}
+
 static int parse_engine_words(int argc, char **argv, struct engine_options *o)
 {
     enum { HELP = 256, WHICH };
     const char *log; /* commd gives it to all that it starts; nothing is logged here */
+    const char *encryption = "auto", *trusted = "no";
     const char **texts[] = {&o->node,
                             &o->fabric.device,
                             &o->fabric.tls,
                             &o->fabric.kind,
                             &o->fabric.congestion,
                             &o->fabric.port_range,
-                            &log};
+                            &log,
+                            &encryption,
+                            &trusted};
     int *numbers[] = {&o->fd, &o->launcher, (int *)&o->fabric.channels, (int *)&o->fabric.mend_ms};
     enum { NUMBERS = ARRAY_LEN(texts) }; /* the last column: an index in texts, or in numbers */
     static const struct option longs[] = {{"node", 1, NULL, 0},
@@ -453,6 +528,8 @@ static int parse_engine_words(int argc, char **argv, struct engine_options *o)
                                           {"congestion", 1, NULL, 4},
                                           {"ports", 1, NULL, 5},
                                           {"log", 1, NULL, 6},
+                                          {"encryption", 1, NULL, 7},
+                                          {"trusted", 1, NULL, 8},
                                           {"fd", 1, NULL, NUMBERS},
                                           {"launcher", 1, NULL, NUMBERS + 1},
                                           {"channels", 1, NULL, NUMBERS + 2},
@@ -476,7 +553,9 @@ static int parse_engine_words(int argc, char **argv, struct engine_options *o)
     }
     if (o->fabric.port_range && !*o->fabric.port_range)
         o->fabric.port_range = NULL;
-    if (c != -1 || (o->launcher < 0 && (o->fd < 0 || !o->node))) {
+    o->fabric.trusted = !strcmp(trusted, "yes");
+    if (c != -1 || !encryption_of(encryption, &o->fabric.encryption) ||
+        (o->launcher < 0 && (o->fd < 0 || !o->node))) {
         fputs(usage, stderr);
         return -EINVAL;
     }
@@ -488,6 +567,7 @@ static int shell_start(struct shell *s, const struct engine_options *o, char why
     struct engine_events ev = {.on_board_error = on_board_error,
                                .on_peer_down = on_peer_down,
                                .on_apart = on_apart,
+                               .on_paused = on_paused,
                                .arg = s};
     int r, fd;
 

@@ -33,6 +33,7 @@
 #include "shm/util/base.h"
 #include "shm/launch/launch.h"
 #include "shm/launch/engine_exec.h"
+#include "shm/util/fds.h"
 
 enum { LAUNCHER_MAX = 8 };
 
@@ -104,35 +105,26 @@ static int child_start(struct child *c, launch_env_fn make_env, char *words, siz
 /* The request of a new connection. */
 static void request(struct child *c, launch_env_fn make_env)
 {
-    union {
-        struct cmsghdr align;
-        char buf[CMSG_SPACE(LAUNCH_FDS * sizeof(int))];
-    } control;
     char words[LAUNCH_ARGS_BYTES];
-    struct iovec iov = {words, sizeof words};
-    struct msghdr mh = {.msg_iov = &iov,
-                        .msg_iovlen = 1,
-                        .msg_control = control.buf,
-                        .msg_controllen = sizeof control.buf};
     _cleanup_(close_fdp) int sock = -1;
     _cleanup_(close_fdp) int line = -1;
     _cleanup_(close_fdp) int port = -1;
     int *const to[LAUNCH_FDS] = {&sock, &line, &port};
-    ssize_t n = recvmsg(c->conn, &mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    struct cmsghdr *cmsg = n > 0 ? CMSG_FIRSTHDR(&mh) : NULL;
+    int fds[LAUNCH_FDS];
+    unsigned nfds;
+    bool cut;
+    ssize_t n = fds_recv(c->conn, words, sizeof words, fds, LAUNCH_FDS, &nfds, MSG_DONTWAIT, &cut);
     int r;
 
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+    if (n == -EAGAIN || n == -EINTR)
         return;
+    for (unsigned i = 0; i < nfds; i++)
+        *to[i] = fds[i];
     if (n <= 0) {
         close_fdp(&c->conn);
         return;
     }
-    if (cmsg && cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SCM_RIGHTS) {
-        for (size_t i = 0; i < LAUNCH_FDS && cmsg->cmsg_len >= CMSG_LEN((i + 1) * sizeof(int)); i++)
-            memcpy(to[i], CMSG_DATA(cmsg) + i * sizeof(int), sizeof(int));
-    }
-    r = sock < 0 || mh.msg_flags & (MSG_TRUNC | MSG_CTRUNC)
+    r = sock < 0 || cut
             ? -EPROTO
             : child_start(c, make_env, words, (size_t)n, (const int[]){sock, port, line});
     if (r) {

@@ -196,10 +196,12 @@ int commd_group_join(struct commd_context *context, const char *name, int rank, 
  * that were sent by commd_run() or commd_send() go out first: for that it waits, as long as an
  * operation may take. */
 void commd_group_leave(struct commd_group *group);
-/* Breaks the group for everybody: pending and later operations on all ranks fail with
- * COMMD_E_ABORTED and @reason. */
+/* Revokes the group, for everybody: pending and later operations on all ranks fail with
+ * COMMD_E_ABORTED; the error names this rank and @reason. May be called from any thread, also while
+ * others are blocked in the group, and does not wait for ranks. */
 int commd_group_abort(struct commd_group *group, const char *reason);
 
+/* They change when the group is recovered. The epoch is 1 at first, and larger after each. */
 int commd_group_rank(const struct commd_group *group);
 int commd_group_size(const struct commd_group *group);
 int commd_group_nodes(const struct commd_group *group);
@@ -211,9 +213,89 @@ void commd_group_set_timeout(struct commd_group *group, int64_t timeout_ms);
 
 /* Collective over @parent: its ranks with the same @colour form a new group, in ascending order of
  * @key, and of their rank in @parent where keys are equal. @colour < 0: take no part; *ret_group is
- * NULL then. Costs one gathering over @parent and one control round trip. */
+ * NULL then. Costs one gathering over @parent and one control round trip. Ends with @parent's error
+ * if that is broken meanwhile. */
 int commd_group_split(struct commd_group *parent, int colour, int key, int64_t timeout_ms,
                       struct commd_group **ret_group);
+
+/* ---- recovery -----------------------------------------------------------------------------------
+ * When a rank dies, or an engine or a node is lost, or a rank revokes the group, the others go on
+ * in the group's next epoch: every rank that lives calls commd_group_recover(). Which ranks live is
+ * what commd knows; no rank, store or node has to have survived. A group that is not broken can be
+ * recovered too, to take in new ranks: then all ranks make the call at the same place of the
+ * program.
+ *
+ * A seat is a rank that has no process. New processes take seats with commd_group_rejoin().
+ *
+ * The new epoch has nothing of the older one: no operation or message of it arrives, and tags and
+ * numbers of operations begin anew. Groups that were made by commd_group_split() are groups of
+ * their own. Those with no rank that was lost go on; commd_group_check() tells. The others are
+ * left, and split off again.
+ *
+ * Buffers after an error: an operation changes its input only where that is its output too. Such a
+ * buffer still holds its input if a rank did not come to the operation; if one died in the middle
+ * of a long one, a part of it may hold a result. See commd_group_recover(3). */
+
+/* The values are part of the ABI. */
+enum commd_recovery {
+    COMMD_RECOVER_SHRINK = 0, /* the ranks that live; dense, in the order of their old ranks */
+    COMMD_RECOVER_WAIT = 1    /* they keep their ranks; new processes take the seats */
+};
+
+/* Zeros are the defaults. */
+struct commd_recover_options {
+    size_t size_of;     /* sizeof(struct commd_recover_options) */
+    const char *name;   /* where ranks and new processes meet; NULL: the group's name */
+    int policy;         /* enum commd_recovery */
+    int size;           /* WAIT: ranks of the new epoch; 0: as many as now. More: the group grows */
+    int min_size;       /* fewer ranks than this are an error; 0: 1 */
+    int64_t wait_ms;    /* WAIT: no longer for seats that are free, then it goes on with the ranks
+                           that are there, dense; 0 and -1: until timeout_ms */
+    int64_t timeout_ms; /* of the whole call; 0: the context's, -1: none */
+};
+
+/* Brings @group into its next epoch; returns when all ranks of that are there. All ranks that live
+ * call it, with the same policy, size and min_size. @options may be NULL: shrink. It waits for
+ * every rank of the old epoch that commd does not know to have died, left or been on a node that is
+ * lost; with COMMD_RECOVER_WAIT also for the seats. A rank that dies meanwhile is not waited for.
+ * The call goes on if commd is restarted.
+ *
+ * 0: @group, the same pointer, is in its new epoch; rank, size and nodes may be others, see
+ * commd_group_rank_before(). The older epoch is left. Works of it have ended, and stay valid until
+ * they are freed. The default limit of operations is kept. If two parts of a cluster lost each
+ * other, both may go on, each without the other: @min_size of more than half of the ranks keeps the
+ * smaller part from that.
+ *
+ * An error: @group is as it was, and the call may be repeated. COMMD_E_TIMEOUT names the ranks that
+ * did not call, and the seats that are free. COMMD_E_RANK_LOST: fewer ranks than @min_size live; or
+ * the others take this rank for lost, so it has to leave and rejoin. COMMD_E_INVALID: arguments, or
+ * arguments that differ between ranks. COMMD_E_PROTOCOL: commd of a node is too old.
+ * COMMD_E_INTERRUPTED, COMMD_E_QUOTA, COMMD_E_NODE_LOST, COMMD_E_NO_DAEMON, COMMD_E_NOMEM.
+ *
+ * Threads: as with commd_group_leave(), no other thread may be inside a call of this group, but
+ * for commd_group_abort(), commd_work_test() and commd_work_wait(). Operations that are pending in
+ * a broken group end before the call returns; if the group is not broken there must be none. */
+int commd_group_recover(struct commd_group *group, const struct commd_recover_options *options);
+
+/* For a process that is not in the group: takes seat @rank, or with -1 the lowest that is free, of
+ * the group that is called @name (as in commd_group_join(); options->name is ignored, and so are
+ * policy and wait_ms). options->size: 0: as the ranks of the group say, else it has to be the same.
+ * Returns when they have recovered with COMMD_RECOVER_WAIT, before or after this call. If they did
+ * not wait for this process, or have shrunk, it goes on waiting for their next recovery. Their
+ * number is the new group's size, and the rank may be a lower one than @rank, if seats below it
+ * stayed free. Errors: as commd_group_join(); COMMD_E_TIMEOUT says if there was a group to
+ * rejoin. */
+int commd_group_rejoin(struct commd_context *context, const char *name, int rank,
+                       const struct commd_recover_options *options, struct commd_group **ret_group);
+
+/* The rank that @rank of this epoch had in the epoch before. -1: it is a new process, the group has
+ * not been recovered, or there is no such rank. */
+int commd_group_rank_before(const struct commd_group *group, int rank);
+
+/* Does the group stand? 0: yes; else what it is broken by, as a collective would say it, with the
+ * details in commd_last_error(). Does not wait for anything, and may be called from any thread that
+ * may call the group's operations. */
+int commd_group_check(struct commd_group *group);
 
 /* ---- collectives --------------------------------------------------------------------------------
  * @count is in elements. Buffers of count 0 may be NULL. Send and receive buffers may be the

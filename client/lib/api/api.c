@@ -191,122 +191,12 @@ PUBLIC void commd_set_interrupt(struct commd_context *ctx, commd_interrupt_fn fn
     ctx->interrupt = fn;
 }
 
-/* ---- groups ---------------------------------------------------------------------------------- */
-
-PUBLIC int commd_group_join(struct commd_context *ctx, const char *name, int rank, int size,
-                            int64_t timeout_ms, struct commd_group **ret_group)
-{
-    struct commd_error *e = error_mine();
-    char full[MSG_GROUP_MAX];
-    struct commd_group *g;
-    int r;
-
-    if (!ctx || !ret_group)
-        return error_set(e, COMMD_E_INVALID, "join", "context and ret_group must not be NULL");
-    r = usable(ctx, "join");
-    if (r)
-        return r;
-    r = job_name_of(name, full);
-    if (r)
-        return r;
-    if (size < 1 || size > PLAN_MAX_WORLD || rank < 0 || rank >= size)
-        return error_set(e, COMMD_E_INVALID, "join",
-                         "group \"%s\": rank %d of size %d; allowed: size 1 to %d and rank 0 to "
-                         "size - 1",
-                         full, rank, size, PLAN_MAX_WORLD);
-    driver_look();
-    r = group_join(ctx, full, (unsigned)rank, (unsigned)size,
-                   timeout_ms ? timeout_ms : ctx->timeout_ms, &g);
-    if (r)
-        return r;
-    pthread_mutex_lock(&ctx->lock);
-    g->next = ctx->groups;
-    ctx->groups = g;
-    pthread_mutex_unlock(&ctx->lock);
-    *ret_group = g;
-    return 0;
-}
-
-void group_free(struct commd_group *g)
-{
-    if (!g)
-        return;
-    assert(!g->running && !g->head && !g->held);
-    device_group_free(g);
-    p2p_free(g);
-    peer_arenas_free(g);
-    group_close(g);
-}
-
-PUBLIC void commd_group_leave(struct commd_group *g)
-{
-    struct commd_context *ctx;
-
-    if (!g)
-        return;
-    ctx = g->ctx;
-    if (ctx->generation != fork_generation())
-        return;
-    device_group_flush(g);
-    async_drop_group(g);
-    pthread_mutex_lock(&ctx->lock);
-    list_remove(ctx->groups, g, next);
-    pthread_mutex_unlock(&ctx->lock);
-    control_leave(ctx, g->board.group, atomic_load(&g->board.members[g->local].ops));
-    group_free(g);
-}
-
-PUBLIC int commd_group_abort(struct commd_group *g, const char *reason)
-{
-    struct msg m = {.type = MSG_CLIENT_ABORT, .client_abort.group = g->board.group};
-    int r = usable(g->ctx, "abort");
-
-    if (r)
-        return r;
-    snprintf(m.client_abort.text, sizeof m.client_abort.text, "rank %u aborted the group: %.400s",
-             g->rank, reason && *reason ? reason : "no reason given");
-    if (control_abort(g->ctx, &m))
-        return error_set(error_mine(), COMMD_E_NODE_LOST, "abort", "commd on node %s is gone",
-                         g->ctx->node);
-    return 0;
-}
-
-PUBLIC int commd_group_rank(const struct commd_group *g)
-{
-    return (int)g->rank;
-}
-
-PUBLIC int commd_group_size(const struct commd_group *g)
-{
-    return (int)g->board.world;
-}
-
-PUBLIC int commd_group_nodes(const struct commd_group *g)
-{
-    return (int)g->board.nnodes;
-}
-
-PUBLIC uint64_t commd_group_epoch(const struct commd_group *g)
-{
-    return g->board.epoch;
-}
-
-PUBLIC uint64_t commd_group_seq(const struct commd_group *g)
-{
-    return atomic_load(&g->seq);
-}
-
-PUBLIC void commd_group_set_timeout(struct commd_group *g, int64_t timeout_ms)
-{
-    atomic_store(&g->timeout_ms, timeout_ms < 0 ? -1 : timeout_ms);
-}
-
 /* ---- collectives ----------------------------------------------------------------------------- */
 
 /* A program built against an older commd.h gives less of it. */
 enum { OP_SIZE_MIN = offsetof(struct commd_op, send_counts) };
 
-static int take_op(const struct commd_group *g, const struct commd_op *op, struct commd_op *full,
+static int take_op(const struct membership *g, const struct commd_op *op, struct commd_op *full,
                    const struct commd_op **ret_op)
 {
     if (unlikely(!g || !op || op->size < OP_SIZE_MIN))
@@ -326,32 +216,34 @@ static int take_op(const struct commd_group *g, const struct commd_op *op, struc
 
 PUBLIC int commd_run(struct commd_group *group, const struct commd_op *op)
 {
+    struct membership *g = group_now(group);
     struct commd_op full;
-    int r = take_op(group, op, &full, &op);
+    int r = take_op(g, op, &full, &op);
 
     if (unlikely(r))
         return r;
-    if (device_takes(group, op, &r))
-        return r ? r : device_run(group, op, NULL);
-    return device_tells(group, op, is_p2p(op) ? p2p_run(group, op, NULL) : async_run(group, op));
+    if (device_takes(g, op, &r))
+        return r ? r : device_run(g, op, NULL);
+    return device_tells(g, op, is_p2p(op) ? p2p_run(g, op, NULL) : async_run(g, op));
 }
 
 PUBLIC int commd_start(struct commd_group *group, const struct commd_op *op, commd_done_fn on_done,
                        void *arg, struct commd_work **ret_work)
 {
+    struct membership *g = group_now(group);
     struct commd_op full;
-    int r = take_op(group, op, &full, &op);
+    int r = take_op(g, op, &full, &op);
 
     if (unlikely(r))
         return r;
-    if (device_takes(group, op, &r))
-        return r ? r : device_start(group, op, on_done, arg, ret_work);
-    return async_start(group, op, on_done, arg, ret_work);
+    if (device_takes(g, op, &r))
+        return r ? r : device_start(g, op, on_done, arg, ret_work);
+    return async_start(g, op, on_done, arg, ret_work);
 }
 
 /* As take_op(), of @n operations in an array: each has the size that the first one says. *ret_full
  * is to be freed. */
-static int take_ops(const struct commd_group *g, const struct commd_op *ops, size_t n,
+static int take_ops(const struct membership *g, const struct commd_op *ops, size_t n,
                     struct commd_op **ret_full, const struct commd_op **ret_ops)
 {
     size_t size = ops->size;
@@ -387,18 +279,19 @@ PUBLIC int commd_start_batch(struct commd_group *group, const struct commd_op *o
                              commd_done_fn on_done, void *arg, struct commd_work **ret_work)
 {
     _cleanup_(freep) struct commd_op *full = NULL;
+    struct membership *g = group_now(group);
     int r;
 
     if (!ops || n < 1 || n > INT32_MAX)
         return error_set(error_mine(), COMMD_E_INVALID, "start_batch",
                          "ops must not be NULL and n at least 1");
-    r = take_ops(group, ops, n, &full, &ops);
+    r = take_ops(g, ops, n, &full, &ops);
     if (unlikely(r))
         return r;
     for (size_t i = 0; i < n; i++)
-        if (device_takes(group, &ops[i], &r))
-            return r ? r : device_start_batch(group, ops, (unsigned)n, on_done, arg, ret_work);
-    return async_start_batch(group, ops, (unsigned)n, on_done, arg, ret_work);
+        if (device_takes(g, &ops[i], &r))
+            return r ? r : device_start_batch(g, ops, (unsigned)n, on_done, arg, ret_work);
+    return async_start_batch(g, ops, (unsigned)n, on_done, arg, ret_work);
 }
 
 static inline struct commd_op op_of(int coll, const void *send, void *recv, size_t count, int dtype,

@@ -27,16 +27,17 @@ PUBLIC int commd_recv(struct commd_group *group, void *buf, size_t count, int dt
                           .count = count,
                           .peer = source,
                           .tag = tag};
+    struct membership *g = group_now(group);
     int r;
 
-    if (!group)
+    if (!g)
         return commd_run(group, &op); /* says what is wrong */
-    r = p2p_check(group, &op);
+    r = p2p_check(g, &op);
     if (unlikely(r))
         return r;
-    if (device_takes(group, &op, &r))
-        return r ? r : device_run(group, &op, ret_status);
-    return device_tells(group, &op, p2p_run(group, &op, ret_status));
+    if (device_takes(g, &op, &r))
+        return r ? r : device_run(g, &op, ret_status);
+    return device_tells(g, &op, p2p_run(g, &op, ret_status));
 }
 
 PUBLIC void commd_work_status(const struct commd_work *work, struct commd_status *ret_status)

@@ -30,7 +30,7 @@ struct side {
     size_t own;           /* before this rank's own block, if there are many */
 };
 
-static struct side side_of(const struct commd_group *g, const struct commd_op *op, bool send)
+static struct side side_of(const struct membership *g, const struct commd_op *op, bool send)
 {
     const struct coll_info *info = &coll_table[op->coll];
     unsigned extent = send ? info->send : info->recv;
@@ -58,7 +58,7 @@ static int too_large(const char *name, const struct side *s, size_t count)
 
 /* Blocks of which each has its own count or address: every one with elements must have an address.
  */
-static int measure_blocks(const struct commd_group *g, const struct commd_op *op, const char *name,
+static int measure_blocks(const struct membership *g, const struct commd_op *op, const char *name,
                           size_t limit, struct side *s)
 {
     assert(s->many && s->used && s->elements == 0);
@@ -78,7 +78,7 @@ static int measure_blocks(const struct commd_group *g, const struct commd_op *op
     return 0;
 }
 
-static int measure(const struct commd_group *g, const struct commd_op *op, const char *name,
+static int measure(const struct membership *g, const struct commd_op *op, const char *name,
                    struct side *s)
 {
     size_t esize = dtype_size((unsigned)op->dtype), limit = SIZE_MAX / 8 / esize;
@@ -135,7 +135,7 @@ static int bad_overlap(const struct commd_op *op, const char *name, const struct
                                   : "in place (send is the own block in recv) or apart");
 }
 
-static int bad_counts(const struct commd_group *g, const struct commd_op *op, const char *name)
+static int bad_counts(const struct membership *g, const struct commd_op *op, const char *name)
 {
     const struct coll_info *info = &coll_table[op->coll];
     bool cells = info->window == WINDOW_CELLS;
@@ -163,7 +163,7 @@ static int bad_counts(const struct commd_group *g, const struct commd_op *op, co
     return 0;
 }
 
-static int bad_buffers(const struct commd_group *g, const struct commd_op *op, const char *name)
+static int bad_buffers(const struct membership *g, const struct commd_op *op, const char *name)
 {
     const struct coll_info *info = &coll_table[op->coll];
     struct side send = side_of(g, op, true), recv = side_of(g, op, false);
@@ -200,7 +200,7 @@ int check_memory(const struct commd_op *op)
                      op->memory, COMMD_MEMORY_CUDA);
 }
 
-int check_op(const struct commd_group *g, const struct commd_op *op)
+int check_op(const struct membership *g, const struct commd_op *op)
 {
     const struct coll_info *info;
     int r;

@@ -9,6 +9,6 @@ extern const struct commd_op op_nothing;
 
 /* Argument checks, of op->memory and of a collective: 0 or COMMD_E_*. */
 int check_memory(const struct commd_op *op);
-int check_op(const struct commd_group *g, const struct commd_op *op);
+int check_op(const struct membership *g, const struct commd_op *op);
 
 #endif

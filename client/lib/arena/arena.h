@@ -38,11 +38,11 @@ struct peer_arena {
 };
 
 /* NULL: commd has not been asked for @arena yet. */
-const struct peer_arena *peer_arena_find(const struct commd_group *g, unsigned member,
+const struct peer_arena *peer_arena_find(const struct membership *g, unsigned member,
                                          uint64_t arena);
 /* Maps @fd, which stays the caller's, as @arena of local member @member. @fd -1: notes that commd
  * did not give it. False: there is no memory for the note. */
-bool peer_arena_add(struct commd_group *g, unsigned member, uint64_t arena, int fd);
-void peer_arenas_free(struct commd_group *g);
+bool peer_arena_add(struct membership *g, unsigned member, uint64_t arena, int fd);
+void peer_arenas_free(struct membership *g);
 
 #endif

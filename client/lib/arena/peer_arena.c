@@ -22,7 +22,7 @@ struct peer_arenas {
     struct peer_arena list[PEER_ARENAS];
 };
 
-const struct peer_arena *peer_arena_find(const struct commd_group *g, unsigned member,
+const struct peer_arena *peer_arena_find(const struct membership *g, unsigned member,
                                          uint64_t arena)
 {
     const struct peer_arenas *all = g->peer_arenas ? g->peer_arenas[member] : NULL;
@@ -58,7 +58,7 @@ static int map(int fd, struct peer_arena *p)
     return 0;
 }
 
-bool peer_arena_add(struct commd_group *g, unsigned member, uint64_t arena, int fd)
+bool peer_arena_add(struct membership *g, unsigned member, uint64_t arena, int fd)
 {
     struct peer_arena p = {.arena = arena};
     struct peer_arenas *all;
@@ -80,7 +80,7 @@ bool peer_arena_add(struct commd_group *g, unsigned member, uint64_t arena, int 
     return true;
 }
 
-void peer_arenas_free(struct commd_group *g)
+void peer_arenas_free(struct membership *g)
 {
     for (unsigned m = 0; g->peer_arenas && m < g->board.nlocal; m++) {
         if (g->peer_arenas[m])

@@ -9,7 +9,7 @@
 #include "client/lib/p2p/p2p_api.h"
 
 /* Also tells the other members, as run_advance() asks for. */
-static void turn_give(struct commd_group *g)
+static void turn_give(struct membership *g)
 {
     struct board_hdr *h = g->board.hdr;
 
@@ -26,7 +26,7 @@ static int no_memory(struct commd_error *e, const struct commd_op *op)
     return error_set(e, COMMD_E_NOMEM, op_name(op), "no memory for an operation");
 }
 
-static int run_inline(struct commd_group *g, const struct commd_op *op)
+static int run_inline(struct membership *g, const struct commd_op *op)
 {
     struct run r;
     enum run_state st = RUN_FAILED;
@@ -54,7 +54,7 @@ static int run_inline(struct commd_group *g, const struct commd_op *op)
 /* ---- starting -------------------------------------------------------------------------------- */
 
 /* @works: @n of them, chained by next. */
-static void queue_locked(struct commd_group *g, struct commd_work *works, unsigned n)
+static void queue_locked(struct membership *g, struct commd_work *works, unsigned n)
 {
     assert_held(&g->ctx->plock);
     assert(works && n > 0);
@@ -74,7 +74,7 @@ static int no_thread(const struct commd_op *op, int r)
                      "cannot start the progress thread: %s", strerror(r));
 }
 
-static int submit(struct commd_group *g, struct commd_work *works, unsigned n)
+static int submit(struct membership *g, struct commd_work *works, unsigned n)
 {
     struct commd_context *ctx = g->ctx;
     int r;
@@ -123,7 +123,7 @@ void async_land(struct commd_work *w)
     progress_kick(ctx);
 }
 
-static struct commd_work *work_new(struct commd_group *g, const struct commd_op *op,
+static struct commd_work *work_new(struct membership *g, const struct commd_op *op,
                                    commd_done_fn on_done, void *arg, int refs)
 {
     struct commd_work *w = calloc(1, sizeof *w);
@@ -148,14 +148,14 @@ static struct commd_work *work_new(struct commd_group *g, const struct commd_op 
     return w;
 }
 
-int async_work_new(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done,
+int async_work_new(struct membership *g, const struct commd_op *op, commd_done_fn on_done,
                    void *arg, struct commd_work **ret_work)
 {
     *ret_work = work_new(g, op, on_done, arg, 2);
     return *ret_work ? 0 : no_memory(error_mine(), op);
 }
 
-int async_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done, void *arg,
+int async_start(struct membership *g, const struct commd_op *op, commd_done_fn on_done, void *arg,
                 struct commd_work **ret_work)
 {
     struct commd_work *w = work_new(g, op, on_done, arg, ret_work ? 2 : 1);
@@ -237,7 +237,7 @@ int async_batch_new(struct commd_context *ctx, const struct commd_op *op, unsign
     return 0;
 }
 
-int async_start_batch(struct commd_group *g, const struct commd_op *ops, unsigned n,
+int async_start_batch(struct membership *g, const struct commd_op *ops, unsigned n,
                       commd_done_fn on_done, void *arg, struct commd_work **ret_work)
 {
     struct commd_work *batch, *parts = NULL, **tail = &parts;
@@ -282,7 +282,7 @@ fail:
 static void cancel(struct commd_work *w, const struct commd_error *why)
 {
     struct commd_context *ctx = w->ctx;
-    struct commd_group *g;
+    struct membership *g;
 
     assert(why->code);
     pthread_mutex_lock(&ctx->plock);
@@ -299,7 +299,7 @@ static void cancel(struct commd_work *w, const struct commd_error *why)
     pthread_mutex_unlock(&ctx->plock);
 }
 
-int async_run(struct commd_group *g, const struct commd_op *op)
+int async_run(struct membership *g, const struct commd_op *op)
 {
     struct commd_work *w;
     int r;

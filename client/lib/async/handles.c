@@ -79,7 +79,7 @@ static int wait_message(struct commd_work *work, int64_t timeout_ms, int64_t dea
     return 0;
 }
 
-static void warn_of_peer(const struct commd_work *work, const struct commd_group *g, double seconds)
+static void warn_of_peer(const struct commd_work *work, const struct membership *g, double seconds)
 {
     bool send = work->op.coll == COMMD_SEND;
     char peer[24] = "any rank";
@@ -99,7 +99,7 @@ static void warn_of_peer(const struct commd_work *work, const struct commd_group
  * an operation is told by who runs it (run_hopeless_slow(), session_watch()). */
 static void warn_of_gpu(struct commd_work *work, double seconds)
 {
-    const struct commd_group *g;
+    const struct membership *g;
 
     assert(seconds >= 0);
     for (unsigned i = 0; i < work->ngates; i++)
@@ -156,6 +156,7 @@ static int wait_done(struct commd_work *work, int64_t timeout_ms, int64_t deadli
         _Atomic uint32_t *word = &work->done;
         int64_t limit_us = sleep_limit_ms(deadline) * (int64_t)1000;
         uint32_t pending = 0;
+        bool due;
 
         if (deadline >= 0 && (int64_t)now_ms() >= deadline) {
             r = wait_late(work, timeout_ms);
@@ -167,7 +168,11 @@ static int wait_done(struct commd_work *work, int64_t timeout_ms, int64_t deadli
             progress_for(work, &idle, limit_us);
         else
             futex_wait_any(&word, &pending, 1, limit_us);
-        if (!atomic_load(&work->done) && context_interrupt_due(ctx, &asked_ms)) {
+        due = !atomic_load(&work->done) && context_interrupt_due(ctx, &asked_ms);
+        if (is_batch(work) && (since || due)) /* not in a wait that ends in a moment */
+            p2p_batch_waited(work, true);
+        since = since ? since : now_ms();
+        if (due) {
             if (stands_in) /* it may wait for a lock: meanwhile the thread goes on */
                 progress_stand_down(ctx);
             stands_in = false;
@@ -176,10 +181,6 @@ static int wait_done(struct commd_work *work, int64_t timeout_ms, int64_t deadli
                 break;
             }
         }
-        if (!since)
-            since = now_ms();
-        else if (is_batch(work))
-            p2p_batch_waited(work, true);
         if (!warned && now_ms() - since >= (uint64_t)ctx->warn_ms && !atomic_load(&work->done)) {
             warned = true;
             warn_of_gpu(work, (double)(now_ms() - since) / 1000);

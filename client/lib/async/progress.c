@@ -38,7 +38,7 @@ enum {
 
 /* ---- one group ------------------------------------------------------------------------------- */
 
-bool turn_take(struct commd_group *g)
+bool turn_take(struct membership *g)
 {
     int idle = 0;
 
@@ -46,7 +46,7 @@ bool turn_take(struct commd_group *g)
                                                    memory_order_relaxed);
 }
 
-void progress_finish(struct commd_group *g, enum run_state st)
+void progress_finish(struct membership *g, enum run_state st)
 {
     struct commd_work *w = g->running;
 
@@ -69,7 +69,7 @@ static void pass_gate(struct commd_work *w)
 
 /* The next operation was called, and waits for its input. That is written down for people, like
  * the operation that a member sleeps in (board_seat()). */
-static void note_unready(struct commd_group *g)
+static void note_unready(struct membership *g)
 {
     struct board_member *m = &g->board.members[g->local];
     uint32_t next = atomic_load_explicit(&m->started, memory_order_relaxed) + 1;
@@ -85,7 +85,7 @@ static void note_unready(struct commd_group *g)
 }
 
 /* Takes the next queued work of the group, if it is the thread's turn. */
-static bool progress_next(struct commd_group *g)
+static bool progress_next(struct membership *g)
 {
     struct commd_work *w;
     bool shut;
@@ -124,7 +124,7 @@ static bool progress_next(struct commd_group *g)
 
 /* Messages that were not begun when they were called: their input is on its way from a GPU, or they
  * come behind one to the same rank of which this is so. Begins those that can be. */
-static bool messages_go(struct commd_group *g)
+static bool messages_go(struct membership *g)
 {
     bool moved = false;
 
@@ -146,7 +146,7 @@ static bool messages_go(struct commd_group *g)
     return moved;
 }
 
-static void watch_gate(struct commd_group *g, struct run *r)
+static void watch_gate(struct membership *g, struct run *r)
 {
     assert(r == &g->running->run);
     run_tell_gate(r);
@@ -154,7 +154,7 @@ static void watch_gate(struct commd_group *g, struct run *r)
 }
 
 /* One look at a group; true if something moved. @slow: also at the reasons to give up. */
-static bool progress_group(struct commd_group *g, bool slow)
+static bool progress_group(struct membership *g, bool slow)
 {
     struct run *r;
     enum run_state st;
@@ -196,8 +196,8 @@ static bool progress_all(struct commd_context *ctx, bool slow)
     }
     if (slow && ctx->hooks && ctx->hooks->watch)
         ctx->hooks->watch(ctx);
-    for (struct commd_group **p = &ctx->active; *p;) {
-        struct commd_group *g = *p;
+    for (struct membership **p = &ctx->active; *p;) {
+        struct membership *g = *p;
 
         moved |= progress_group(g, slow);
         if (!g->running && !atomic_load(&g->pending) && !atomic_load(&g->p2p_pending)) {
@@ -229,7 +229,7 @@ static void bells_add(struct bells *b, _Atomic uint32_t *bell, _Atomic uint32_t 
 }
 
 /* The board's bell for what runs; for messages the box's, and what commd has to say. */
-static void bells_of(struct bells *b, struct commd_group *g)
+static void bells_of(struct bells *b, struct membership *g)
 {
     struct board_hdr *h = g->board.hdr;
     struct mail_box *box = p2p_box(g);
@@ -255,7 +255,7 @@ static bool progress_sleep(struct commd_context *ctx, uint32_t kicked, struct co
 
     assert_held(&ctx->plock);
     assert(limit > 0 && !asleep->now);
-    for (struct commd_group *g = ctx->active; g && b.n + 2 <= MAX_BELLS; g = g->active_next)
+    for (struct membership *g = ctx->active; g && b.n + 2 <= MAX_BELLS; g = g->active_next)
         bells_of(&b, g);
     all = b.n + 2 <= MAX_BELLS; /* those left out ring nothing that we hear */
     if (waited) {
@@ -267,7 +267,7 @@ static bool progress_sleep(struct commd_context *ctx, uint32_t kicked, struct co
     b.sleepers[b.n] = NULL;
     b.expect[b.n++] = kicked;
     moved = progress_all(ctx, !ctx->watches_gpu || ctx->gpu_naps % GPU_SLOW_EVERY == 0);
-    for (struct commd_group *g = ctx->active; g; g = g->active_next) {
+    for (struct membership *g = ctx->active; g; g = g->active_next) {
         if (!g->running)
             continue;
         run_note_sleep(&g->running->run);
@@ -302,7 +302,7 @@ static bool progress_sleep(struct commd_context *ctx, uint32_t kicked, struct co
 
 /* An engine on this core gets it at once, also from a rank that would yield in its call (finish.c):
  * the application may compute, and a yield would give it the core for a slice. */
-static enum wait_for thread_waits_for(const struct commd_group *g)
+static enum wait_for thread_waits_for(const struct membership *g)
 {
     const struct board *b = &g->board;
 
@@ -314,14 +314,14 @@ static enum wait_for thread_waits_for(const struct commd_group *g)
     return run_waits_for(&g->running->run);
 }
 
-static enum wait_for stand_in_waits_for(const struct commd_group *g)
+static enum wait_for stand_in_waits_for(const struct membership *g)
 {
     return g->running && !atomic_load(&g->p2p_pending) ? run_waits_for(&g->running->run)
                                                        : WAIT_FOR_HERE;
 }
 
 static enum wait_for waits_for(const struct commd_context *ctx,
-                               enum wait_for (*who)(const struct commd_group *g))
+                               enum wait_for (*who)(const struct membership *g))
 {
     enum wait_for all;
 
@@ -329,7 +329,7 @@ static enum wait_for waits_for(const struct commd_context *ctx,
     if (ctx->landing || ctx->watches_gpu || !ctx->active)
         return WAIT_FOR_HERE;
     all = who(ctx->active);
-    for (const struct commd_group *g = ctx->active->active_next; g; g = g->active_next)
+    for (const struct membership *g = ctx->active->active_next; g; g = g->active_next)
         if (who(g) != all)
             return WAIT_FOR_HERE;
     return all;
@@ -515,14 +515,14 @@ void progress_for(struct commd_work *w, unsigned *idle, int64_t limit_us)
 
 /* ---- leaving, stopping ----------------------------------------------------------------------- */
 
-void async_drop_group(struct commd_group *g)
+void async_drop_group(struct membership *g)
 {
     struct commd_context *ctx = g->ctx;
     struct commd_work *w;
     struct commd_error e;
 
-    error_set(&e, COMMD_E_ABORTED, "leave", "group \"%s\" was left while operations were pending",
-              g->name);
+    error_set(&e, COMMD_E_ABORTED, "leave",
+              "group \"%s\" was left, or recovered, while operations were pending", g->name);
     p2p_drop(g);
     pthread_mutex_lock(&ctx->plock);
     list_remove(ctx->active, g, active_next);

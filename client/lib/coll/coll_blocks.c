@@ -35,7 +35,7 @@ static size_t block_len(const struct run *r, unsigned k, uint32_t c)
 
 void all_gather_put(struct run *r, uint32_t c)
 {
-    struct commd_group *g = r->group;
+    struct membership *g = r->group;
     uint8_t *to;
 
     assert(g->pos_of[g->rank] < g->board.world);
@@ -57,7 +57,7 @@ void all_gather_own(struct run *r, uint32_t c)
 
 void all_gather_get(struct run *r, uint32_t c)
 {
-    struct commd_group *g = r->group;
+    struct membership *g = r->group;
     size_t off = step_offset(r, c), at = 0;
     const uint8_t *res = result_of(r, c);
 
@@ -77,7 +77,7 @@ void all_gather_get(struct run *r, uint32_t c)
 
 void reduce_scatter_put(struct run *r, uint32_t c)
 {
-    struct commd_group *g = r->group;
+    struct membership *g = r->group;
     uint8_t *to = my_payload(r, c);
 
     assert(coll_table[r->plan.coll].reduces);
@@ -107,7 +107,7 @@ void reduce_scatter_reduce(struct run *r, uint32_t c)
 
 void reduce_scatter_get(struct run *r, uint32_t c)
 {
-    struct commd_group *g = r->group;
+    struct membership *g = r->group;
     const struct plan *p = &r->plan;
     size_t len = block_len(r, g->rank, c), off = step_offset(r, c);
     size_t at = plan_block_at(p, &g->geom, c, g->pos_of[g->rank]);
@@ -144,7 +144,7 @@ static size_t in_len(const struct run *r, unsigned k, uint32_t c)
 
 void cells_put(struct run *r, uint32_t c)
 {
-    struct commd_group *g = r->group;
+    struct membership *g = r->group;
     const struct coll_info *info = &coll_table[r->plan.coll];
     uint8_t *win = my_payload(r, c);
     size_t off = step_offset(r, c);
@@ -169,7 +169,7 @@ void cells_put(struct run *r, uint32_t c)
 /* Where what rank @k has for this rank lies. */
 static const uint8_t *cell_from(const struct run *r, unsigned k, uint32_t c)
 {
-    struct commd_group *g = r->group;
+    struct membership *g = r->group;
     unsigned pos = g->pos_of[k], first = g->node_start[g->board.me];
 
     assert(k != g->rank && pos < g->board.world && first < g->board.world);

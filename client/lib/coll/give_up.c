@@ -65,7 +65,7 @@ static bool somebody_gone(struct run *r)
 /* commd is gone too, so nobody will mark a dead member: look for oneself. */
 static bool orphan_check(struct run *r)
 {
-    struct commd_group *g = r->group;
+    struct membership *g = r->group;
 
     assert(g->rank < g->board.world && g->local < g->board.nlocal);
     if (!control_lost(g))
@@ -91,7 +91,7 @@ static bool orphan_check(struct run *r)
 
 static void run_timed_out(struct run *r)
 {
-    struct commd_group *g = r->group;
+    struct membership *g = r->group;
     char text[360], node[MSG_NAME_MAX];
     int rank;
 
@@ -110,15 +110,45 @@ static uint32_t slept_ms(const struct run *r)
     return (uint32_t)now_ms() - atomic_load_explicit(&me->asleep_ms, memory_order_relaxed);
 }
 
+/* Has a rank ended it that goes on, or wants others to? */
+static bool is_revoked(const struct run *r)
+{
+    struct board_cause c;
+
+    return board_broken(r->group->board.hdr, &c) == CAUSE_ABORTED;
+}
+
+/* A rank that is lost says more than that another rank has revoked the group because of it. */
 bool run_hopeless_look(struct run *r)
 {
+    if (is_revoked(r) && somebody_gone(r) && !r->err.left)
+        return true;
     return run_broken(r) || somebody_gone(r);
+}
+
+int run_foretold(struct membership *g)
+{
+    struct commd_error *e = error_mine();
+    struct run r = {.group = g, .desc = {.seq = atomic_load(&g->seq) + 1, .coll = COLL_BARRIER}};
+    const char *about;
+
+    if (group_has_failed(g, e))
+        return e->code;
+    if (!run_hopeless_look(&r))
+        return 0;
+    *e = r.err;
+    about = strstr(r.err.message, " of group \"");
+    if (about) /* that operation was not called */
+        snprintf(e->message, sizeof e->message, "%s", about + strlen(" of "));
+    e->seq = 0;
+    snprintf(e->op, sizeof e->op, "check");
+    return e->code;
 }
 
 /* One rank of a node speaks for those that wait there: the first. */
 static bool speaks(const struct run *r)
 {
-    const struct commd_group *g = r->group;
+    const struct membership *g = r->group;
     assert(g->local < g->board.nlocal);
 
     for (unsigned m = 0; m < g->local; m++)
@@ -132,7 +162,7 @@ static bool speaks(const struct run *r)
  * lately", as commctl why has it, else "". */
 static void usual_text(const struct run *r, uint32_t asleep, char *text, size_t len)
 {
-    const struct commd_group *g = r->group;
+    const struct membership *g = r->group;
     uint64_t usual_ms = recorder_usual_ns(&g->board.recorders[g->local], now_ns()) / 1000000;
 
     text[0] = 0;
@@ -145,7 +175,7 @@ static void usual_text(const struct run *r, uint32_t asleep, char *text, size_t 
  * at commctl. */
 static void warn_of_wait(struct run *r)
 {
-    struct commd_group *g = r->group;
+    struct membership *g = r->group;
     uint32_t asleep = slept_ms(r);
     char text[360], node[MSG_NAME_MAX], what[160], usual[80];
     int rank;

@@ -45,7 +45,7 @@ static void fill_row(uint64_t *to, const size_t *from, unsigned extent, bool roo
         fill_counts(to, from, n);
 }
 
-int lists_copy(const struct commd_group *g, const struct commd_op *op, struct op_lists **ret_lists)
+int lists_copy(const struct membership *g, const struct commd_op *op, struct op_lists **ret_lists)
 {
     const struct coll_info *info = &coll_table[op->coll];
     bool root = info->rooted && g->rank == (unsigned)op->root;

@@ -172,7 +172,7 @@ static void set_place(struct registered *d, unsigned i, uint8_t *p)
 /* All members find the same error, which ends the group: no libcommd makes such an offer. */
 static bool misplaced(struct run *r, unsigned i, size_t size, size_t len)
 {
-    const struct commd_group *g = r->group;
+    const struct membership *g = r->group;
     unsigned rank = g->local_rank[i / 2];
 
     assert(i < 2 * g->board.nlocal && rank < g->board.world && rank != g->rank);
@@ -187,7 +187,7 @@ static bool misplaced(struct run *r, unsigned i, size_t size, size_t len)
 /* The answer to the question for place d->at; true: there is one. */
 static bool answered(struct run *r)
 {
-    struct commd_group *g = r->group;
+    struct membership *g = r->group;
     struct registered *d = r->registered;
     const struct registered_place *p = &d->places[d->at];
     size_t len = registered_extent(r, d->at % 2);
@@ -216,7 +216,7 @@ static bool answered(struct run *r)
 /* Maps place d->at. False: not yet, or r->err says why not. */
 static bool map_place(struct run *r)
 {
-    struct commd_group *g = r->group;
+    struct membership *g = r->group;
     struct registered *d = r->registered;
     unsigned i = d->at, m = i / 2;
     size_t len = registered_extent(r, i % 2);
@@ -397,14 +397,14 @@ enum run_state registered_advance(struct run *r)
 
 static bool may_write(const struct run *r, unsigned m)
 {
-    const struct commd_group *g = r->group;
+    const struct membership *g = r->group;
     unsigned rank = g->local_rank[m];
 
     assert(rank < g->board.world);
     return m != g->local &&
            atomic_load_explicit(&member(r, m)->entered, memory_order_acquire) >= r->desc.seq &&
            atomic_load_explicit(&member(r, m)->stopped, memory_order_acquire) < r->desc.seq &&
-           !atomic_load_explicit(&g->board.ranks[rank].gone, memory_order_acquire);
+           !board_is_gone(&g->board, rank);
 }
 
 static bool all_out(const struct run *r)

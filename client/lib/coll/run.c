@@ -12,7 +12,7 @@
 #include "client/lib/coll/registered.h"
 #include "client/lib/coll/teams.h"
 
-void run_limit(struct run *r, const struct commd_group *g, const struct commd_op *op)
+void run_limit(struct run *r, const struct membership *g, const struct commd_op *op)
 {
     assert(r->group == g);
     r->limit_ms = op->timeout_ms ? op->timeout_ms
@@ -89,7 +89,7 @@ static bool can_close(const struct run *r)
 
 static bool make_plan(struct run *r)
 {
-    struct commd_group *g = r->group;
+    struct membership *g = r->group;
 
     assert(r->desc.coll < COLL_COUNT && (r->lists || !coll_table[r->desc.coll].counted));
     if (!plan_make(&r->desc, &g->geom, r->lists ? r->lists->counts : NULL, &r->plan))
@@ -99,7 +99,7 @@ static bool make_plan(struct run *r)
     return true;
 }
 
-int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op)
+int run_begin(struct run *r, struct membership *g, const struct commd_op *op)
 {
     const struct coll_info *info = &coll_table[op->coll];
     const bool data = info->window != WINDOW_NONE;

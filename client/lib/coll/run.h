@@ -43,7 +43,7 @@ struct op_lists {
 };
 
 struct run {
-    struct commd_group *group;
+    struct membership *group;
     struct op_desc desc;
     struct op_balance balance;
     struct plan plan;
@@ -98,8 +98,8 @@ extern const struct coll_steps coll_steps[COLL_COUNT];
 /* ---- lists.c --------------------------------------------------------------------------------- */
 
 /* Copies what @op gives per rank; *ret_lists is NULL if it gives nothing. -ENOMEM. */
-int lists_copy(const struct commd_group *g, const struct commd_op *op, struct op_lists **ret_lists);
-static inline int lists_make(const struct commd_group *g, const struct commd_op *op,
+int lists_copy(const struct membership *g, const struct commd_op *op, struct op_lists **ret_lists);
+static inline int lists_make(const struct membership *g, const struct commd_op *op,
                              struct op_lists **ret_lists)
 {
     *ret_lists = NULL;
@@ -112,12 +112,12 @@ static inline int lists_make(const struct commd_group *g, const struct commd_op 
 
 /* Starts @op as the next operation of the group; the caller holds the group's turn and has
  * set r->lists. COMMD_E_INVALID: it cannot be; nothing was started. */
-int run_begin(struct run *r, struct commd_group *g, const struct commd_op *op);
+int run_begin(struct run *r, struct membership *g, const struct commd_op *op);
 /* @r is a barrier that has begun in place of an operation that this rank cannot do, as @code says.
  * It fails on all ranks, as if they had called different operations. Called before @r is polled. */
 void run_decline(struct run *r, int code);
 /* Sets how long the operation may take. */
-void run_limit(struct run *r, const struct commd_group *g, const struct commd_op *op);
+void run_limit(struct run *r, const struct membership *g, const struct commd_op *op);
 /* The limit begins now, unless it has begun before. It begins with the call. That of a brief
  * operation begins with its first sleep, which comes after some hundred looks at most: such an
  * operation hardly ever sleeps, and to read the clock would cost it a tenth of its time. */
@@ -162,6 +162,8 @@ static inline bool run_hopeless(struct run *r)
 bool run_hopeless_slow(struct run *r);
 /* The application's wish to stop (Ctrl-C): only asked on the caller's own thread. */
 bool run_interrupted(struct run *r);
+/* What a collective would fail with if it was called now: 0 or COMMD_E_*. */
+int run_foretold(struct membership *g);
 /* Is the group broken? Then r->err says by whom. */
 bool run_broken(struct run *r);
 
@@ -251,7 +253,7 @@ static inline void run_tell_engine(struct run *r)
  * each other the members' lines are not read at all. */
 static inline bool run_all_consumed(struct run *r, uint32_t want)
 {
-    struct commd_group *g = r->group;
+    struct membership *g = r->group;
     uint32_t low;
 
     if (likely(seq_reached(g->consumed_seen, want)))

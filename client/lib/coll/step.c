@@ -17,7 +17,7 @@
 /* The engine cannot see the caller's lists. */
 static void tell_counts(const struct run *r, uint32_t step)
 {
-    const struct commd_group *g = r->group;
+    const struct membership *g = r->group;
     const struct op_lists *l = r->lists;
     size_t row = g->board.world * sizeof(uint64_t);
 
@@ -60,7 +60,7 @@ void run_announce(struct run *r, unsigned kind)
 
 void run_describe(struct run *r, int code, int rank, uint32_t pid, const char *node)
 {
-    struct commd_group *g = r->group;
+    struct membership *g = r->group;
 
     assert(code < 0);
     r->err.code = code;
@@ -140,7 +140,7 @@ static void mismatch(struct run *r, const struct op_desc *da, unsigned a, const 
 
 static void counts_mismatch(struct run *r, const struct op_balance *bal)
 {
-    struct commd_group *g = r->group;
+    struct membership *g = r->group;
     char who[120];
 
     assert(!op_balanced(bal));
@@ -172,7 +172,7 @@ static bool counts_fit(struct run *r)
 /* One node: members compare. */
 static bool members_consistent(struct run *r)
 {
-    const struct commd_group *g = r->group;
+    const struct membership *g = r->group;
     const struct board *b = &g->board;
     struct op_desc first, other;
     unsigned m = b->nlocal > 1; /* alone: this member's own slot was changed by somebody */

@@ -13,7 +13,7 @@ const char *op_name(const struct commd_op *op)
     return coll_name((unsigned)op->coll);
 }
 
-size_t op_single_count(const struct commd_group *g, const struct commd_op *op)
+size_t op_single_count(const struct membership *g, const struct commd_op *op)
 {
     const struct coll_info *info = &coll_table[op->coll];
 
@@ -241,7 +241,7 @@ void message_hold(struct commd_work *w)
 
 /* ---- the queue of a group -------------------------------------------------------------------- */
 
-static struct commd_work *pop_locked(struct commd_group *g)
+static struct commd_work *pop_locked(struct membership *g)
 {
     struct commd_work *w = g->head;
 
@@ -255,7 +255,7 @@ static struct commd_work *pop_locked(struct commd_group *g)
     return w;
 }
 
-struct commd_work *works_pop(struct commd_group *g)
+struct commd_work *works_pop(struct membership *g)
 {
     struct commd_work *w;
 
@@ -266,12 +266,12 @@ struct commd_work *works_pop(struct commd_group *g)
 }
 
 /* On one node members work in the whole of each other's buffers; between nodes step by step. */
-static bool is_shut(const struct commd_group *g, const struct gate *gate)
+static bool is_shut(const struct membership *g, const struct gate *gate)
 {
     return g->board.nnodes > 1 && gate->piece ? !gate_ready(gate) : !gate_full(gate);
 }
 
-struct commd_work *works_next(struct commd_group *g, bool *ret_shut)
+struct commd_work *works_next(struct membership *g, bool *ret_shut)
 {
     struct commd_work *w = NULL;
 
@@ -283,7 +283,7 @@ struct commd_work *works_next(struct commd_group *g, bool *ret_shut)
     return w;
 }
 
-void works_remove(struct commd_group *g, struct commd_work *w)
+void works_remove(struct membership *g, struct commd_work *w)
 {
     assert(w->group == g);
     assert_held(&g->ctx->plock);
@@ -306,7 +306,7 @@ void progress_kick(struct commd_context *ctx)
     futex_wake_all(&ctx->kick);
 }
 
-void progress_watch_locked(struct commd_group *g)
+void progress_watch_locked(struct membership *g)
 {
     struct commd_context *ctx = g->ctx;
 
@@ -318,7 +318,7 @@ void progress_watch_locked(struct commd_group *g)
     ctx->active = g;
 }
 
-void progress_watch(struct commd_group *g)
+void progress_watch(struct membership *g)
 {
     pthread_mutex_lock(&g->ctx->plock);
     progress_watch_locked(g);

@@ -10,7 +10,7 @@ struct commd_work {
     _Atomic unsigned waiters;
     _Atomic int refs;
     struct commd_context *ctx; /* borrowed */
-    struct commd_group *group; /* borrowed, valid until the work is finished */
+    struct membership *group;  /* borrowed, valid until the work is finished */
     struct commd_work *next;
     struct commd_op op;
     struct run run;
@@ -37,7 +37,7 @@ static inline bool is_p2p(const struct commd_op *op)
 
 const char *op_name(const struct commd_op *op); /* "all_reduce", "send", ... */
 /* Elements of this rank's single block: all_gather_v and reduce_scatter_v give all counts once. */
-size_t op_single_count(const struct commd_group *g, const struct commd_op *op);
+size_t op_single_count(const struct membership *g, const struct commd_op *op);
 struct commd_work *work_free(struct commd_work *w); /* of a work that no other thread knows */
 void work_unref(struct commd_work *w);
 /* Takes the work out of its group; the group may be freed right after. */
@@ -61,9 +61,9 @@ void works_strand(struct commd_context *ctx, const struct commd_error *e);
 
 /* The group's queue of works that wait for their turn. *ret_shut: the input of the first work is
  * not there yet, so it stays. */
-struct commd_work *works_next(struct commd_group *g, bool *ret_shut);
-struct commd_work *works_pop(struct commd_group *g);
-void works_remove(struct commd_group *g, struct commd_work *w);
+struct commd_work *works_next(struct membership *g, bool *ret_shut);
+struct commd_work *works_pop(struct membership *g);
+void works_remove(struct membership *g, struct commd_work *w);
 
 /* Message @w becomes the last of those that are held back. */
 void message_hold(struct commd_work *w);
@@ -73,7 +73,7 @@ void work_queue_message(struct commd_work *w);
 
 /* The progress thread: wakes it; has it look at @g when it is kicked (with plock held: _locked). */
 void progress_kick(struct commd_context *ctx);
-void progress_watch(struct commd_group *g);
-void progress_watch_locked(struct commd_group *g);
+void progress_watch(struct membership *g);
+void progress_watch_locked(struct membership *g);
 
 #endif

@@ -20,7 +20,7 @@ struct question {
     struct question *next;
     uint32_t req;
     int64_t until_ms;
-    const struct commd_group *group; /* borrowed: outlives its operations */
+    const struct membership *group; /* borrowed: outlives its operations */
     unsigned nnodes, answered, absent;
     int rank;                /* the first that is absent, -1 */
     char node[MSG_NAME_MAX]; /* of the absent, when they are of one node; else "" */
@@ -70,7 +70,7 @@ void absent_answer(struct commd_context *ctx, const struct msg_absent *m)
 
 /* ---- the question ---------------------------------------------------------------------------- */
 
-static struct question *absent_ask_nodes(const struct commd_group *g, uint64_t seq)
+static struct question *absent_ask_nodes(const struct membership *g, uint64_t seq)
 {
     struct msg m = {.type = MSG_CLIENT_ASK_ABSENT,
                     .client_ask_absent = {.group = g->board.group, .seq = seq}};
@@ -94,7 +94,7 @@ static struct question *absent_ask_nodes(const struct commd_group *g, uint64_t s
     return q;
 }
 
-bool absent_ask(struct question **q, const struct commd_group *g, uint64_t seq)
+bool absent_ask(struct question **q, const struct membership *g, uint64_t seq)
 {
     bool all;
 
@@ -127,7 +127,7 @@ void absent_free(struct question **q)
 /* ---- the words ------------------------------------------------------------------------------- */
 
 /* Members of this node that have not begun the operation, from the board itself. */
-static void add_here(struct question *q, const struct commd_group *g, uint64_t seq)
+static void add_here(struct question *q, const struct membership *g, uint64_t seq)
 {
     char ranks[160];
     struct rank_list list;
@@ -154,7 +154,7 @@ static void add_silent(const struct question *q, char *text, size_t len)
     }
 }
 
-bool absent_text(const struct question *q, const struct commd_group *g, uint64_t seq, char *text,
+bool absent_text(const struct question *q, const struct membership *g, uint64_t seq, char *text,
                  size_t len, int *ret_rank, char node[MSG_NAME_MAX])
 {
     struct question here = {.group = g, .rank = -1}; /* has no table of nodes: there are 0 */

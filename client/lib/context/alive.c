@@ -63,7 +63,7 @@ static int open_again(int fd)
     return own;
 }
 
-void alive_begin(struct commd_group *g, int board_fd)
+void alive_begin(struct membership *g, int board_fd)
 {
     struct alive *a = &g->alive;
     struct flock mine = byte_of(g->rank);
@@ -87,7 +87,7 @@ void alive_begin(struct commd_group *g, int board_fd)
     atomic_store_explicit(&g->board.members[g->local].alive, MEMBER_LOCKED, memory_order_release);
 }
 
-void alive_end(struct commd_group *g)
+void alive_end(struct membership *g)
 {
     struct alive *a = &g->alive;
 
@@ -102,7 +102,7 @@ void alive_end(struct commd_group *g)
     close_fdp(&a->fd);
 }
 
-static bool lock_is_free(const struct commd_group *g, unsigned rank)
+static bool lock_is_free(const struct membership *g, unsigned rank)
 {
     struct flock ask = byte_of(rank);
 
@@ -123,7 +123,7 @@ static bool process_ended(pid_t pid)
     return ended;
 }
 
-bool alive_ended(const struct commd_group *g, unsigned rank, bool *ret_left)
+bool alive_ended(const struct membership *g, unsigned rank, bool *ret_left)
 {
     _Atomic uint32_t *word = &g->board.members[rank].alive;
     pid_t pid = (pid_t)g->members[rank].pid;

@@ -198,6 +198,7 @@ void back_welcome(struct commd_context *ctx, int *sock, const struct msg_welcome
     if (strcmp(ctx->node, welcome->node))
         snprintf(ctx->node, sizeof ctx->node, "%s", welcome->node);
     ctx->incarnation = welcome->incarnation;
+    ctx->version = welcome->version;
     memcpy(b->key, welcome->key, sizeof b->key);
     ctx->commd_seen = sees_peer(*sock);
     close_fdp(&ctx->sock);
@@ -403,12 +404,7 @@ int back_need(struct commd_context *ctx, const char *op)
 
         if (r)
             return r;
-        if (!ctx->interrupt || !atomic_load(&ctx->lost))
-            continue;
-        pthread_mutex_unlock(&ctx->lock);
-        r = context_interrupted(ctx);
-        pthread_mutex_lock(&ctx->lock);
-        if (r)
+        if (atomic_load(&ctx->lost) && context_interrupted_unlocked(ctx))
             return error_set(error_mine(), COMMD_E_INTERRUPTED, op, "interrupted");
     }
     return 0;

@@ -20,7 +20,7 @@
             *at_ = (*at_)->link;                                                                   \
     } while (0)
 
-struct commd_group;
+struct membership;
 struct awaited;
 struct in_group;
 struct question;
@@ -57,7 +57,8 @@ struct commd_context {
     char socket_path[256];
     char node[MSG_NAME_MAX];
     uint64_t incarnation;
-    bool commd_seen; /* commd is in our pid namespace, or in one below */
+    uint32_t version; /* that commd speaks */
+    bool commd_seen;  /* commd is in our pid namespace, or in one below */
     int64_t timeout_ms;
     int64_t warn_ms; /* a rank that waits for so long says so on stderr; 0: never */
     /* what commctl shows of this process before it is in a group; size 0: nothing */
@@ -95,7 +96,7 @@ struct commd_context {
     _Atomic bool stop;
     _Atomic uint32_t kick; /* futex */
     struct crowd crowd;    /* of the progress thread's yields */
-    struct commd_group *active;
+    struct membership *active;
     struct commd_work *finished; /* to be told without the lock (works_tell()), oldest first */
     struct commd_work **finished_tail;
     bool telling; /* a thread tells them */
@@ -126,6 +127,19 @@ static inline int sleep_limit_ms(int64_t deadline_ms)
 static inline bool context_interrupted(const struct commd_context *ctx)
 {
     return ctx->interrupt && ctx->interrupt(ctx->interrupt_arg);
+}
+
+/* The same without the lock, which is held before and after: the hook may wait for another one. */
+static inline bool context_interrupted_unlocked(struct commd_context *ctx)
+{
+    bool stop;
+
+    if (likely(!ctx->interrupt))
+        return false;
+    pthread_mutex_unlock(&ctx->lock);
+    stop = context_interrupted(ctx);
+    pthread_mutex_lock(&ctx->lock);
+    return stop;
 }
 
 /* Is it time to ask the application, in a wait of many sleeps? It is asked every WAIT_SLICE_MS, and
@@ -165,9 +179,6 @@ int control_open(struct commd_context *ctx, int64_t deadline_ms);
 void control_close(struct commd_context *ctx);
 /* Before control_close(), in the process that connected: commd shall see that the context ends. */
 void control_end(struct commd_context *ctx);
-/* Sends the JOIN, whose number becomes @w->req, and waits for its answer. */
-int control_join(struct commd_context *ctx, const struct msg *msg, struct awaited *w,
-                 int64_t deadline_ms);
 /* Sends a message about a group. -ENOTCONN if no commd is there that knows it: another one would
  * take it for a breach of protocol. */
 int control_send_of(struct commd_context *ctx, uint64_t group, const struct msg *msg);
@@ -175,12 +186,20 @@ int control_send_of(struct commd_context *ctx, uint64_t group, const struct msg 
 void control_leave(struct commd_context *ctx, uint64_t group, uint32_t ops);
 /* Sends CLIENT_ABORT, likewise. -ENOTCONN: no commd that knows the group will come. */
 int control_abort(struct commd_context *ctx, const struct msg *msg);
+int control_abort_locked(struct commd_context *ctx, const struct msg *msg);
 /* Is no commd there that knows the group? Then this tries to come back, without waiting. Takes the
  * lock. */
-bool control_lost(const struct commd_group *g);
+bool control_lost(const struct membership *g);
 /* The rest with the lock held: parts of it that back.c needs. */
 int control_send_locked(struct commd_context *ctx, const struct msg *msg);
 void control_ask_again(struct commd_context *ctx, struct awaited *w);
+/* A thread waits for the @answer to a question, whose number becomes @w->req, until
+ * control_wait_end(). control_wait_slice() drops the lock, for a moment or until something came. */
+void control_wait_begin(struct commd_context *ctx, enum msg_type answer, struct awaited *w);
+void control_wait_end(struct commd_context *ctx, struct awaited *w);
+void control_wait_slice(struct commd_context *ctx);
+/* Leaves a group that nobody waits for any more. */
+void control_leave_unwanted(struct commd_context *ctx, uint64_t group);
 bool control_is_lost(struct commd_context *ctx);
 
 /* Registered memory at commd, see client/lib/arena/. */
@@ -192,14 +211,22 @@ void control_arena_again(struct commd_context *ctx, uint64_t arena, size_t size,
 void control_arena_del(struct commd_context *ctx, uint64_t arena);
 /* Asks for @arena of @rank. False: there is no commd to ask. True: control_arena_asked() has to be
  * called until it is true, or control_arena_cancel() once. */
-bool control_arena_ask(const struct commd_group *g, unsigned rank, uint64_t arena,
+bool control_arena_ask(const struct membership *g, unsigned rank, uint64_t arena,
                        struct awaited *w);
 /* Does not wait. True: the question has ended; w->fd is the arena, or -1. */
-bool control_arena_asked(const struct commd_group *g, struct awaited *w);
-void control_arena_cancel(const struct commd_group *g, struct awaited *w);
+bool control_arena_asked(const struct membership *g, struct awaited *w);
+void control_arena_cancel(const struct membership *g, struct awaited *w);
 
 /* Asks for a session at commd-gpu: its socket. 0 or COMMD_E_*. */
 int control_gpu_ask(struct commd_context *ctx, int *ret_sock);
+
+/* ---- control_join.c -------------------------------------------------------------------------- */
+
+enum { RECOVERY_VERSION = 11 }; /* of MSG_VERSION, from which on commd knows recoveries, WITHDRAW */
+
+/* Sends the JOIN, whose number becomes @w->req, and waits for its answer. */
+int control_join(struct commd_context *ctx, const struct msg *msg, struct awaited *w,
+                 int64_t deadline_ms);
 
 /* ---- control_hello.c --------------------------------------------------------------------------
  */

@@ -15,8 +15,7 @@
 
 #include "shm/util/socket_path.h"
 
-enum { READ_SLICE_MS = 100, FRAME_MS = 5000, JOIN_GRACE_MS = 10000, READ_BUDGET = 64 };
-enum { WARN_TRIES = 5 }; /* to learn who is missing */
+enum { READ_SLICE_MS = 100, FRAME_MS = 5000, READ_BUDGET = 64 };
 enum { GPU_ASK_MS = 120000 };
 enum { LEAVING_MS = 20, LEAVING_TRIES = 100 }; /* a daemon takes a moment to end */
 
@@ -145,7 +144,7 @@ int control_send_locked(struct commd_context *ctx, const struct msg *msg)
     return send_with(ctx, msg, -1);
 }
 
-static void leave_unwanted(struct commd_context *ctx, uint64_t group)
+void control_leave_unwanted(struct commd_context *ctx, uint64_t group)
 {
     struct msg leave = {.type = MSG_CLIENT_LEAVE, .client_leave.group = group};
 
@@ -176,17 +175,23 @@ void control_leave(struct commd_context *ctx, uint64_t group, uint32_t ops)
     pthread_mutex_unlock(&ctx->lock);
 }
 
+int control_abort_locked(struct commd_context *ctx, const struct msg *msg)
+{
+    assert_held(&ctx->lock);
+    assert(msg->type == MSG_CLIENT_ABORT);
+    if (!back_knows(ctx, msg->client_abort.group))
+        return -ENOTCONN;
+    back_aborted(ctx, msg->client_abort.group, msg->client_abort.text);
+    control_send_locked(ctx, msg); /* else it is said by the way: say_again() in back.c */
+    return 0;
+}
+
 int control_abort(struct commd_context *ctx, const struct msg *msg)
 {
-    int r = -ENOTCONN;
+    int r;
 
-    assert(msg->type == MSG_CLIENT_ABORT);
     pthread_mutex_lock(&ctx->lock);
-    if (back_knows(ctx, msg->client_abort.group)) {
-        back_aborted(ctx, msg->client_abort.group, msg->client_abort.text);
-        control_send_locked(ctx, msg); /* else it is said by the way: say_again() in back.c */
-        r = 0;
-    }
+    r = control_abort_locked(ctx, msg);
     pthread_mutex_unlock(&ctx->lock);
     return r;
 }
@@ -226,7 +231,7 @@ static void control_dispatch(struct commd_context *ctx, struct msg *m, int *fds,
         if (nfds == 2 && m->joined.new_doorbell)
             take_doorbell(ctx, steal_fd(&fds[1]));
         if (!w)
-            leave_unwanted(ctx, m->joined.group);
+            control_leave_unwanted(ctx, m->joined.group);
         else
             back_joined(ctx, m->joined.group);
         if (w && nfds >= 1)
@@ -304,7 +309,7 @@ bool control_is_lost(struct commd_context *ctx)
     return lost_locked(ctx);
 }
 
-bool control_lost(const struct commd_group *g)
+bool control_lost(const struct membership *g)
 {
     struct commd_context *ctx = g->ctx;
     bool lost;
@@ -318,7 +323,7 @@ bool control_lost(const struct commd_group *g)
     return lost;
 }
 
-static void wait_slice(struct commd_context *ctx)
+void control_wait_slice(struct commd_context *ctx)
 {
     assert_held(&ctx->lock);
     if (ctx->reading)
@@ -327,56 +332,7 @@ static void wait_slice(struct commd_context *ctx)
         read_once(ctx, READ_SLICE_MS);
 }
 
-static int await_join(struct commd_context *ctx, struct awaited *w,
-                      const struct msg_client_join *join, int64_t deadline_ms)
-{
-    const int64_t since_ms = (int64_t)now_ms();
-    struct commd_error *e = error_mine();
-    const char *name = join->name;
-    unsigned warnings = ctx->warn_ms ? WARN_TRIES : 0;
-    _cleanup_(close_fdp) int speaker = -1;
-    int r;
-
-    while (!w->done) {
-        if (atomic_load(&ctx->lost) && (r = back_wait(ctx, "join", deadline_ms))) {
-            if (r != COMMD_E_NO_DAEMON && r != COMMD_E_NODE_LOST)
-                return r;
-            error_set(e, COMMD_E_NODE_LOST, "join",
-                      "group \"%s\": commd on node %s went away while this rank was joining", name,
-                      ctx->node);
-            snprintf(e->node, sizeof e->node, "%s", ctx->node);
-            return e->code;
-        }
-        if (deadline_ms >= 0 && (int64_t)now_ms() > deadline_ms + JOIN_GRACE_MS)
-            return error_set(
-                e, COMMD_E_TIMEOUT, "join",
-                "group \"%s\": commd on node %s does not answer (the limit passed %d s "
-                "ago)",
-                name, ctx->node, JOIN_GRACE_MS / 1000);
-        if (!w->done && !atomic_load(&ctx->lost))
-            wait_slice(ctx);
-        if (!w->done && !atomic_load(&ctx->lost) && warnings &&
-            (int64_t)now_ms() - since_ms >= ctx->warn_ms) {
-            warnings--;
-            pthread_mutex_unlock(&ctx->lock);
-            if (join_warn(ctx, join, (int64_t)now_ms() - since_ms, !warnings, &speaker))
-                warnings = 0;
-            pthread_mutex_lock(&ctx->lock);
-        }
-        if (!w->done && ctx->interrupt) {
-            int stop;
-
-            pthread_mutex_unlock(&ctx->lock);
-            stop = ctx->interrupt(ctx->interrupt_arg);
-            pthread_mutex_lock(&ctx->lock);
-            if (stop && !w->done)
-                return error_set(e, COMMD_E_INTERRUPTED, "join", "group \"%s\": interrupted", name);
-        }
-    }
-    return 0;
-}
-
-static void wait_begin(struct commd_context *ctx, enum msg_type answer, struct awaited *w)
+void control_wait_begin(struct commd_context *ctx, enum msg_type answer, struct awaited *w)
 {
     assert_held(&ctx->lock);
     assert(!w->done && w->fd < 0);
@@ -386,18 +342,51 @@ static void wait_begin(struct commd_context *ctx, enum msg_type answer, struct a
     ctx->awaited = w;
 }
 
-static void wait_end(struct commd_context *ctx, struct awaited *w)
+void control_wait_end(struct commd_context *ctx, struct awaited *w)
 {
     assert_held(&ctx->lock);
     list_remove(ctx->awaited, w, next);
 }
 
+static uint64_t ms_until(int64_t at_ms)
+{
+    return (uint64_t)MAX(at_ms - (int64_t)now_ms(), (int64_t)1);
+}
+
+/* An older commd would take a recovery for the join of a new group. */
+static bool is_beyond(const struct commd_context *ctx, struct awaited *w)
+{
+    struct msg_join_failed f = {.req = w->req, .cause = CAUSE_PROTOCOL, .rank = -1};
+
+    if (!w->ask.client_join.recovery || ctx->version >= RECOVERY_VERSION)
+        return false;
+    snprintf(f.node, sizeof f.node, "%s", ctx->node);
+    snprintf(f.text, sizeof f.text,
+             "commd on node %s speaks protocol version %u, and groups are recovered from %u on: "
+             "upgrade commd",
+             ctx->node, ctx->version, RECOVERY_VERSION);
+    w->reply = (struct msg){.type = MSG_JOIN_FAILED, .join_failed = f};
+    w->done = true;
+    return true;
+}
+
+/* The join of @w is about to be sent. False: this commd must not get it, and @w has its answer. */
+static bool join_again(const struct commd_context *ctx, struct awaited *w)
+{
+    assert(w->ask.type == MSG_CLIENT_JOIN);
+    if (is_beyond(ctx, w))
+        return false;
+    if (w->deadline_ms >= 0)
+        w->ask.client_join.timeout_ms = ms_until(w->deadline_ms);
+    if (w->patient_ms)
+        w->ask.client_join.wait_ms = ms_until(w->patient_ms);
+    return true;
+}
+
 void control_ask_again(struct commd_context *ctx, struct awaited *w)
 {
-    if (w->ask.type == MSG_CLIENT_JOIN && w->deadline_ms >= 0)
-        w->ask.client_join.timeout_ms =
-            (uint64_t)MAX(w->deadline_ms - (int64_t)now_ms(), (int64_t)1);
-    send_with(ctx, &w->ask, w->ask_fd);
+    if (w->ask.type != MSG_CLIENT_JOIN || join_again(ctx, w))
+        send_with(ctx, &w->ask, w->ask_fd);
 }
 
 /* Sends the question @w->ask, in which *req becomes its number, with @w->ask_fd (-1: none), and
@@ -409,7 +398,7 @@ static int ask_and_wait(struct commd_context *ctx, struct awaited *w, uint32_t *
     int64_t patience = deadline_in(ctx->timeout_ms), deadline = deadline_in(limit_ms);
     int r = 0;
 
-    wait_begin(ctx, answer, w);
+    control_wait_begin(ctx, answer, w);
     *req = w->req;
     send_with(ctx, &w->ask, w->ask_fd);
     while (!w->done && !r) {
@@ -420,39 +409,10 @@ static int ask_and_wait(struct commd_context *ctx, struct awaited *w, uint32_t *
             r = error_set(error_mine(), COMMD_E_TIMEOUT, op, "commd on node %s does not answer",
                           ctx->node);
         } else {
-            wait_slice(ctx);
+            control_wait_slice(ctx);
         }
     }
-    wait_end(ctx, w);
-    return r;
-}
-
-int control_join(struct commd_context *ctx, const struct msg *msg, struct awaited *w,
-                 int64_t deadline_ms)
-{
-    int r;
-
-    w->ask = *msg;
-    w->ask_fd = -1;
-    w->deadline_ms = deadline_ms;
-    pthread_mutex_lock(&ctx->lock);
-    r = back_need(ctx, "join");
-    if (r == 0) {
-        ctx->waits_size = 0; /* a later commd shall not hear of it */
-        wait_begin(ctx, MSG_JOINED, w);
-        w->ask.client_join.req = w->req;
-        control_ask_again(ctx, w);
-        r = await_join(ctx, w, &w->ask.client_join, deadline_ms);
-        wait_end(ctx, w);
-        /* the answer may have come after the decision to give up */
-        if (r && w->done && w->reply.type == MSG_JOINED)
-            leave_unwanted(ctx, w->reply.joined.group);
-    }
-    pthread_mutex_unlock(&ctx->lock);
-    if (r) {
-        close_fdp(&w->fd);
-        msg_fini(&w->reply);
-    }
+    control_wait_end(ctx, w);
     return r;
 }
 
@@ -500,8 +460,7 @@ void control_arena_del(struct commd_context *ctx, uint64_t arena)
     pthread_mutex_unlock(&ctx->lock);
 }
 
-bool control_arena_ask(const struct commd_group *g, unsigned rank, uint64_t arena,
-                       struct awaited *w)
+bool control_arena_ask(const struct membership *g, unsigned rank, uint64_t arena, struct awaited *w)
 {
     struct commd_context *ctx = g->ctx;
     bool sent = false;
@@ -515,17 +474,17 @@ bool control_arena_ask(const struct commd_group *g, unsigned rank, uint64_t aren
     };
     pthread_mutex_lock(&ctx->lock);
     if (!atomic_load(&ctx->lost) && back_knows(ctx, g->board.group)) {
-        wait_begin(ctx, MSG_ARENA_ANSWER, w);
+        control_wait_begin(ctx, MSG_ARENA_ANSWER, w);
         w->ask.arena_ask.req = w->req;
         sent = control_send_locked(ctx, &w->ask) == 0;
         if (!sent)
-            wait_end(ctx, w);
+            control_wait_end(ctx, w);
     }
     pthread_mutex_unlock(&ctx->lock);
     return sent;
 }
 
-bool control_arena_asked(const struct commd_group *g, struct awaited *w)
+bool control_arena_asked(const struct membership *g, struct awaited *w)
 {
     struct commd_context *ctx = g->ctx;
     bool over;
@@ -535,17 +494,17 @@ bool control_arena_asked(const struct commd_group *g, struct awaited *w)
         read_once(ctx, 0);
     over = w->done || atomic_load(&ctx->lost);
     if (over)
-        wait_end(ctx, w);
+        control_wait_end(ctx, w);
     pthread_mutex_unlock(&ctx->lock);
     if (over)
         msg_fini(&w->reply);
     return over;
 }
 
-void control_arena_cancel(const struct commd_group *g, struct awaited *w)
+void control_arena_cancel(const struct membership *g, struct awaited *w)
 {
     pthread_mutex_lock(&g->ctx->lock);
-    wait_end(g->ctx, w);
+    control_wait_end(g->ctx, w);
     pthread_mutex_unlock(&g->ctx->lock);
     msg_fini(&w->reply);
     close_fdp(&w->fd);

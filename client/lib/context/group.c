@@ -7,7 +7,7 @@
 
 #include "shm/board/place.h"
 
-void group_close(struct commd_group *g)
+void group_close(struct membership *g)
 {
     if (!g)
         return;
@@ -23,18 +23,18 @@ void group_close(struct commd_group *g)
     free(g);
 }
 
-static void group_closep(struct commd_group **g)
+static void group_closep(struct membership **g)
 {
     group_close(*g);
 }
 
-const char *group_node_of(const struct commd_group *g, unsigned rank)
+const char *group_node_of(const struct membership *g, unsigned rank)
 {
     return rank < g->board.world ? g->nodes[g->members[rank].node] : "?";
 }
 
 /* False: it had failed before. */
-static bool fail_first(struct commd_group *g, const struct commd_error *why)
+static bool fail_first(struct membership *g, const struct commd_error *why)
 {
     if (atomic_exchange(&g->failing, true))
         return false;
@@ -45,7 +45,7 @@ static bool fail_first(struct commd_group *g, const struct commd_error *why)
     return true;
 }
 
-void group_give_up(struct commd_group *g, const struct commd_error *why)
+void group_give_up(struct membership *g, const struct commd_error *why)
 {
     struct msg m = {.type = MSG_CLIENT_ABORT, .client_abort.group = g->board.group};
 
@@ -56,7 +56,7 @@ void group_give_up(struct commd_group *g, const struct commd_error *why)
     control_abort(g->ctx, &m);
 }
 
-void group_fail(struct commd_group *g, const struct commd_error *why)
+void group_fail(struct membership *g, const struct commd_error *why)
 {
     if (why->code == COMMD_E_TIMEOUT || why->code == COMMD_E_INTERRUPTED ||
         why->code == COMMD_E_PROTOCOL)
@@ -65,8 +65,30 @@ void group_fail(struct commd_group *g, const struct commd_error *why)
         fail_first(g, why);
 }
 
+bool group_revoke(struct commd_group *h, const char *reason)
+{
+    struct commd_context *ctx = h->ctx;
+    struct msg m = {.type = MSG_CLIENT_ABORT};
+    struct membership *g;
+    struct commd_error e;
+    bool told;
+
+    pthread_mutex_lock(&ctx->lock); /* a thread may recover the group just now */
+    g = h->now;
+    m.client_abort.group = g->board.group;
+    snprintf(m.client_abort.text, sizeof m.client_abort.text, "rank %u aborted the group: %.400s",
+             g->rank, reason);
+    error_set(&e, COMMD_E_ABORTED, "abort", "group \"%s\": %s", g->name, m.client_abort.text);
+    e.rank = (int)g->rank;
+    e.epoch = g->board.epoch;
+    fail_first(g, &e);
+    told = control_abort_locked(ctx, &m) == 0;
+    pthread_mutex_unlock(&ctx->lock);
+    return told;
+}
+
 /* Ranks in node order, ascending within a node. */
-static int group_tables(struct commd_group *g)
+static int group_tables(struct membership *g)
 {
     unsigned n = g->board.world, pos = 0, local = 0;
 
@@ -110,9 +132,9 @@ static int group_tables(struct commd_group *g)
 }
 
 int group_from_joined(struct commd_context *ctx, const char *name, unsigned rank, unsigned size,
-                      int64_t timeout_ms, struct awaited *w, struct commd_group **ret_group)
+                      int64_t timeout_ms, struct awaited *w, struct membership **ret_group)
 {
-    _cleanup_(group_closep) struct commd_group *g = calloc(1, sizeof *g);
+    _cleanup_(group_closep) struct membership *g = calloc(1, sizeof *g);
     struct msg_joined *j = &w->reply.joined;
     int r;
 
@@ -146,6 +168,21 @@ int group_from_joined(struct commd_context *ctx, const char *name, unsigned rank
     return 0;
 }
 
+static const char *join_word(const struct msg_client_join *join)
+{
+    switch ((enum msg_recovery)join->recovery) {
+    case MSG_RECOVERY_SHRINK:
+    case MSG_RECOVERY_WAIT:
+        return "recover";
+    case MSG_RECOVERY_REJOIN:
+        return "rejoin";
+    case MSG_RECOVERY_NONE:
+    case MSG_RECOVERY_COUNT:
+        break;
+    }
+    return "join";
+}
+
 static int join_error(const struct awaited *w, struct commd_error *e)
 {
     const struct msg_join_failed *f = &w->reply.join_failed;
@@ -156,39 +193,59 @@ static int join_error(const struct awaited *w, struct commd_error *e)
     return e->code;
 }
 
-int group_join(struct commd_context *ctx, const char *name, unsigned rank, unsigned size,
-               int64_t timeout_ms, struct commd_group **ret_group)
+/* The answer has come: makes the group of it. */
+static int group_answered(struct commd_context *ctx, const struct msg_client_join *join,
+                          struct awaited *w, struct membership **ret_group)
 {
+    const struct msg_joined *j = &w->reply.joined;
     struct commd_error *e = error_mine();
-    struct awaited w = {.fd = -1, .doorbell = -1};
-    struct msg m = {.type = MSG_CLIENT_JOIN, .client_join = {.rank = rank, .size = size}};
+    uint64_t id = j->group;
     int r;
 
-    m.client_join.timeout_ms = timeout_ms < 0 ? 0 : (uint64_t)timeout_ms;
-    snprintf(m.client_join.name, sizeof m.client_join.name, "%s", name);
-    r = control_join(ctx, &m, &w, deadline_in(timeout_ms));
-    if (r) {
-        e->rank = e->rank < 0 ? (int)rank : e->rank;
-        return r;
-    }
-    if (w.reply.type == MSG_JOIN_FAILED) {
-        r = join_error(&w, e);
-    } else {
-        uint64_t id = w.reply.joined.group;
+    if (w->reply.type == MSG_JOIN_FAILED)
+        return join_error(w, e);
+    if (join->recovery) /* commd alone knows who is left, and in which order */
+        r = group_from_joined(ctx, join->name, j->rank, j->size, ctx->timeout_ms, w, ret_group);
+    else
+        r = group_from_joined(ctx, join->name, join->rank, join->size, ctx->timeout_ms, w,
+                              ret_group);
+    if (r) /* commd counts this rank in, and the others shall not wait for it */
+        control_leave(ctx, id, 0);
+    if (r == -ENOMEM)
+        return error_set(e, COMMD_E_NOMEM, "join", "group \"%s\": no memory for its ranks",
+                         join->name);
+    if (r)
+        return error_set(e, COMMD_E_PROTOCOL, "join",
+                         "group \"%s\": commd on node %s sent a board that does not fit the group "
+                         "(%s); libcommd is version %s: do both come from one release?",
+                         join->name, ctx->node, strerror(-r), commd_version());
+    return 0;
+}
 
-        r = group_from_joined(ctx, name, rank, size, ctx->timeout_ms, &w, ret_group);
-        if (r) /* commd counts this rank in, and the others shall not wait for it */
-            control_leave(ctx, id, 0);
-        if (r == -ENOMEM)
-            r = error_set(e, COMMD_E_NOMEM, "join", "group \"%s\": no memory for %u ranks", name,
-                          size);
-        else if (r)
-            r = error_set(e, COMMD_E_PROTOCOL, "join",
-                          "group \"%s\": commd on node %s sent a board that does not fit the group "
-                          "(%s); libcommd is version %s: do both come from one release?",
-                          name, ctx->node, strerror(-r), commd_version());
+int group_join(struct commd_context *ctx, const struct msg_client_join *join,
+               struct membership *from, int64_t timeout_ms, struct membership **ret_group)
+{
+    struct commd_error *e = error_mine();
+    struct awaited w = {.fd = -1,
+                        .doorbell = -1,
+                        .follows = join->recovery ? from : NULL,
+                        .parent = join->recovery ? NULL : from};
+    struct msg m = {.type = MSG_CLIENT_JOIN, .client_join = *join};
+    int r;
+
+    assert(!from || !join->recovery || join->follows == from->board.group);
+    m.client_join.timeout_ms = timeout_ms < 0 ? 0 : (uint64_t)timeout_ms;
+    if (join->wait_ms)
+        w.patient_ms = deadline_in((int64_t)join->wait_ms);
+    r = control_join(ctx, &m, &w, deadline_in(timeout_ms));
+    if (r && e->rank < 0 && !join->recovery)
+        e->rank = (int)join->rank;
+    if (!r) {
+        r = group_answered(ctx, join, &w, ret_group);
+        close_fdp(&w.fd);
+        msg_fini(&w.reply);
     }
-    close_fdp(&w.fd);
-    msg_fini(&w.reply);
+    if (r)
+        snprintf(e->op, sizeof e->op, "%s", join_word(join));
     return r;
 }

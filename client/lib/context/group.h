@@ -16,9 +16,23 @@ struct alive {
     struct alive *next;
 };
 
+/* What the application holds: a group through all its epochs. */
 struct commd_group {
+    struct membership *now;    /* owned */
     struct commd_context *ctx; /* borrowed: outlives its groups */
     struct commd_group *next;  /* in ctx->groups */
+    _Atomic bool recovering;   /* a thread is in commd_group_recover() */
+};
+
+/* NULL for NULL. */
+static inline struct membership *group_now(const struct commd_group *h)
+{
+    return likely(h) ? h->now : NULL;
+}
+
+/* A group in one epoch, as this member has it. */
+struct membership {
+    struct commd_context *ctx; /* borrowed: outlives its groups */
     struct board board;
     char name[MSG_GROUP_MAX];
     unsigned rank, local;        /* my rank; my member index on this node */
@@ -53,7 +67,7 @@ struct commd_group {
     pthread_mutex_t qlock;
     struct commd_work *head, **tail; /* waiting works, owned by the queue */
     _Atomic unsigned pending;        /* works queued or running on the progress thread */
-    struct commd_group *active_next; /* progress thread's list */
+    struct membership *active_next;  /* progress thread's list */
     bool active;
     struct commd_work *running;
 
@@ -74,28 +88,43 @@ struct awaited {
     struct msg ask;       /* the question, sent again to the next commd; it owns nothing */
     int ask_fd;           /* borrowed: goes along; -1: none */
     int64_t deadline_ms;  /* of a join; -1: none */
+    int64_t patient_ms;   /* of a recovery: when it goes on without new processes; 0: never */
+    const struct membership *follows; /* borrowed: what a recovery goes on from; NULL: nothing, or
+                                         it has been revoked, or needs not be */
+    const struct membership *parent;  /* borrowed: whose ranks the new group is made of; NULL: of no
+                                         group's */
     bool done;
     struct msg reply; /* owned, once done */
     int fd;           /* owned: the board, the arena, or the session's socket; -1: none came */
     int doorbell;     /* borrowed from the context */
 };
 
-int group_join(struct commd_context *ctx, const char *name, unsigned rank, unsigned size,
-               int64_t timeout_ms, struct commd_group **ret_group);
+/* Asks commd for what @join says, and waits. @from: a recovery goes on from it, any other join is
+ * of its ranks and ends with COMMD_E_ABORTED when it has lost one; else NULL. */
+int group_join(struct commd_context *ctx, const struct msg_client_join *join,
+               struct membership *from, int64_t timeout_ms, struct membership **ret_group);
 /* Makes the group from the answer @w, which stays the caller's, but for the tables in w->reply. */
 int group_from_joined(struct commd_context *ctx, const char *name, unsigned rank, unsigned size,
-                      int64_t timeout_ms, struct awaited *w, struct commd_group **ret_group);
+                      int64_t timeout_ms, struct awaited *w, struct membership **ret_group);
+/* All ways into a group that this process is not in (api/api_group.c): makes the handle. @join: its
+ * name and what else it says. @parent: of whose ranks it is made, or NULL. */
+int group_enter(struct commd_context *ctx, const char *op, const struct msg_client_join *join,
+                struct membership *parent, int64_t timeout_ms, struct commd_group **ret_group);
 /* Frees @g. Its messages and mapped arenas have been freed before: group_free(). */
-void group_close(struct commd_group *g);
+void group_close(struct membership *g);
 /* The first failure that ended the group for this member; tells commd if the others cannot
  * know (a limit passed, an interrupt). */
-void group_fail(struct commd_group *g, const struct commd_error *why);
+void group_fail(struct membership *g, const struct commd_error *why);
 /* The same, of a failure that no other rank can know of, whatever its code is. */
-void group_give_up(struct commd_group *g, const struct commd_error *why);
-const char *group_node_of(const struct commd_group *g, unsigned rank);
+void group_give_up(struct membership *g, const struct commd_error *why);
+/* Ends the group's present epoch, here at once and for all by commd, because this rank wants to:
+ * @reason. Any thread may do that at any time. False: there is no commd that could tell the others.
+ */
+bool group_revoke(struct commd_group *h, const char *reason);
+const char *group_node_of(const struct membership *g, unsigned rank);
 
 /* Has the group ended for this member? Then *e says why, and nothing can start any more. */
-static inline bool group_has_failed(struct commd_group *g, struct commd_error *e)
+static inline bool group_has_failed(struct membership *g, struct commd_error *e)
 {
     if (likely(!atomic_load_explicit(&g->failed, memory_order_acquire)))
         return false;
@@ -106,7 +135,7 @@ static inline bool group_has_failed(struct commd_group *g, struct commd_error *e
 /* Called after a store that the engine may wait for, and a fence. The engine sleeps until a member
  * of one of its groups writes to the eventfd that commd gave to this process. The engine sees by
  * engine_asleep which group it is. */
-static inline void group_wake_engine(struct commd_group *g)
+static inline void group_wake_engine(struct membership *g)
 {
     struct board_hdr *h = g->board.hdr;
 
@@ -119,10 +148,10 @@ static inline void group_wake_engine(struct commd_group *g)
 /* ---- alive.c --------------------------------------------------------------------------------- */
 
 /* Says on the board, and by a lock on its file, that this member lives. */
-void alive_begin(struct commd_group *g, int board_fd);
-void alive_end(struct commd_group *g);
+void alive_begin(struct membership *g, int board_fd);
+void alive_end(struct membership *g);
 /* Has member @rank of a one-node group ended, or left? */
-bool alive_ended(const struct commd_group *g, unsigned rank, bool *ret_left);
+bool alive_ended(const struct membership *g, unsigned rank, bool *ret_left);
 /* Around a fork(); the child has alive_forked() instead of alive_unlock(). */
 void alive_lock(void);
 void alive_unlock(void);
@@ -132,11 +161,11 @@ void alive_forked(void);
 
 /* The first call asks the other nodes of the group about operation @seq. True: no more answers are
  * to be waited for. */
-bool absent_ask(struct question **q, const struct commd_group *g, uint64_t seq);
+bool absent_ask(struct question **q, const struct membership *g, uint64_t seq);
 /* "rank 3 of node b did not come", from the answers (@q may be NULL) and what this node knows.
  * False: all ranks have come, as far as is known. *ret_rank: the rank that is missing; -1: none, or
  * several. @node: the node of the missing ranks; "": several nodes. */
-bool absent_text(const struct question *q, const struct commd_group *g, uint64_t seq, char *text,
+bool absent_text(const struct question *q, const struct membership *g, uint64_t seq, char *text,
                  size_t len, int *ret_rank, char node[MSG_NAME_MAX]);
 void absent_free(struct question **q); /* NULL is fine */
 /* An answer came. */

@@ -17,6 +17,7 @@
 #include <time.h>
 
 #include "shm/util/socket_path.h"
+#include "shm/util/hash.h"
 
 enum { ASK_MS = 1500 }; /* commd gives the others half of it */
 
@@ -40,16 +41,11 @@ static bool question_answered(int sock, const struct msg *question, enum msg_typ
 static bool hold_name(const struct commd_context *ctx, const char *name, unsigned size, int *ret_fd)
 {
     struct sockaddr_un un = {.sun_family = AF_UNIX};
-    uint64_t hash = 14695981039346656037u; /* FNV-1a, of what may be longer than a name can be */
-    const char *texts[] = {ctx->socket_path, name};
+    /* of what may be longer than a name can be */
+    uint64_t hash = hash_bytes(HASH_BEGIN, ctx->socket_path, strlen(ctx->socket_path) + 1);
     int len;
 
-    for (unsigned i = 0; i < ARRAY_LEN(texts); i++)
-        for (const char *c = texts[i];; c++) {
-            hash = (hash ^ (unsigned char)*c) * 1099511628211u;
-            if (!*c)
-                break;
-        }
+    hash = hash_bytes(hash, name, strlen(name) + 1);
     len = snprintf(un.sun_path + 1, sizeof un.sun_path - 1, "commd-waits-%u-%u-%016llx",
                    (unsigned)geteuid(), size, (unsigned long long)hash);
     *ret_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -110,6 +106,23 @@ static bool ask_missing(const struct commd_context *ctx, const struct msg_client
     return true;
 }
 
+/* Which ranks live and which seats are free only the home knows. */
+static void warn_recovery(const struct commd_context *ctx, const struct msg_client_join *join,
+                          int64_t waited_ms)
+{
+    bool comes = join->recovery == MSG_RECOVERY_REJOIN;
+
+    fprintf(
+        stderr,
+        "commd: pid %d on node %s has waited for %.1f s to %s group \"%s\": commctl why says for "
+        "whom; usual causes: %s, they use another name or policy, or are of another job "
+        "(COMMD_JOB, or what their launcher says)\n",
+        (int)getpid(), ctx->node, (double)waited_ms / 1000, comes ? "rejoin" : "recover",
+        join->name,
+        comes ? "its ranks do not recover it and wait for new processes"
+              : "ranks that live do not recover it, or are blocked elsewhere");
+}
+
 bool join_warn(const struct commd_context *ctx, const struct msg_client_join *join,
                int64_t waited_ms, bool last, int *speaker)
 {
@@ -119,6 +132,10 @@ bool join_warn(const struct commd_context *ctx, const struct msg_client_join *jo
 
     if (*speaker < 0 && !hold_name(ctx, join->name, join->size, speaker)) {
         close_fdp(speaker);
+        return true;
+    }
+    if (join->recovery) {
+        warn_recovery(ctx, join, waited_ms);
         return true;
     }
     if (!ask_missing(ctx, join, missing, sizeof missing) && !last)

@@ -25,24 +25,25 @@ static unsigned new_rank(const struct choice *all, unsigned n, unsigned me, unsi
 }
 
 /* Readable, and unique by the parent's number, the count of its splits, and the colour. The
- * parent's name has the job in it, so "/" is before it. */
-static void new_name(struct commd_group *parent, unsigned split, int colour, char *buf, size_t len)
+ * parent's name has the job in it. */
+static void new_name(struct membership *parent, unsigned split, int colour, char *buf, size_t len)
 {
     size_t keep = strnlen(parent->name, 128);
 
     while (keep && ((uint8_t)parent->name[keep] & 0xc0) == 0x80) /* no half characters */
         keep--;
-    snprintf(buf, len, "/%.*s/split-%llx-%u-%d", (int)keep, parent->name,
+    snprintf(buf, len, "%.*s/split-%llx-%u-%d", (int)keep, parent->name,
              (unsigned long long)parent->board.group, split, colour);
 }
 
-PUBLIC int commd_group_split(struct commd_group *parent, int colour, int key, int64_t timeout_ms,
+PUBLIC int commd_group_split(struct commd_group *group, int colour, int key, int64_t timeout_ms,
                              struct commd_group **ret_group)
 {
+    struct membership *parent = group_now(group);
     struct choice mine = {colour < 0 ? -1 : colour, key};
     struct choice *all;
     unsigned split, rank, size = 0;
-    char name[MSG_GROUP_MAX];
+    struct msg_client_join join = {0};
     struct commd_op op;
     int r;
 
@@ -62,12 +63,19 @@ PUBLIC int commd_group_split(struct commd_group *parent, int colour, int key, in
                            .recv = all,
                            .count = 2,
                            .timeout_ms = timeout_ms};
-    r = commd_run(parent, &op);
+    r = commd_run(group, &op);
     rank = r ? 0 : new_rank(all, parent->board.world, parent->rank, &size);
     free(all);
     if (r || mine.colour < 0)
         return r;
-    new_name(parent, split, mine.colour, name, sizeof name);
-    return commd_group_join(parent->ctx, name, (int)rank, (int)size,
-                            timeout_ms ? timeout_ms : atomic_load(&parent->timeout_ms), ret_group);
+    new_name(parent, split, mine.colour, join.name, sizeof join.name);
+    join.rank = rank;
+    join.size = size;
+    r = group_enter(parent->ctx, "split", &join, parent,
+                    timeout_ms ? timeout_ms : atomic_load(&parent->timeout_ms), ret_group);
+    if (r != COMMD_E_ABORTED)
+        return r;
+    r = commd_group_check(group); /* what it is broken by */
+    snprintf(error_mine()->op, sizeof error_mine()->op, "split");
+    return r ? r : COMMD_E_ABORTED;
 }

@@ -64,7 +64,7 @@ static int gate_wait_stream(struct gate *gate, void *stream)
 static void gate_warn(struct gate *gate, double seconds)
 {
     struct announced *a = announced_of(gate);
-    const struct commd_group *g;
+    const struct membership *g;
 
     assert(seconds >= 0);
     pthread_mutex_lock(&a->session->pend);

@@ -79,7 +79,7 @@ static int device_new(struct commd_context *ctx, struct device **ret_dev)
     return 0;
 }
 
-static int device_group_new(struct commd_group *g, struct device_group **ret_dg)
+static int device_group_new(struct membership *g, struct device_group **ret_dg)
 {
     struct device *dev = g->ctx->device;
     struct device_group *dg;
@@ -108,7 +108,7 @@ static int device_group_new(struct commd_group *g, struct device_group **ret_dg)
     return 0;
 }
 
-static int device_group_get(struct commd_group *g, struct device_group **ret_dg)
+static int device_group_get(struct membership *g, struct device_group **ret_dg)
 {
     int r = 0;
 
@@ -126,7 +126,7 @@ static int device_group_get(struct commd_group *g, struct device_group **ret_dg)
     return r;
 }
 
-void device_group_flush(struct commd_group *g)
+void device_group_flush(struct membership *g)
 {
     struct device_group *dg = atomic_load(&g->device);
 
@@ -135,7 +135,7 @@ void device_group_flush(struct commd_group *g)
         messages_flush(dg);
 }
 
-void device_group_free(struct commd_group *g)
+void device_group_free(struct membership *g)
 {
     struct device_group *dg = atomic_load(&g->device);
     const struct cuda *cu;
@@ -222,7 +222,7 @@ static void see_side(struct whereabouts *l, const struct side_place *p)
             see(l, p->blocks[k]);
 }
 
-static struct whereabouts find_all(const struct commd_group *g, const struct commd_op *op)
+static struct whereabouts find_all(const struct membership *g, const struct commd_op *op)
 {
     struct whereabouts l = {.which = -1};
     struct side_places p;
@@ -253,7 +253,7 @@ static int bad_gpu_buffers(const struct commd_op *op, const struct whereabouts *
 }
 
 /* *ret_gpu: where they are; -1: on a GPU, not known on which; -2: in host memory. */
-static int find_buffers(const struct commd_group *g, const struct commd_op *op, int *ret_gpu)
+static int find_buffers(const struct membership *g, const struct commd_op *op, int *ret_gpu)
 {
     const char *why;
     struct whereabouts l;
@@ -279,7 +279,7 @@ static int find_buffers(const struct commd_group *g, const struct commd_op *op, 
 
 /* ---- the calls ------------------------------------------------------------------------------- */
 
-int device_way(struct commd_group *g, const struct commd_op *op, enum device_way *ret_way)
+int device_way(struct membership *g, const struct commd_op *op, enum device_way *ret_way)
 {
     struct device_group *dg;
     int gpu, r;
@@ -298,7 +298,7 @@ int device_way(struct commd_group *g, const struct commd_op *op, enum device_way
     return 0;
 }
 
-int device_tell(struct commd_group *g, int r)
+int device_tell(struct membership *g, int r)
 {
     struct device_group *dg = atomic_load_explicit(&g->device, memory_order_acquire);
     struct session *s = dg ? atomic_load(&dg->session) : NULL;
@@ -312,7 +312,7 @@ int device_tell(struct commd_group *g, int r)
     return r ? failure_explain(dg) : session_tell_failure(dg);
 }
 
-static int start_op(struct commd_group *g, const struct commd_op *op, const struct telling *how)
+static int start_op(struct membership *g, const struct commd_op *op, const struct telling *how)
 {
     struct device_group *dg;
     int gpu, r = find_buffers(g, op, &gpu);
@@ -333,7 +333,7 @@ static int start_op(struct commd_group *g, const struct commd_op *op, const stru
     return path_start(dg, op, gpu, how);
 }
 
-int device_run(struct commd_group *g, const struct commd_op *op, struct commd_status *ret_status)
+int device_run(struct membership *g, const struct commd_op *op, struct commd_status *ret_status)
 {
     struct telling how = {.wait = true};
     struct commd_work *w;
@@ -354,7 +354,7 @@ int device_run(struct commd_group *g, const struct commd_op *op, struct commd_st
     return r;
 }
 
-int device_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done, void *arg,
+int device_start(struct membership *g, const struct commd_op *op, commd_done_fn on_done, void *arg,
                  struct commd_work **ret_work)
 {
     struct telling how = {.on_done = on_done, .arg = arg, .ret_work = ret_work};
@@ -365,7 +365,7 @@ int device_start(struct commd_group *g, const struct commd_op *op, commd_done_fn
 /* ---- batches --------------------------------------------------------------------------------- */
 
 /* One of a batch. *ret_gate stays NULL for one in host memory. */
-static int start_part(struct commd_group *g, const struct commd_op *op, struct commd_work *batch,
+static int start_part(struct membership *g, const struct commd_op *op, struct commd_work *batch,
                       struct gate **ret_gate)
 {
     struct telling how = {.on_done = async_part_done, .arg = batch, .ret_gate = ret_gate};
@@ -380,7 +380,7 @@ static int start_part(struct commd_group *g, const struct commd_op *op, struct c
     return async_start(g, op, async_part_done, batch, NULL);
 }
 
-int device_start_batch(struct commd_group *g, const struct commd_op *ops, unsigned n,
+int device_start_batch(struct membership *g, const struct commd_op *ops, unsigned n,
                        commd_done_fn on_done, void *arg, struct commd_work **ret_work)
 {
     struct gate **gates = calloc(n, sizeof *gates);

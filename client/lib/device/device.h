@@ -18,11 +18,11 @@ enum device_way {
     DEVICE_GPU,   /* its buffers are on a GPU */
     DEVICE_BEHIND /* a message in host memory, which must not overtake one from a GPU */
 };
-int device_way(struct commd_group *g, const struct commd_op *op, enum device_way *ret_way);
+int device_way(struct membership *g, const struct commd_op *op, enum device_way *ret_way);
 
 /* False: the layers below run the operation. True: this layer runs it; or, if *ret_r is not 0, it
  * was refused. */
-static inline bool device_takes(struct commd_group *g, const struct commd_op *op, int *ret_r)
+static inline bool device_takes(struct membership *g, const struct commd_op *op, int *ret_r)
 {
     enum device_way way;
 
@@ -34,18 +34,18 @@ static inline bool device_takes(struct commd_group *g, const struct commd_op *op
 
 /* A call whose buffers are in host memory has taken part, and is about to return @r: what it
  * returns in place of that, if an operation on a GPU has failed before (failure.c). */
-int device_tell(struct commd_group *g, int r);
-static inline int device_tells(struct commd_group *g, const struct commd_op *op, int r)
+int device_tell(struct membership *g, int r);
+static inline int device_tells(struct membership *g, const struct commd_op *op, int r)
 {
     return unlikely(device_may(op)) && (!r || r == COMMD_E_ABORTED) ? device_tell(g, r) : r;
 }
 
 /* Operations that are not DEVICE_HOST. */
-int device_run(struct commd_group *g, const struct commd_op *op, struct commd_status *ret_status);
-int device_start(struct commd_group *g, const struct commd_op *op, commd_done_fn on_done, void *arg,
+int device_run(struct membership *g, const struct commd_op *op, struct commd_status *ret_status);
+int device_start(struct membership *g, const struct commd_op *op, commd_done_fn on_done, void *arg,
                  struct commd_work **ret_work);
 /* A batch in which at least one operation is not DEVICE_HOST. */
-int device_start_batch(struct commd_group *g, const struct commd_op *ops, unsigned n,
+int device_start_batch(struct membership *g, const struct commd_op *ops, unsigned n,
                        commd_done_fn on_done, void *arg, struct commd_work **ret_work);
 
 /* Called by the progress thread some times a second. Ends operations that commd-gpu does not end,
@@ -55,9 +55,9 @@ void device_watch(struct commd_context *ctx);
 /* The group is about to be left: waits until messages from GPUs that were called without a work
  * have gone out, for as long as an operation of the group may take; less if their receivers are
  * gone, the group is broken, or the application wants to stop. */
-void device_group_flush(struct commd_group *g);
+void device_group_flush(struct membership *g);
 /* The group or the context goes; NULL is fine, and so is one that had nothing on a GPU. */
-void device_group_free(struct commd_group *g);
+void device_group_free(struct membership *g);
 void device_free(struct commd_context *ctx);
 
 #endif

@@ -85,7 +85,7 @@ int failure_explain(struct device_group *dg)
 
 /* The operation in host memory that ranks may not come to because of the failure, and in which this
  * rank has slept for long; 0: there is none. */
-static uint64_t waits_in_vain(struct failure *f, const struct commd_group *g)
+static uint64_t waits_in_vain(struct failure *f, const struct membership *g)
 {
     const struct board_member *me = &g->board.members[g->local];
     uint64_t seq = atomic_load(&g->seq);
@@ -108,7 +108,7 @@ static uint64_t waits_in_vain(struct failure *f, const struct commd_group *g)
 void failure_watch(struct device_group *dg)
 {
     struct failure *f = &dg->failure;
-    struct commd_group *g = dg->group;
+    struct membership *g = dg->group;
     struct commd_error e, why;
     char text[160], node[MSG_NAME_MAX];
     uint64_t seq;

@@ -65,20 +65,20 @@ static int enqueue_send(struct staged *st, const struct commd_op *op)
 
 /* ---- leaving --------------------------------------------------------------------------------- */
 
-static bool receiver_gone(const struct commd_group *g, int rank)
+static bool receiver_gone(const struct membership *g, int rank)
 {
     const struct board *b = &g->board;
 
     assert(rank >= 0 && (unsigned)rank < b->world);
     return atomic_load_explicit(&b->hdr->ngone, memory_order_acquire) &&
-           atomic_load_explicit(&b->ranks[rank].gone, memory_order_acquire);
+           board_is_gone(b, (unsigned)rank);
 }
 
 /* Are there sends without a work that can still go out? One whose input is not there has not begun,
  * so nobody has told it yet that its receiver is gone. */
 static bool may_go_out(struct device_group *dg)
 {
-    struct commd_group *g = dg->group;
+    struct membership *g = dg->group;
     unsigned n, lost = 0;
 
     assert(dg->dev->ctx == g->ctx);
@@ -93,7 +93,7 @@ static bool may_go_out(struct device_group *dg)
 
 void messages_flush(struct device_group *dg)
 {
-    struct commd_group *g = dg->group;
+    struct membership *g = dg->group;
     int64_t deadline = deadline_in(atomic_load(&g->timeout_ms));
     struct board_cause cause;
     struct commd_error e;

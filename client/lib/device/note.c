@@ -13,13 +13,13 @@
 
 #include "shm/util/ranks.h"
 
-static struct board_member *me(const struct commd_group *g)
+static struct board_member *me(const struct membership *g)
 {
     assert(g->local < g->board.nlocal);
     return &g->board.members[g->local];
 }
 
-void note_announced(struct commd_group *g, const struct op_desc *desc, uint64_t bytes)
+void note_announced(struct membership *g, const struct op_desc *desc, uint64_t bytes)
 {
     struct board_member *m = me(g);
 
@@ -34,7 +34,7 @@ void note_announced(struct commd_group *g, const struct op_desc *desc, uint64_t 
 
 _Static_assert(COMMD_E_GPU_LOST == -BOARD_GPU_LOST, "commd knows it by this");
 
-void note_ended(struct commd_group *g, uint32_t seq, int code)
+void note_ended(struct membership *g, uint32_t seq, int code)
 {
     struct board_recorder *rec = &g->board.recorders[g->local];
     struct board_member *m = me(g);
@@ -57,7 +57,7 @@ void note_ended(struct commd_group *g, uint32_t seq, int code)
                                                     memory_order_release, memory_order_acquire));
 }
 
-void note_ready(struct commd_group *g, uint32_t seq, uint64_t now)
+void note_ready(struct membership *g, uint32_t seq, uint64_t now)
 {
     struct board_member *m = me(g);
     uint32_t oldest = atomic_load_explicit(&m->gpu_ended, memory_order_relaxed) + 1;
@@ -83,7 +83,7 @@ static bool is_unready(const struct board_member *m, uint32_t seq)
 }
 
 /* Ranks of this node, of which @come says whether they are those that have come. */
-static unsigned list(const struct commd_group *g, uint32_t seq, bool come, char *buf, size_t len)
+static unsigned list(const struct membership *g, uint32_t seq, bool come, char *buf, size_t len)
 {
     struct rank_list ranks;
 
@@ -98,7 +98,7 @@ static unsigned list(const struct commd_group *g, uint32_t seq, bool come, char 
     return ranks.n;
 }
 
-void note_missing(const struct commd_group *g, uint32_t seq, char *buf, size_t len)
+void note_missing(const struct membership *g, uint32_t seq, char *buf, size_t len)
 {
     char ranks[120];
     unsigned n = list(g, seq, false, ranks, sizeof ranks);
@@ -118,7 +118,7 @@ void note_missing(const struct commd_group *g, uint32_t seq, char *buf, size_t l
         snprintf(buf, len, "all ranks have come, and commd-gpu has not ended it");
 }
 
-bool note_speaks(const struct commd_group *g, uint32_t seq)
+bool note_speaks(const struct membership *g, uint32_t seq)
 {
     assert(g->local < g->board.nlocal);
     for (unsigned i = 0; i < g->local; i++)

@@ -70,7 +70,7 @@ struct attach_words {
 static bool claim_make(const struct device_group *dg, const struct offer *offers,
                        struct attach_words *c, size_t *ret_len)
 {
-    const struct commd_group *g = dg->group;
+    const struct membership *g = dg->group;
     struct session_unit *units = (void *)c->more;
     uint16_t unit_of_rank[SESSION_MAX_WORLD];
     unsigned n = 0;
@@ -168,7 +168,7 @@ static int check_numbers(struct device_group *dg, const struct offer *offers)
 
 /* Can commd-gpu map what the first operation needs, or lend as much? Later operations need much the
  * same. */
-static bool can_share(struct session *s, const struct commd_group *g, const struct commd_op *op)
+static bool can_share(struct session *s, const struct membership *g, const struct commd_op *op)
 {
     struct side_places p = side_places_of(g, op);
     const struct side_place *sides[] = {&p.send, &p.recv};
@@ -358,7 +358,7 @@ static int agree(struct device_group *dg, const struct commd_op *op, int gpu)
 
 /* ---- an operation ---------------------------------------------------------------------------- */
 
-static struct op_desc describe(const struct commd_group *g, const struct commd_op *op)
+static struct op_desc describe(const struct membership *g, const struct commd_op *op)
 {
     const struct coll_info *info = &coll_table[op->coll];
     const size_t *counts = coll_blocks(info->send) ? op->send_counts : op->recv_counts;
@@ -383,7 +383,7 @@ static struct op_desc describe(const struct commd_group *g, const struct commd_o
 }
 
 /* Where the operation's buffers are; if it has none, where its stream is. -1: not known. */
-static int gpu_of(const struct commd_group *g, const struct commd_op *op)
+static int gpu_of(const struct membership *g, const struct commd_op *op)
 {
     struct side_places places = side_places_of(g, op);
     const struct side_place *sides[] = {&places.send, &places.recv};

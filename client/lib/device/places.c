@@ -8,7 +8,7 @@ size_t side_block_bytes(const struct side_place *p, unsigned k)
     return (p->counts ? p->counts[k] : p->count) * p->esize;
 }
 
-static struct side_place side_place(const struct commd_group *g, const struct commd_op *op,
+static struct side_place side_place(const struct membership *g, const struct commd_op *op,
                                     bool send)
 {
     const struct coll_info *info = &coll_table[op->coll];
@@ -40,7 +40,7 @@ static struct side_place side_place(const struct commd_group *g, const struct co
 }
 
 /* In place where both are used, but for all_to_all_v, where it is not allowed. */
-struct side_places side_places_of(const struct commd_group *g, const struct commd_op *op)
+struct side_places side_places_of(const struct membership *g, const struct commd_op *op)
 {
     struct side_places p = {side_place(g, op, true), side_place(g, op, false), 0};
 

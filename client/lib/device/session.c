@@ -19,6 +19,7 @@
 #include <sys/socket.h>
 
 #include "shm/util/memfd.h"
+#include "shm/util/fds.h"
 
 enum { ANSWER_MS = 60000, SLICE_MS = 100, ASK_TRIES = 3 };
 
@@ -31,53 +32,25 @@ static int session_gone(const char *why)
 
 static int send_message(int sock, const void *m, size_t len, const int *fds, unsigned nfds)
 {
-    union {
-        struct cmsghdr h;
-        char buf[CMSG_SPACE(SESSION_MAX_CHUNKS * sizeof(int))];
-    } control = {0};
-    struct iovec iov = {(void *)m, len};
-    struct msghdr hdr = {.msg_iov = &iov, .msg_iovlen = 1};
+    ssize_t n = fds_send(sock, m, len, fds, nfds, 0);
 
-    assert(nfds <= SESSION_MAX_CHUNKS);
-    if (nfds) {
-        hdr.msg_control = &control;
-        hdr.msg_controllen = CMSG_SPACE(nfds * sizeof(int));
-        control.h.cmsg_level = SOL_SOCKET;
-        control.h.cmsg_type = SCM_RIGHTS;
-        control.h.cmsg_len = CMSG_LEN(nfds * sizeof(int));
-        memcpy(CMSG_DATA(&control.h), fds, nfds * sizeof(int));
-    }
-    return sendmsg(sock, &hdr, MSG_NOSIGNAL) == (ssize_t)len ? 0 : -errno;
+    return n == (ssize_t)len ? 0 : n < 0 ? (int)n : -EMSGSIZE;
 }
 
 /* One message within the limit; its descriptors, at most 2. */
 static int receive_message(int sock, struct session_msg *m, int fds[2], unsigned *ret_nfds)
 {
-    union {
-        struct cmsghdr h;
-        char buf[CMSG_SPACE(2 * sizeof(int))];
-    } control = {0};
-    struct iovec iov = {m, sizeof *m};
-    struct msghdr hdr = {.msg_iov = &iov,
-                         .msg_iovlen = 1,
-                         .msg_control = &control,
-                         .msg_controllen = sizeof control};
     struct pollfd p = {.fd = sock, .events = POLLIN};
     int64_t until = deadline_in(ANSWER_MS);
     ssize_t n;
+    bool cut;
 
     *ret_nfds = 0;
     while (poll(&p, 1, SLICE_MS) <= 0)
         if ((int64_t)now_ms() > until)
             return session_gone("it does not answer");
     memset(m, 0, sizeof *m);
-    n = recvmsg(sock, &hdr, MSG_CMSG_CLOEXEC);
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(&hdr); n > 0 && c; c = CMSG_NXTHDR(&hdr, c)) {
-        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-            continue;
-        *ret_nfds = (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-        memcpy(fds, CMSG_DATA(c), *ret_nfds * sizeof(int));
-    }
+    n = fds_recv(sock, m, sizeof *m, fds, 2, ret_nfds, 0, &cut);
     if (n < (ssize_t)offsetof(struct session_msg, hello))
         return session_gone("it has closed the session");
     m->answer.text[sizeof m->answer.text - 1] = 0;

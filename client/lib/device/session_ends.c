@@ -195,20 +195,14 @@ static void ask_to_end(struct announced *a, const struct commd_error *why)
 static bool somebody_died(struct device_group *dg, struct commd_error *e)
 {
     const struct board *b = &dg->group->board;
+    int rank = board_first_dead(b);
 
-    if (!atomic_load_explicit(&b->hdr->ngone, memory_order_acquire))
+    if (rank < 0)
         return false;
-    for (unsigned k = 0; k < b->world; k++) {
-        struct board_rank *br = &b->ranks[k];
-
-        if (!atomic_load_explicit(&br->gone, memory_order_acquire) || br->cause == CAUSE_LEFT)
-            continue;
-        error_set(e, COMMD_E_RANK_LOST, "run", "rank %u (pid %u on node %s) died", k, br->pid,
-                  group_node_of(dg->group, k));
-        e->rank = (int)k;
-        return true;
-    }
-    return false;
+    error_set(e, COMMD_E_RANK_LOST, "run", "rank %d (pid %u on node %s) died", rank,
+              b->ranks[rank].pid, group_node_of(dg->group, (unsigned)rank));
+    e->rank = rank;
+    return true;
 }
 
 static bool group_broke(struct device_group *dg, struct commd_error *e)
@@ -227,7 +221,7 @@ static bool group_broke(struct device_group *dg, struct commd_error *e)
 
 static void warn(struct announced *a, int64_t now)
 {
-    const struct commd_group *g = a->group->group;
+    const struct membership *g = a->group->group;
     char text[240];
 
     assert_held(&a->session->pend);

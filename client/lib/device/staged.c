@@ -227,7 +227,7 @@ static struct commd_op host_op(const struct commd_op *op, const struct side_plac
 /* ---- enqueueing ------------------------------------------------------------------------------ */
 
 /* Is the result of the operation what this rank had in its receive buffer? */
-static bool gives(const struct commd_group *g, const struct commd_op *op)
+static bool gives(const struct membership *g, const struct commd_op *op)
 {
     assert(!is_p2p(op));
     return op->coll == COMMD_BROADCAST && (unsigned)op->root == g->rank;
@@ -355,7 +355,7 @@ static int staged_enqueue(struct device_group *dg, struct staged *st, const stru
                : staged_await(st, WORD_LANDED, st->gate.pieces, op->stream);
 }
 
-static void cut_pieces(struct staged *st, const struct commd_group *g, const struct commd_op *op,
+static void cut_pieces(struct staged *st, const struct membership *g, const struct commd_op *op,
                        size_t bytes)
 {
     assert(st->gate.pieces == 1);

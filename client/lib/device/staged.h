@@ -48,7 +48,7 @@ enum group_path {
 struct device_group {
     struct device *dev;        /* borrowed */
     struct device_group *next; /* in dev->groups */
-    struct commd_group *group;
+    struct membership *group;
     pthread_mutex_t lock; /* from the first call on a stream until the operation is queued: it keeps
                              the order of the calls */
     struct stream_lane *lanes; /* owned; under lock */
@@ -139,7 +139,7 @@ struct side_places {
 /* ---- places.c -------------------------------------------------------------------------------- */
 
 size_t side_block_bytes(const struct side_place *p, unsigned k);
-struct side_places side_places_of(const struct commd_group *g, const struct commd_op *op);
+struct side_places side_places_of(const struct membership *g, const struct commd_op *op);
 /* All bytes of the buffer lie between these. */
 void side_span(const struct side_place *p, uintptr_t *ret_lo, uintptr_t *ret_hi);
 

@@ -45,7 +45,7 @@ static void lists_init(struct p2p *p)
 
 static void peer_init(struct p2p *p, unsigned rank, int local)
 {
-    const struct commd_group *g = p->group;
+    const struct membership *g = p->group;
     struct p2p_peer *peer = &p->peers[rank];
 
     assert(rank < g->board.world && local < (int)g->board.nlocal);
@@ -59,7 +59,7 @@ static void peer_init(struct p2p *p, unsigned rank, int local)
         mail_tx_init(p->mail, (unsigned)local, g->rank, &peer->tx);
 }
 
-static struct p2p *p2p_new(struct commd_group *g)
+static struct p2p *p2p_new(struct membership *g)
 {
     struct p2p *p = calloc(1, sizeof *p);
     int local = 0;
@@ -85,7 +85,7 @@ static struct p2p *p2p_new(struct commd_group *g)
     return p;
 }
 
-int p2p_get(struct commd_group *g, struct p2p **ret_p)
+int p2p_get(struct membership *g, struct p2p **ret_p)
 {
     struct p2p *p = atomic_load_explicit(&g->p2p, memory_order_acquire);
 

@@ -107,13 +107,13 @@ struct p2p_match {
 };
 
 struct p2p {
-    pthread_mutex_t lock;      /* everything below; never held while waiting */
-    pthread_cond_t cond;       /* users became 0 */
-    struct commd_group *group; /* borrowed: the group outlives us */
-    struct mail *mail;         /* of its board */
-    struct mail_box *box;      /* of this rank */
-    struct p2p_peer *peers;    /* owned; by rank */
-    struct mail_tx engine;     /* the ring to it: groups on several nodes */
+    pthread_mutex_t lock;     /* everything below; never held while waiting */
+    pthread_cond_t cond;      /* users became 0 */
+    struct membership *group; /* borrowed: the group outlives us */
+    struct mail *mail;        /* of its board */
+    struct mail_box *box;     /* of this rank */
+    struct p2p_peer *peers;   /* owned; by rank */
+    struct mail_tx engine;    /* the ring to it: groups on several nodes */
     struct p2p_match match;
     struct p2p_peers talk;
     struct p2p_list pulls, offers, streams;
@@ -146,7 +146,7 @@ void match_forget(struct p2p *p, const struct p2p_op *self);
 void op_move(struct p2p_op *op, struct p2p_list *to);
 
 /* ---- p2p.c --------------------------------------------------------------- */
-int p2p_get(struct commd_group *g, struct p2p **ret_p); /* all others hold the lock */
+int p2p_get(struct membership *g, struct p2p **ret_p); /* all others hold the lock */
 void p2p_begin(struct p2p *p, struct p2p_op *op);
 /* Rank @rank, the peer of @op, says that it cannot do its part. */
 void p2p_peer_declined(struct p2p *p, struct p2p_op *op, unsigned rank, uint8_t told);

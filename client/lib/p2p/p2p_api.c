@@ -18,7 +18,7 @@ static int p2p_out_of_range(const char *name, const char *what, int given, unsig
                      what, given, most, or_any);
 }
 
-int p2p_check(const struct commd_group *g, const struct commd_op *op)
+int p2p_check(const struct membership *g, const struct commd_op *op)
 {
     bool send = op->coll == COMMD_SEND;
     const char *name = send ? "send" : "recv";
@@ -47,7 +47,7 @@ int p2p_check(const struct commd_group *g, const struct commd_op *op)
     return 0;
 }
 
-static void p2p_op_init(struct p2p_op *o, const struct commd_group *g, const struct commd_op *op)
+static void p2p_op_init(struct p2p_op *o, const struct membership *g, const struct commd_op *op)
 {
     assert(is_p2p(op));
     memset(o, 0, offsetof(struct p2p_op, err));
@@ -108,7 +108,7 @@ static int p2p_no_memory(struct commd_error *e, const struct commd_op *op)
                      "no memory for a message");
 }
 
-int p2p_run(struct commd_group *g, const struct commd_op *op, struct commd_status *ret_status)
+int p2p_run(struct membership *g, const struct commd_op *op, struct commd_status *ret_status)
 {
     struct p2p_op o;
     struct p2p *p;
@@ -140,7 +140,7 @@ static void p2p_work_init(struct commd_work *w)
     w->p2p->work = w;
 }
 
-int p2p_start(struct commd_group *g, struct commd_work *w)
+int p2p_start(struct membership *g, struct commd_work *w)
 {
     struct p2p *p;
 
@@ -158,7 +158,7 @@ int p2p_start(struct commd_group *g, struct commd_work *w)
     return 0;
 }
 
-int p2p_hold(struct commd_group *g, struct commd_work *w)
+int p2p_hold(struct membership *g, struct commd_work *w)
 {
     struct p2p_op *o = malloc(sizeof *o);
     struct p2p *p;
@@ -219,7 +219,7 @@ void p2p_batch_waited(struct commd_work *batch, bool sleeps)
     struct p2p_op *op;
 
     pthread_mutex_lock(&ctx->plock);
-    for (struct commd_group *g = ctx->active; g; g = g->active_next) {
+    for (struct membership *g = ctx->active; g; g = g->active_next) {
         struct p2p *p = atomic_load(&g->p2p_pending) ? atomic_load(&g->p2p) : NULL;
 
         if (!p)
@@ -237,7 +237,7 @@ void p2p_batch_waited(struct commd_work *batch, bool sleeps)
     pthread_mutex_unlock(&ctx->plock);
 }
 
-bool p2p_progress(struct commd_group *g, bool slow)
+bool p2p_progress(struct membership *g, bool slow)
 {
     struct p2p *p = atomic_load(&g->p2p);
     struct p2p_op *op;
@@ -262,18 +262,18 @@ bool p2p_progress(struct commd_group *g, bool slow)
     return moved;
 }
 
-bool p2p_unattended(struct commd_group *g)
+bool p2p_unattended(struct membership *g)
 {
     assert_held(&g->ctx->plock);
     return atomic_load(&g->p2p_pending) && !is_attended(atomic_load(&g->p2p));
 }
 
-struct mail_box *p2p_box(struct commd_group *g)
+struct mail_box *p2p_box(struct membership *g)
 {
     return mail_box(&g->board.mail, g->local);
 }
 
-void p2p_drop(struct commd_group *g)
+void p2p_drop(struct membership *g)
 {
     struct p2p *p = atomic_load(&g->p2p);
     struct p2p_op *op;
@@ -291,7 +291,7 @@ void p2p_drop(struct commd_group *g)
     pthread_mutex_unlock(&p->lock);
 }
 
-void p2p_free(struct commd_group *g)
+void p2p_free(struct membership *g)
 {
     struct p2p *p = atomic_load(&g->p2p);
 

@@ -59,8 +59,7 @@ static bool abandoned(struct p2p *p, const struct p2p_slot *s)
     struct p2p_peer *peer = &p->peers[s->dst];
 
     assert(s->busy && s->dst < p->group->board.world);
-    return peer->local >= 0 &&
-           atomic_load_explicit(&p->group->board.ranks[peer->rank].gone, memory_order_acquire);
+    return peer->local >= 0 && board_is_gone(&p->group->board, peer->rank);
 }
 
 static void look_at_slots(struct p2p *p)

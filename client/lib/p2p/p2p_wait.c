@@ -49,7 +49,7 @@ void op_blame(struct p2p *p, struct p2p_op *op, unsigned rank)
 
 int op_error(struct p2p *p, struct p2p_op *op, int code, const char *fmt, ...)
 {
-    const struct commd_group *g = p->group;
+    const struct membership *g = p->group;
     char what[80], why[400];
     va_list ap;
 
@@ -109,7 +109,7 @@ static bool p2p_broken(struct p2p *p, struct p2p_op *op)
 
 static bool unusable(struct p2p *p, struct p2p_op *op)
 {
-    const struct commd_group *g = p->group;
+    const struct membership *g = p->group;
 
     assert_held(&p->lock);
     if (p->closed) {
@@ -126,12 +126,6 @@ static bool unusable(struct p2p *p, struct p2p_op *op)
         return false;
     op->err = g->first;
     return true;
-}
-
-static uint32_t p2p_rank_gone(const struct p2p *p, unsigned rank)
-{
-    assert(rank < p->group->board.world);
-    return atomic_load_explicit(&p->group->board.ranks[rank].gone, memory_order_acquire);
 }
 
 static bool has_left(const struct p2p *p, unsigned rank)
@@ -182,7 +176,7 @@ static bool any_hopeless(struct p2p *p, struct p2p_op *op)
 
     assert(!op->send && op->peer == COMMD_ANY_SOURCE);
     for (unsigned k = 0; k < world; k++) {
-        if (k == me || !p2p_rank_gone(p, k))
+        if (k == me || !board_is_gone(&p->group->board, k))
             continue;
         if (!nothing_left(p, k))
             continue;
@@ -204,7 +198,7 @@ static int needed(const struct p2p_op *op)
 /* commd is gone too, so nobody will mark a dead member: look for oneself. */
 static bool orphaned(struct p2p *p, struct p2p_op *op)
 {
-    const struct commd_group *g = p->group;
+    const struct membership *g = p->group;
     int peer = needed(op);
     unsigned nleft = 0;
 
@@ -250,12 +244,32 @@ static bool p2p_timed_out(struct p2p *p, struct p2p_op *op)
     return stop_waiting(p, op);
 }
 
+/* Is a rank gone that @op needs? */
+static bool peer_lost(struct p2p *p, struct p2p_op *op)
+{
+    struct membership *g = p->group;
+    int peer = needed(op);
+
+    if (likely(!atomic_load_explicit(&g->board.hdr->ngone, memory_order_acquire)))
+        return false;
+    if (peer == COMMD_ANY_SOURCE && any_hopeless(p, op))
+        return true;
+    if (peer < 0 || peer == (int)g->rank || !board_is_gone(&g->board, (unsigned)peer))
+        return false;
+    if (op->send)
+        p2p_drain(p, (unsigned)peer); /* it may have said that it does not want it */
+    return (op->send || nothing_left(p, (unsigned)peer)) && lost(p, op, (unsigned)peer);
+}
+
 bool p2p_hopeless(struct p2p *p, struct p2p_op *op, bool slow)
 {
-    struct commd_group *g = p->group;
-    int peer;
+    struct board_cause c;
 
     assert_held(&p->lock);
+    /* a rank that is lost says more than that another one has revoked the group because of it */
+    if (!p->closed && !p->bad && board_broken(p->group->board.hdr, &c) == CAUSE_ABORTED &&
+        peer_lost(p, op))
+        return true;
     if (unusable(p, op)) {
         struct commd_error why = op->err;
 
@@ -268,17 +282,8 @@ bool p2p_hopeless(struct p2p *p, struct p2p_op *op, bool slow)
         }
         return give_up(p, op);
     }
-    if (atomic_load_explicit(&g->board.hdr->ngone, memory_order_acquire)) {
-        peer = needed(op);
-        if (peer == COMMD_ANY_SOURCE && any_hopeless(p, op))
-            return true;
-        if (peer >= 0 && peer != (int)g->rank && p2p_rank_gone(p, (unsigned)peer)) {
-            if (op->send)
-                p2p_drain(p, (unsigned)peer); /* it may have said that it does not want it */
-            if (op->send || nothing_left(p, (unsigned)peer))
-                return lost(p, op, (unsigned)peer);
-        }
-    }
+    if (peer_lost(p, op))
+        return true;
     if (!slow || op->state == P2P_DONE)
         return op->state == P2P_DONE;
     return orphaned(p, op) || p2p_timed_out(p, op);
@@ -477,7 +482,7 @@ static void sleep_ends(struct p2p *p, struct p2p_op *op)
 /* As warn_of_wait() of give_up.c. */
 static void warn_of_message(struct p2p *p, struct p2p_op *op)
 {
-    const struct commd_group *g = p->group;
+    const struct membership *g = p->group;
     uint64_t asleep_ms = now_ms() - op->waited_ms;
     char what[80];
 

@@ -6,12 +6,15 @@ if they had been done. (pytorch: _coalescing_manager() has no `finally`.)
 
 init_process_group() waits for other ranks in its store, before any backend is asked for. So commd
 is told first that this rank waits, for `commctl why`.
+
+DistributedDataParallel is asked to tell of its instances: commd.torch.recover() renews them.
 """
 
 import contextlib
 import functools
 import inspect
 import os
+import sys
 from urllib.parse import parse_qs, urlsplit
 
 from commd import _replace
@@ -110,9 +113,25 @@ def _with_word(c10d, original):
     return wrapper
 
 
+def _noted(original):
+    @functools.wraps(original)
+    def wrapper(self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        recovery = sys.modules.get("commd._recover")  # else no group of this process is commd's
+        if recovery:
+            recovery.note_ddp(self)
+
+    wrapper.__commd__ = True
+    return wrapper
+
+
 def install():
     import torch.distributed
     from torch.distributed import distributed_c10d as c10d
+    from torch.nn.parallel import DistributedDataParallel
+
+    if not hasattr(DistributedDataParallel.__init__, "__commd__"):
+        DistributedDataParallel.__init__ = _noted(DistributedDataParallel.__init__)
 
     for name, wrap in (
         ("_set_pg_timeout", _with_timeout),

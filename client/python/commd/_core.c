@@ -184,13 +184,34 @@ static void group_close_(struct group *g)
     group_settle(g);
 }
 
-int group_enter(struct group *g, const char *op)
+static int come_in(struct group *g, const char *op)
 {
     if (!g->handle || g->closing)
         return refuse(op, "%s: the group was closed", op);
     g->calls++;
     g->context->calls++;
     return 0;
+}
+
+int group_enter(struct group *g, const char *op)
+{
+    if (g->recovering && g->handle && !g->closing)
+        return refuse(op, "%s: another thread recovers the group", op);
+    return come_in(g, op);
+}
+
+int group_enter_beside(struct group *g, const char *op)
+{
+    if (come_in(g, op))
+        return -1;
+    g->beside++;
+    return 0;
+}
+
+void group_exit_beside(struct group *g)
+{
+    g->beside--;
+    group_exit(g);
 }
 
 void group_exit(struct group *g)
@@ -219,10 +240,26 @@ static PyObject *group_wrap(PyTypeObject *type, struct context *c, struct commd_
     return (PyObject *)g;
 }
 
+/* The end of a call that has entered @c, and has brought @handle, or the error @r. */
+static PyObject *joined(PyTypeObject *type, struct context *c, struct commd_group *handle, int r,
+                        const char *op)
+{
+    PyObject *group = NULL;
+
+    if (r)
+        raise_last(r);
+    else if (PyErr_Occurred() || c->closing) /* a signal's handler raised, but we had joined */
+        commd_group_leave(handle);
+    else
+        group = group_wrap(type, c, handle);
+    context_exit(c);
+    return group || PyErr_Occurred() ? group : raise_invalid(op, "%s: the context was closed", op);
+}
+
 static PyObject *join(PyObject *module, PyObject *args)
 {
     struct commd_group *handle = NULL;
-    PyObject *timeout, *group = NULL;
+    PyObject *timeout;
     PyTypeObject *type;
     struct context *c;
     int64_t timeout_ms;
@@ -234,13 +271,7 @@ static PyObject *join(PyObject *module, PyObject *args)
         parse_timeout(timeout, false, "join", &timeout_ms) || context_enter(c, "join"))
         return NULL;
     Py_BEGIN_ALLOW_THREADS r = commd_group_join(c->handle, name, rank, size, timeout_ms, &handle);
-    Py_END_ALLOW_THREADS if (r) raise_last(r);
-    else if (PyErr_Occurred() || c->closing) /* a signal's handler raised, but we had joined */
-        commd_group_leave(handle);
-    else group = group_wrap(type, c, handle);
-    context_exit(c);
-    return group || PyErr_Occurred() ? group
-                                     : raise_invalid("join", "join: the context was closed");
+    Py_END_ALLOW_THREADS return joined(type, c, handle, r, "join");
 }
 
 static PyObject *split(PyObject *module, PyObject *args)
@@ -307,12 +338,88 @@ static PyObject *group_abort(PyObject *self, PyObject *reason)
     const char *text = PyUnicode_AsUTF8AndSize(reason, NULL);
     int r;
 
-    if (!text || group_enter(g, "abort"))
+    if (!text || group_enter_beside(g, "abort"))
         return NULL;
     Py_BEGIN_ALLOW_THREADS r = commd_group_abort(g->handle, text);
     Py_END_ALLOW_THREADS if (r) raise_last(r);
+    group_exit_beside(g);
+    return r ? NULL : Py_NewRef(Py_None);
+}
+
+/* ---- recovery -------------------------------------------------------------------------------- */
+
+static PyObject *rejoin(PyObject *module, PyObject *args)
+{
+    struct commd_recover_options options = {.size_of = sizeof options};
+    struct commd_group *handle = NULL;
+    PyObject *timeout;
+    PyTypeObject *type;
+    struct context *c;
+    const char *name;
+    int rank, r;
+
+    if (!PyArg_ParseTuple(args, "OO!siiO", &type, context_type, &c, &name, &rank, &options.size,
+                          &timeout) ||
+        parse_timeout(timeout, false, "rejoin", &options.timeout_ms) || context_enter(c, "rejoin"))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS r = commd_group_rejoin(c->handle, name, rank, &options, &handle);
+    Py_END_ALLOW_THREADS return joined(type, c, handle, r, "rejoin");
+}
+
+static PyObject *group_recover(PyObject *self, PyObject *args)
+{
+    struct commd_recover_options options = {.size_of = sizeof options};
+    struct group *g = (struct group *)self;
+    PyObject *wait, *timeout;
+    int r;
+
+    if (!PyArg_ParseTuple(args, "iiiOOz", &options.policy, &options.size, &options.min_size, &wait,
+                          &timeout, &options.name) ||
+        parse_timeout(wait, false, "recover", &options.wait_ms) ||
+        parse_timeout(timeout, false, "recover", &options.timeout_ms))
+        return NULL;
+    if (g->handle && !g->closing && g->calls > g->beside) {
+        raise_invalid("recover", "recover: another thread is inside a call of the group");
+        return NULL;
+    }
+    if (group_enter(g, "recover"))
+        return NULL;
+    g->recovering = true;
+    Py_BEGIN_ALLOW_THREADS r = commd_group_recover(g->handle, &options);
+    Py_END_ALLOW_THREADS g->recovering = false;
+    g->rank = commd_group_rank(g->handle);
+    g->size = commd_group_size(g->handle);
+    if (r)
+        raise_last(r);
+    group_exit(g);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *group_check(PyObject *self, PyObject *none)
+{
+    struct group *g = (struct group *)self;
+    int r;
+
+    if (group_enter(g, "check"))
+        return NULL;
+    r = commd_group_check(g->handle);
+    if (r)
+        raise_last(r);
     group_exit(g);
     return r ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *group_rank_before(PyObject *self, PyObject *rank)
+{
+    struct group *g = (struct group *)self;
+    long number = PyLong_AsLong(rank);
+    int before;
+
+    if ((number == -1 && PyErr_Occurred()) || group_enter(g, "rank_before"))
+        return NULL;
+    before = commd_group_rank_before(g->handle, number < 0 || number > INT_MAX ? -1 : (int)number);
+    group_exit(g);
+    return before < 0 ? Py_NewRef(Py_None) : PyLong_FromLong(before);
 }
 
 static PyObject *group_set_timeout(PyObject *self, PyObject *timeout)
@@ -402,9 +509,20 @@ static PyMethodDef group_methods[] = {
      "Default limit of each operation; math.inf: none."},
     {"abort", group_abort, METH_O,
      "abort(reason)\n\n"
-     "Breaks the group for everybody: what is pending and what comes later fails on all ranks "
+     "Revokes the group for everybody: what is pending and what comes later fails on all ranks "
      "with\n"
-     "commd.Aborted and this reason."},
+     "commd.Aborted and this reason. Any thread may call it, also while others are blocked in the\n"
+     "group; it does not wait for ranks. recover() goes on from there."},
+    {"check", group_check, METH_NOARGS,
+     "check()\n\n"
+     "Raises what the group is broken by, as a collective would; returns if it stands. Does not\n"
+     "wait."},
+    {"rank_before", group_rank_before, METH_O,
+     "rank_before(rank)\n\n"
+     "The rank that this rank had in the epoch before; None: it is a new process, or the group "
+     "has\n"
+     "not been recovered."},
+    {"_recover", group_recover, METH_VARARGS, "(policy, size, min_size, wait, timeout, name)"},
     {"close", group_close, METH_NOARGS,
      "Leaves the group; what is pending fails with commd.Aborted. Not collective: the other ranks\n"
      "can complete what this rank has completed. Where another thread is inside a call, it "
@@ -419,7 +537,7 @@ static PyMemberDef group_members[] = {
 };
 static PyGetSetDef group_getset[] = {
     {"nodes", group_get, NULL, "Number of nodes.", "n"},
-    {"epoch", group_get, NULL, "Tells groups apart that had the same name one after the other.",
+    {"epoch", group_get, NULL, "How often the group was made: 1, and more after each recover().",
      "e"},
     {"seq", group_get, NULL, "Number of collectives issued so far.", "s"},
     {"closed", group_get, NULL, "Was close() called?", "c"},
@@ -439,6 +557,7 @@ static PyType_Spec group_spec = {"commd._core.Group", sizeof(struct group), 0,
 static PyMethodDef functions[] = {
     {"connect", connect_, METH_VARARGS, "(type, socket, timeout)"},
     {"join", join, METH_VARARGS, "(type, context, name, rank, size, timeout)"},
+    {"rejoin", rejoin, METH_VARARGS, "(type, context, name, rank, size, timeout)"},
     {"split", split, METH_VARARGS, "(type, parent, colour, key, timeout)"},
     {"alloc", memory_alloc, METH_VARARGS, "(context, bytes)"},
     {0},

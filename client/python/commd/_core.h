@@ -47,6 +47,8 @@ struct group {
     struct commd_group *handle;            /* NULL: closed */
     struct group *next;                    /* in context->groups */
     unsigned calls;                        /* threads inside a call */
+    unsigned beside;                       /* of these, in one that a recovery does not mind */
+    bool recovering;                       /* a thread does: no other comes in */
     bool closing;                          /* the last of them leaves */
     bool leaving;                          /* without a handle, but what is pending is not over */
     struct held *orphans; /* owned: operations whose handle was dropped before they were done */
@@ -59,6 +61,9 @@ int context_enter(struct context *c, const char *op);
 void context_exit(struct context *c);
 int group_enter(struct group *g, const char *op);
 void group_exit(struct group *g);
+/* The same for a call that may be made while another thread recovers the group, and may last. */
+int group_enter_beside(struct group *g, const char *op);
+void group_exit_beside(struct group *g);
 
 /* ---- operations (_core_op.c) ----------------------------------------------------------------- */
 

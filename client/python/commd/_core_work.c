@@ -339,11 +339,12 @@ static PyObject *work_wait(PyObject *self, PyObject *args, PyObject *keywords)
     if (!commd_work_test(handle, NULL)) {
         /* also in a group that is closing: it is left when we are out */
         g->calls++;
+        g->beside++;
         g->context->calls++;
         Py_BEGIN_ALLOW_THREADS r = commd_work_wait(handle, timeout == Py_None ? -1 : ms);
         Py_END_ALLOW_THREADS if (r && !commd_work_test(handle, NULL))
             raise_last(r); /* still pending */
-        group_exit(g);
+        group_exit_beside(g);
         if (PyErr_Occurred())
             return NULL;
     }
@@ -365,10 +366,11 @@ static PyObject *work_wait_stream(PyObject *self, PyObject *stream)
         return NULL;
     handle = handle_of(w); /* under the GIL: another thread may settle it */
     g->calls++;            /* as in work_wait() */
+    g->beside++;
     g->context->calls++;
     Py_BEGIN_ALLOW_THREADS r = commd_work_wait_stream(handle, native);
     Py_END_ALLOW_THREADS if (r) raise_last(r);
-    group_exit(g);
+    group_exit_beside(g);
     /* a signal's handler may have raised, though the operation was done by then */
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }

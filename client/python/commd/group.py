@@ -78,6 +78,17 @@ class Context(_core.Context):
         """
         return _core.join(Group, self, name, rank, size, timeout)
 
+    def rejoin(self, name, rank=None, size=None, timeout=None):
+        """Takes seat `rank` (None: the lowest that is free) of group `name`, whose ranks recover
+        with Group.recover("wait"), before or after this call; returns a Group. It is for processes
+        that are not in the group. size: None, or what the ranks of the group say. The rank is a
+        lower one than asked for if they go on without the seats below. Errors are those of group();
+        Timeout says if there was a group to rejoin.
+        """
+        return _core.rejoin(
+            Group, self, name, -1 if rank is None else rank, size or 0, timeout
+        )
+
     def empty(self, shape, dtype=float):
         """A new numpy.ndarray, of zeros, in registered memory.
 
@@ -412,6 +423,36 @@ class Group(_core.Group, Operations):
         order of key, and of their rank where keys are equal. colour None or < 0: returns None.
         """
         return _core.split(type(self), self, -1 if colour is None else colour, key, timeout)
+
+    def recover(
+        self, policy="shrink", size=None, min_size=None, wait=None, timeout=None, name=None
+    ):
+        """Brings the group, this same object, into its next epoch; returns when all ranks of that
+        are there. All ranks that live call it, with the same policy, size and min_size: after a
+        rank, an engine or a node was lost, or after abort(). No rank, store or node has to have
+        survived: which ranks live is what commd knows.
+
+        policy "shrink": those that live, without gaps, in the order of their ranks. "wait": they
+        keep their ranks, and new processes take the seats of the others, by Context.rejoin(), of
+        `size` ranks (None: as many as now; more: the group grows). wait: so many seconds for
+        seats that are free, then without. Fewer ranks than min_size are an error. name: where
+        ranks and new processes meet; None: the group's name.
+
+        rank, size, nodes and epoch are new then. Works and messages of the older epoch have ended.
+        A rank may have ended an operation that failed on others: compare steps, and go back where
+        one is ahead. Groups that were split off stay as they are: recover those with a rank that is
+        lost (check() tells) as well, or split them off again.
+
+        On an error the group is as before, and the call may be repeated: Timeout names the ranks
+        that did not call, and the seats that are free; RankLost: fewer than min_size live, or the
+        others have gone on without this rank; InvalidArgument: ranks that want different things,
+        or another thread is inside a call of this group (abort() and waits for works may be).
+        """
+        if policy not in ("shrink", "wait"):
+            raise InvalidArgument(
+                f"recover: policy is {policy!r}; allowed: 'shrink', 'wait'", op="recover"
+            )
+        self._recover(policy == "wait", size or 0, min_size or 0, wait, timeout, name)
 
     def __enter__(self):
         return self

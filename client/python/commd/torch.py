@@ -17,9 +17,20 @@ from datetime import timedelta
 import torch
 from torch import distributed
 
-from commd import _at_exit, _autoload
+from commd import _at_exit, _autoload, _recover
+from commd._recover import Recovered, recover, rejoin
 
-__all__ = ["create_backend", "dump_flight_recorder", "empty", "flight_recorder", "load"]
+__all__ = [
+    "Recovered",
+    "create_backend",
+    "dump_flight_recorder",
+    "empty",
+    "flight_recorder",
+    "load",
+    "prepare",
+    "recover",
+    "rejoin",
+]
 
 
 def _minor(version):
@@ -96,15 +107,20 @@ def _leave_at_exit(pid):
     _at_exit.after_all(load().leave_at_exit)
 
 
+def prepare():
+    """Before this process is in its first group."""
+    _leave_at_exit(os.getpid())
+
+
 def create_backend(options, backend_options=None):
     """What torch.distributed calls for init_process_group("commd") and new_group()."""
-    _leave_at_exit(os.getpid())
+    prepare()
     seconds = os.environ.get("COMMD_TIMEOUT")
     # Torch does not tell whether the program has named its default.
     if seconds and options.timeout == distributed.default_pg_timeout:
         with contextlib.suppress(ValueError, OverflowError):  # the library tells what is wrong
             options.timeout = timedelta(seconds=float(seconds))
-    return load().create(options)
+    return load().create(options, _recover.take_joined(), _recover.meeting())
 
 
 def empty(*size, dtype=None):

@@ -127,6 +127,18 @@ def shared_memory():
     return {name for name in os.listdir("/dev/shm") if name.startswith(("commd", "ucx"))}
 
 
+@contextlib.contextmanager
+def environment(**changes):
+    """Processes that are started meanwhile have it."""
+    before = dict(os.environ)
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 def sanitizer_environment():
     """What a plain python needs to load a library that was built with a sanitizer."""
     with open(LIBCOMMD, "rb") as file:

@@ -50,6 +50,18 @@ class Options(ctypes.Structure):
     ]
 
 
+class RecoverOptions(ctypes.Structure):
+    _fields_ = [
+        ("size_of", ctypes.c_size_t),
+        ("name", ctypes.c_char_p),
+        ("policy", ctypes.c_int),
+        ("size", ctypes.c_int),
+        ("min_size", ctypes.c_int),
+        ("wait_ms", ctypes.c_int64),
+        ("timeout_ms", ctypes.c_int64),
+    ]
+
+
 class Op(ctypes.Structure):
     _fields_ = [
         ("size", ctypes.c_size_t),
@@ -107,6 +119,15 @@ def load():
         "commd_group_leave": (None, [pointer]),
         "commd_group_abort": (ctypes.c_int, [pointer, ctypes.c_char_p]),
         "commd_group_nodes": (ctypes.c_int, [pointer]),
+        "commd_group_epoch": (ctypes.c_uint64, [pointer]),
+        "commd_group_recover": (ctypes.c_int, [pointer, ctypes.POINTER(RecoverOptions)]),
+        "commd_group_rejoin": (
+            ctypes.c_int,
+            [pointer, ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(RecoverOptions),
+             ctypes.POINTER(pointer)],
+        ),
+        "commd_group_rank_before": (ctypes.c_int, [pointer, ctypes.c_int]),
+        "commd_group_check": (ctypes.c_int, [pointer]),
         "commd_group_set_timeout": (None, [pointer, ctypes.c_int64]),
         "commd_run": (ctypes.c_int, [pointer, ctypes.POINTER(Op)]),
         "commd_start": (
@@ -123,7 +144,9 @@ def load():
         "commd_work_free": (None, [pointer]),
     }  # fmt: skip
     for name, (result, arguments) in signatures.items():
-        function = getattr(lib, name)
+        function = getattr(lib, name, None)
+        if function is None:
+            continue  # tests/upgrade has older libraries, too
         function.restype = result
         function.argtypes = arguments
     return lib
@@ -156,6 +179,15 @@ def counts_array(counts):
     return (ctypes.c_size_t * len(counts))(*counts)
 
 
+def recover_options(policy="shrink", name=None, **numbers):
+    """@numbers: size, min_size, wait_ms, timeout_ms."""
+    options = RecoverOptions(ctypes.sizeof(RecoverOptions), name.encode() if name else None)
+    options.policy = ["shrink", "wait"].index(policy)
+    for key, value in numbers.items():
+        setattr(options, key, value)
+    return ctypes.byref(options)
+
+
 class Context:
     def __init__(self, socket=None, timeout_ms=0, waits=None):
         options = Options(ctypes.sizeof(Options), socket.encode() if socket else None, timeout_ms)
@@ -174,6 +206,15 @@ class Context:
         check(
             lib.commd_group_join(
                 self.handle, name.encode(), rank, size, timeout_ms, ctypes.byref(group)
+            )
+        )
+        return Group(group)
+
+    def rejoin(self, name, rank=-1, **options):
+        group = ctypes.c_void_p()
+        check(
+            lib.commd_group_rejoin(
+                self.handle, name.encode(), rank, recover_options(**options), ctypes.byref(group)
             )
         )
         return Group(group)
@@ -205,6 +246,20 @@ class Group:
 
     def rank_and_size(self):
         return [lib.commd_group_rank(self.handle), lib.commd_group_size(self.handle)]
+
+    def recover(self, **options):
+        check(lib.commd_group_recover(self.handle, recover_options(**options)))
+
+    def epoch(self):
+        return lib.commd_group_epoch(self.handle)
+
+    def before(self):
+        """The rank that each rank had in the epoch before."""
+        size = lib.commd_group_size(self.handle)
+        return [lib.commd_group_rank_before(self.handle, rank) for rank in range(size)]
+
+    def check(self):
+        check(lib.commd_group_check(self.handle))
 
     def abort(self, reason):
         check(lib.commd_group_abort(self.handle, reason.encode()))

@@ -11,6 +11,7 @@ in the survivor, on CLOCK_MONOTONIC: it includes finding out, telling the other 
 
 import os
 import signal
+import time
 
 from cluster import Cluster, check, equal, memory_files, now, running, until
 
@@ -147,6 +148,8 @@ def engine_killed_with(count):
         start_loops("g", ranks, count)
         node = cluster.nodes[1]
         old = node.engine_pid()
+        os.kill(old, signal.SIGSTOP)  # between two operations the group would go on
+        time.sleep(0.5)
         begin = now()
         os.kill(old, signal.SIGKILL)
         times = errors(

@@ -1,4 +1,4 @@
-"""What rank.py does with buffers on the GPU of tests/fakecuda; standard library only.
+"""What rank.py does with buffers on a GPU, of tests/fakecuda or a real one; standard library only.
 
 A stream may be held: it waits for a word, as behind a kernel that does not end.
 """
@@ -26,7 +26,7 @@ def call(name, *arguments):
 
 def begin(device=0):
     global cuda
-    cuda = ctypes.CDLL(os.environ["COMMD_LIBCUDA"])
+    cuda = ctypes.CDLL(os.environ.get("COMMD_LIBCUDA") or "libcuda.so.1")
     call("cuInit", 0)
     call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
     call("cuCtxSetCurrent", context)
@@ -92,6 +92,25 @@ def run(group, coll="all_reduce", count=100, stream="s", wait=False, **arguments
     client.check(client.lib.commd_run(group.handle, ctypes.byref(op)))
     if wait:
         synchronize(stream)
+
+
+def verify(group, count):
+    """An all_reduce of i32, whose result is copied back and looked at."""
+    rank, size = group.rank_and_size()
+    mine = (ctypes.c_int32 * count)(*((rank + 1) * (i % 89) for i in range(count)))
+    there, at = alloc(4 * count), ctypes.c_void_p(stream("s"))
+    copy = [ctypes.c_uint64(there), ctypes.c_uint64(ctypes.addressof(mine))]
+    call("cuMemcpyAsync", *copy, ctypes.c_size_t(4 * count), at)
+    op = group.op("all_reduce", send=there, recv=there, count=count, dtype=4)
+    op.memory, op.stream = CUDA, stream("s")
+    client.check(client.lib.commd_run(group.handle, ctypes.byref(op)))
+    call("cuMemcpyAsync", *reversed(copy), ctypes.c_size_t(4 * count), at)
+    synchronize("s")
+    group.check()
+    whole = size * (size + 1) // 2
+    if list(mine) != [whole * (i % 89) for i in range(count)]:
+        raise AssertionError(f"the sum on the GPU is wrong: {mine[:5]}")
+    return size
 
 
 def start(group, coll="all_reduce", count=100, stream="s", **arguments):

@@ -28,7 +28,7 @@ static struct commd_group *join(struct commd_context *ctx, const char *name, int
 
 static bool broken(const struct commd_group *g)
 {
-    return atomic_load(&g->board.hdr->broken);
+    return atomic_load(&g->now->board.hdr->broken);
 }
 
 static void pause_briefly(void)
@@ -40,11 +40,11 @@ static void pause_briefly(void)
 
 static void flood(struct commd_group *g, unsigned records)
 {
-    const struct mail *m = &g->board.mail;
-    struct mail_box *box = mail_box(m, g->local);
+    const struct mail *m = &g->now->board.mail;
+    struct mail_box *box = mail_box(m, g->now->local);
     struct mail_tx tx;
 
-    mail_engine_tx_init(m, g->local, &tx);
+    mail_engine_tx_init(m, g->now->local, &tx);
     for (unsigned i = 0; i < records && !broken(g); i++) {
         unsigned slot = m->data_begin + i % MAIL_DATA_NET;
         struct mail_rec rec = {.kind = MAIL_DATA,
@@ -61,7 +61,7 @@ static void flood(struct commd_group *g, unsigned records)
         }
         mail_put(&tx, &rec);
         mail_flag(tx.word, tx.bit);
-        group_wake_engine(g);
+        group_wake_engine(g->now);
     }
 }
 

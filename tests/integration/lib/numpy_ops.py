@@ -769,6 +769,61 @@ def check_lost(ctx, g):
     assert again.code == error.code
 
 
+def check_recovered(ctx, g):
+    """Rank 0 dies, and the others go on; then a new process takes the free seat (here: another
+    context of the one that is rank 0 by then)."""
+
+    def summed(group):
+        x = np.full(1000, group.rank, "int64")
+        group.all_reduce(x)
+        return x[0] == x[-1] == group.size * (group.size - 1) // 2
+
+    def come():
+        with commd.connect() as other, other.rejoin("recovered", timeout=20) as comer:
+            came.append((comer.rank, comer.size, comer.epoch, comer.rank_before(comer.rank)))
+            came.append(summed(comer))
+            raises(commd.Aborted, comer.barrier)
+
+    old, size = g.rank, g.size
+    assert g.epoch == 1 and g.rank_before(0) is None
+    g.check()
+    if old == 1:  # alone; it gives up, and asks again below
+        interrupted(lambda: time.sleep(0.2) is None, g.recover)
+    g.barrier()
+    if old == 0:
+        os._exit(0)
+    raises(commd.RankLost, g.all_reduce, np.zeros(3))
+    assert raises(commd.RankLost, g.check).rank == 0
+    raises(commd.InvalidArgument, g.recover, "no such policy")
+    error = raises(commd.InvalidArgument, g.recover, min_size=-1)
+    assert error.op == "recover"
+    same_object = g
+    g.recover()
+    assert g is same_object and (g.rank, g.size, g.epoch) == (old - 1, size - 1, 2), g
+    assert [g.rank_before(k) for k in range(g.size)] == list(range(1, size)) and summed(g)
+    g.check()
+    came = []
+    comer = threading.Thread(target=come)
+    if g.rank == 0:
+        comer.start()
+    work = g.start.recv(np.zeros(1), g.rank) if g.rank == 1 else None
+    g.recover("wait", size=size, wait=20, timeout=30)
+    assert (g.rank, g.size, g.epoch) == (old - 1, size, 3) and summed(g)
+    if g.rank == 0:  # an abort also ends what others have not completed yet: they say so before
+        for other in range(1, size - 1):
+            g.recv(np.zeros(1), other, tag=1)
+        g.abort("enough")
+    else:
+        g.send(np.zeros(1), 0, tag=1)
+    if work:
+        raises(commd.Aborted, work.wait)
+    raises(commd.Aborted, g.barrier)
+    raises(commd.Aborted, g.check)
+    if g.rank == 0:
+        comer.join()
+        assert came == [(size - 1, size, 3, None), True], came
+
+
 def check_forked(ctx, g):
     x = np.ones(3)
     g.all_reduce(x)

@@ -5,14 +5,17 @@ An answer holds "ok" or "error" (the fields of struct commd_error), and "at", CL
 is the same clock in all processes. Driven by cluster.Rank.
 """
 
+import array
 import ctypes
 import json
 import os
 import sys
+import threading
 import time
 
 sys.dont_write_bytecode = True
 import gpu_tensors  # noqa: E402
+import recovering  # noqa: E402
 import registered  # noqa: E402
 import stream  # noqa: E402
 import verified  # noqa: E402
@@ -51,6 +54,119 @@ def disconnect(context="c"):
 
 def abort(name, reason):
     groups[name].abort(reason)
+
+
+def where(name):
+    group = groups[name]
+    group.rank, group.size = group.rank_and_size()
+    return dict(
+        rank=group.rank, size=group.size, epoch=group.epoch(), before=group.before(),
+        nodes=group.nodes(),
+    )  # fmt: skip
+
+
+def recover(name, at=None, **options):
+    """@at: the name to meet under."""
+    groups[name].recover(name=at, **options)
+    return where(name)
+
+
+def recover_twice(name):
+    """In two threads: one is refused."""
+    refused = []
+
+    def attempt():
+        try:
+            groups[name].recover()
+        except CommdError as error:
+            refused.append(error.fields)
+            tell({"refused": error.fields})
+
+    threads = [threading.Thread(target=attempt) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if len(refused) != 1:
+        raise AssertionError(f"{len(refused)} of two are refused")
+    return where(name)
+
+
+def rejoin(name, rank=-1, context="c", **options):
+    groups[name] = contexts[context].rejoin(name, rank, **options)
+    return where(name)
+
+
+def rejoined(name, rank):
+    rejoin(name, rank)
+    return groups[name]
+
+
+def check(name):
+    groups[name].check()
+
+
+def abort_soon(name, after, reason):
+    """From another thread, while this one does what it is told next."""
+
+    def later():
+        time.sleep(after)
+        groups[name].abort(reason)
+
+    threading.Thread(target=later, daemon=True).start()
+
+
+def resources():
+    """Descriptors, mappings, and anonymous memory in KiB."""
+    with open("/proc/self/maps") as maps:
+        mapped = sum(1 for line in maps)
+    with open("/proc/self/smaps_rollup") as rollup:
+        private = next(int(line.split()[1]) for line in rollup if line.startswith("Anonymous:"))
+    return [len(os.listdir("/proc/self/fd")), mapped, private]
+
+
+def verify(name, count=5000):
+    """A sum, a message around the ring, a broadcast from the last rank: each result is checked."""
+    group = groups[name]
+    rank, size = group.rank, group.size
+    data = (ctypes.c_int32 * count)(*((rank + 1) * (i % 97) for i in range(count)))
+    buffer = bytearray(data)
+    group.run("all_reduce", send=buffer, recv=buffer, count=count, dtype=DTYPES.index("i32"))
+    whole = size * (size + 1) // 2
+    if buffer != bytearray((ctypes.c_int32 * count)(*(whole * (i % 97) for i in range(count)))):
+        raise AssertionError("the sum is wrong")
+    got, mine = bytearray(8), bytearray(b"from %03d" % rank)
+    work = group.start("send", send=mine, count=8, dtype=1, peer=(rank + 1) % size, tag=5)
+    before = (rank - 1) % size
+    group.run("recv", recv=got, count=8, dtype=1, peer=before, tag=5)
+    finish(work)
+    if got != b"from %03d" % before:
+        raise AssertionError(f"{bytes(got)} from rank {before}")
+    word = bytearray(b"last one" if rank == size - 1 else 8)
+    group.run("broadcast", recv=word, count=8, dtype=1, root=size - 1)
+    if word != b"last one":
+        raise AssertionError(f"{bytes(word)} by broadcast")
+    return size
+
+
+def intact(name, count):
+    """Vectors that no operation has changed when it fails, because not all ranks come: of an
+    all_reduce with two buffers, of a broadcast's root, and of an all_reduce in place."""
+    group = groups[name]
+    pattern = bytes(i % 251 for i in range(251)) * (count // 251 + 1)
+    data, other = bytearray(pattern[:count]), bytearray(count)
+    kept = []
+    for coll, arguments in (
+        ("all_reduce", dict(send=data, recv=other)),
+        ("broadcast", dict(recv=data, root=group.rank)),
+        ("all_reduce", dict(send=data, recv=data)),
+    ):
+        try:
+            group.run(coll, count=count, dtype=DTYPES.index("u8"), **arguments)
+            raise AssertionError(f"{coll} has come to its end")
+        except CommdError:
+            kept.append(data == pattern[:count])
+    return kept
 
 
 def all_reduce(name, count, dtype="f32", redop="sum", fill=1, timeout_ms=0):
@@ -126,6 +242,13 @@ def split(name, new, colour, key):
         return None
     groups[new] = group
     return group.rank_and_size()
+
+
+def choose(name, colour, key):
+    """The part of a split that all ranks of the group take."""
+    group, send = groups[name], bytearray(array.array("i", [colour, key]))
+    recv = bytearray(len(send) * group.rank_and_size()[1])
+    group.run("all_gather", send=send, recv=recv, count=2, dtype=DTYPES.index("i32"))
 
 
 def raw(name, coll, **arguments):
@@ -281,6 +404,8 @@ def registered_loop(name, key, count, timeout_ms=0):
 
 COMMANDS = {
     "connect": connect, "join": join, "leave": leave, "disconnect": disconnect, "abort": abort,
+    "recover": recover, "rejoin": rejoin, "where": where, "check": check, "verify": verify,
+    "intact": intact, "abort_soon": abort_soon, "resources": resources,
     "all_reduce": all_reduce, "raw": raw, "huge": huge, "loop": loop, "paced": paced, "many": many,
     "one_way": one_way, "uneven": uneven, "pipeline": pipeline,
     "stream": run_stream, "send": send, "recv": recv, "finish_sends": finish_sends, "mail": mail,
@@ -288,13 +413,21 @@ COMMANDS = {
     "alloc": alloc, "free": registered.free, "paint": registered.paint, "looks": registered.looks,
     "registered": run_registered, "registered_loop": registered_loop,
     "data": data, "controls": controls,
+    "recovering": lambda name, kind, count, left, **options: recovering.work(
+        contexts["c"], groups[name], kind, count, left, options, tell),
+    "comes": lambda name, rank, kind, count: recovering.come(
+        contexts["c"], rejoined(name, rank), kind, count),
+    "joining": lambda **arguments: recovering.joining(contexts["c"], **arguments),
+    "reconfigure": lambda name, times: recovering.reconfigure(groups[name], times),
     "gpu_begin": gpu_tensors.begin, "gpu_hold": gpu_tensors.hold,
     "gpu_release": gpu_tensors.release, "gpu_synchronize": gpu_tensors.synchronize,
     "gpu": lambda name, **a: gpu_tensors.run(groups[name], **a),
     "gpu_start": lambda name, **a: gpu_tensors.start(groups[name], **a),
     "gpu_wait": gpu_tensors.wait,
+    "gpu_verify": lambda name, count: gpu_tensors.verify(groups[name], count),
     "gpu_loop": lambda name, **a: gpu_tensors.loop(groups[name], tell, **a),
-    "batch": batch, "split": split, "pid": os.getpid, "fork": fork,
+    "batch": batch, "split": split, "choose": choose, "recover_twice": recover_twice,
+    "pid": os.getpid, "fork": fork,
 }  # fmt: skip
 
 

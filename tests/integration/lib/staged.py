@@ -165,24 +165,30 @@ def engine_stopped(cluster):
     return stage
 
 
-SLOW_LINK = {"trusted_network": "true", "device": "veth0", "fabric": "tcp"}
+SLOW_LINK = {"device": "veth0", "fabric": "tcp"}
 
 
-def drop_data(cluster, which=""):
-    """Namespaces: of what comes to node0 by TCP, but not between the commds, @which is dropped."""
+def drop_data(cluster, which="", node=0):
+    """Namespaces: of what comes to @node by TCP, but not between the commds, @which is dropped."""
     if not shutil.which("nft"):
         raise Skip("there is no nft: apt install nftables")
-    port = cluster.nodes[0].port
+    port = cluster.nodes[node].port
     # not both ports in one rule: nft 1.0.6 compares them at once, and drops what has one of them
     rules = "; ".join(
         ["add table inet t", "add chain inet t in { type filter hook input priority 0; }"]
         + [f"add rule inet t in tcp {side} {port} accept" for side in ("dport", "sport")]
         + [f"add rule inet t in meta l4proto tcp {which} drop"]
     )
-    done = subprocess.run(["ip", "netns", "exec", cluster.names[0], "nft", rules],
+    done = subprocess.run(["ip", "netns", "exec", cluster.names[node], "nft", rules],
                           capture_output=True, text=True)  # fmt: skip
     if done.returncode:
         raise Skip(f"nft cannot drop here: {done.stderr.strip()}")
+
+
+def pass_data(cluster, node=0):
+    """No longer what drop_data() says."""
+    subprocess.run(["ip", "netns", "exec", cluster.names[node], "nft", "delete table inet t"],
+                   check=True)  # fmt: skip
 
 
 def slow_link(cluster):

@@ -67,14 +67,15 @@ def certificate_tls(rng, sock):
 
 
 def engine_hello(rng, sock):
-    """fabric_tcp_priv.h: struct hello with a token that nobody gave."""
+    """With an id that nobody has."""
     numbers = rng.randrange(4), rng.randrange(5), 0, rng.randrange(4)
-    return hello_of_engine(*numbers, rng.randbytes(32))
+    return hello_of_engine(*numbers, rng.randbytes(48))
 
 
-def hello_of_engine(channel, channels, express, of, token):
-    head = struct.pack("<IHHHHHH", 0x636D6448, 4, channel, channels, express, of, 0)
-    return head + token + struct.pack("<Q", 0)
+def hello_of_engine(channel, channels, express, of, who=bytes(48)):
+    """fabric_tcp_priv.h: struct hello; @who: id, random bytes, and what proves them."""
+    head = struct.pack("<I7H6xQ", 0x636D6448, 5, channel, channels, express, of, 0, 3, 0)
+    return head + who
 
 
 def engine_frames(rng, sock):

@@ -28,11 +28,14 @@ def main():
     same("sum", tensor[0].item(), float(size))
     pids = [None] * size
     dist.all_gather_object(pids, os.getpid())
-    if rank == VICTIM:
+    store = dist.distributed_c10d._get_default_store()
+    if rank == VICTIM:  # once nothing is left that would tell it to the others before they wait
+        store.wait([f"enqueued {r}" for r in range(size) if r != VICTIM])
         os.kill(os.getpid(), signal.SIGKILL)
     first = dist.all_reduce(tensor, async_op=True)
     first.wait()  # the stream does; the host goes on
     second = dist.all_reduce(torch.ones(5), async_op=True)
+    store.set(f"enqueued {rank}", "")
     torch.accelerator.synchronize()  # ends: streams go on, with garbage
     until_done(first)
     check("no success", not first.is_success())

@@ -13,7 +13,8 @@ check_PROGRAMS += $(unit_client)
 TESTS += $(unit_client)
 
 tests_unit_client_test_collectives_SOURCES = tests/unit/client/test_collectives.c \
-	tests/lib/cluster.c tests/lib/cluster.h tests/lib/cores.h
+	tests/lib/cluster.c tests/lib/cluster.h tests/lib/cores.h \
+	tests/lib/handle.h
 tests_unit_client_test_collectives_LDADD = $(in_one_process) $(CMOCKA_LIBS)
 
 tests_unit_client_test_diagnose_SOURCES = tests/unit/client/test_diagnose.c \

@@ -35,10 +35,12 @@ struct board_ctl *members_group(struct commd_context *const *ctx, unsigned n, ui
         w.reply.joined.epoch = 1;
         w.reply.joined.members = calloc(n, sizeof(struct msg_member));
         w.reply.joined.nodes = calloc(1, MSG_NAME_MAX);
-        assert_int_equal(group_from_joined(ctx[k], "threads", k, n, 60000, &w, &ret_group[k]), 0);
+        ret_group[k] = handle_new(ctx[k]);
+        assert_int_equal(group_from_joined(ctx[k], "threads", k, n, 60000, &w, &ret_group[k]->now),
+                         0);
         if (one_mapping && k > 0) {
-            board_unmap(&ret_group[k]->board);
-            ret_group[k]->board = ret_group[0]->board;
+            board_unmap(&ret_group[k]->now->board);
+            ret_group[k]->now->board = ret_group[0]->now->board;
         }
     }
     close(fd);
@@ -61,21 +63,21 @@ struct board_ctl *members_new(struct member *m)
 
 void member_leave(struct commd_group *g)
 {
-    async_drop_group(g);
-    alive_end(g); /* its word is in the mapping */
-    memset(&g->board, 0, sizeof g->board);
-    group_free(g);
+    async_drop_group(g->now);
+    alive_end(g->now); /* its word is in the mapping */
+    memset(&g->now->board, 0, sizeof g->now->board);
+    handle_free(g);
 }
 
 void members_free(struct member *m, struct board_ctl *ctl)
 {
     for (unsigned k = MEMBERS; k-- > 0;) {
-        async_drop_group(m[k].group);
+        async_drop_group(m[k].group->now);
         async_stop(m[k].ctx);
-        alive_end(m[k].group); /* its word is in the mapping */
+        alive_end(m[k].group->now); /* its word is in the mapping */
         if (k > 0)
-            memset(&m[k].group->board, 0, sizeof m[k].group->board);
-        group_free(m[k].group);
+            memset(&m[k].group->now->board, 0, sizeof m[k].group->now->board);
+        handle_free(m[k].group);
         free(m[k].ctx);
     }
     board_ctl_free(ctl);

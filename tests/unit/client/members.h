@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "client/lib/async/async.h"
+#include "tests/lib/handle.h"
 
 enum { MEMBERS = 3 };
 

@@ -315,7 +315,7 @@ static void program_ops(struct cluster *c, struct program *p, struct commd_op *o
             op->recv_blocks = p->blocks[k][1];
             op->recv = NULL;
         }
-        assert_int_equal(check_op(c->group[k], op), 0);
+        assert_int_equal(check_op(c->group[k]->now, op), 0);
     }
 }
 
@@ -621,7 +621,7 @@ static void closing_board_serves_the_other_node(void **state)
         op.send = op.recv = buf[k];
         for (size_t i = 0; i < op.count; i++)
             buf[k][i] = 1;
-        assert_int_equal(run_begin(&r[k], c->group[k], &op), 0);
+        assert_int_equal(run_begin(&r[k], c->group[k]->now, &op), 0);
     }
     for (unsigned i = 0; i < 100000 && !(done[0] && done[1]); i++) {
         unsigned n = cluster_rand(c, 2);
@@ -673,7 +673,7 @@ static void engine_is_woken_when_it_has_work(void **state)
     struct engine *e = c->node[0].engine;
     int bell = eventfd(0, EFD_NONBLOCK);
 
-    c->group[0]->doorbell = c->group[1]->doorbell = bell;
+    c->group[0]->now->doorbell = c->group[1]->now->doorbell = bell;
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct commd_op op = {
             .size = sizeof op, .coll = cases[i].coll, .dtype = COMMD_F32, .count = cases[i].count};
@@ -682,7 +682,7 @@ static void engine_is_woken_when_it_has_work(void **state)
 
         for (unsigned k = 0; k < 3; k++) {
             op.send = op.recv = buf[k];
-            assert_int_equal(run_begin(&r[k], c->group[k], &op), 0);
+            assert_int_equal(run_begin(&r[k], c->group[k]->now, &op), 0);
         }
         look_and_sleep(e);
         assert_true(run_poll(&r[0]) < RUN_DONE);
@@ -722,7 +722,7 @@ static void short_operations_wake_sleepers_at_last(void **state)
 {
     static const uint16_t placement[] = {0, 0};
     struct cluster *c = cluster_new(2, 1, placement, 13);
-    struct board_hdr *h = c->group[0]->board.hdr;
+    struct board_hdr *h = c->group[0]->now->board.hdr;
     int32_t x[2] = {1, 2};
     struct commd_op op = {.size = sizeof op,
                           .coll = COMMD_ALL_REDUCE,
@@ -733,7 +733,7 @@ static void short_operations_wake_sleepers_at_last(void **state)
     struct run r = {0};
     uint32_t rung = bell_prepare(&h->bell, &h->sleepers); /* somebody sleeps */
 
-    assert_int_equal(run_begin(&r, c->group[0], &op), 0);
+    assert_int_equal(run_begin(&r, c->group[0]->now, &op), 0);
     assert_true(run_advance(&r) < RUN_DONE);
     assert_true(r.untold);
     assert_int_equal(atomic_load(&h->bell), rung);
@@ -751,7 +751,7 @@ static void short_operations_wake_sleepers_at_last(void **state)
     /* one that waits tells before it sleeps */
     rung = atomic_load(&h->bell);
     bell_before_sleep = rung;
-    commd_set_interrupt(c->group[0]->ctx, stop_and_note_bell, &h->bell);
+    commd_set_interrupt(c->group[0]->now->ctx, stop_and_note_bell, &h->bell);
     assert_int_equal(commd_run(c->group[0], &op), COMMD_E_INTERRUPTED);
     assert_int_not_equal(bell_before_sleep, rung);
     bell_cancel(&h->sleepers);
@@ -765,7 +765,7 @@ static void garbage_in_the_board_breaks_only_the_group(void **state)
 
     for (unsigned seed = 1; seed <= 200; seed++) {
         struct cluster *c = cluster_new(2, 2, placement, seed);
-        struct board *b = &c->group[0]->board;
+        struct board *b = &c->group[0]->now->board;
         struct board_slot *s = board_slot(b, 0, BOARD_FIRST_STEP);
         uint8_t *desc = (uint8_t *)&s->desc;
 
@@ -803,7 +803,7 @@ static void counts_near_the_wrap_are_refused_by_the_engine(void **state)
     for (unsigned coll = 0; coll < COLL_COUNT; coll++)
         for (uint64_t less = 0; less < 3; less++) {
             struct cluster *c = cluster_new(2, 2, placement, 5);
-            struct board *b = &c->group[0]->board;
+            struct board *b = &c->group[0]->now->board;
             struct board_slot *s = board_slot(b, 0, BOARD_FIRST_STEP);
             const struct coll_info *info = &coll_table[coll];
             uint64_t huge = UINT64_MAX - less;
@@ -884,7 +884,8 @@ static void cells_that_cannot_be_cut_are_refused_by_the_call(void **state)
 
     assert_int_equal(commd_run(c->group[1], &op), COMMD_E_INVALID);
     assert_non_null(strstr(commd_last_error()->message, "more than an operation can be"));
-    assert_int_equal(atomic_load(&board_slot(&c->group[0]->board, 1, BOARD_FIRST_STEP)->seq), 0);
+    assert_int_equal(atomic_load(&board_slot(&c->group[0]->now->board, 1, BOARD_FIRST_STEP)->seq),
+                     0);
     cluster_free(c);
 }
 
@@ -900,11 +901,11 @@ static enum wait_for waits_for_gate(struct cluster *c, size_t count, uint32_t en
                           .send = buf,
                           .recv = buf,
                           .count = count};
-    struct board_hdr *h = c->group[0]->board.hdr;
+    struct board_hdr *h = c->group[0]->now->board.hdr;
     struct run r = {0};
     enum wait_for who;
 
-    assert_int_equal(run_begin(&r, c->group[0], &op), 0);
+    assert_int_equal(run_begin(&r, c->group[0]->now, &op), 0);
     r.gate = gate;
     if (engine)
         atomic_store(&h->engine_core, engine);
@@ -934,9 +935,9 @@ static void pair_waits_for(struct cluster *c, size_t count, enum wait_for *ret_b
                               .recv = buf[i],
                               .count = count};
 
-        assert_int_equal(run_begin(&r[i], c->group[i], &op), 0);
+        assert_int_equal(run_begin(&r[i], c->group[i]->now, &op), 0);
     }
-    atomic_store(&c->group[0]->board.hdr->engine_core, core_now());
+    atomic_store(&c->group[0]->now->board.hdr->engine_core, core_now());
     assert_true(run_poll(&r[0]) < RUN_DONE);
     *ret_before = run_waits_for(&r[0]);
     for (unsigned i = 0; i < 4; i++)
@@ -961,7 +962,7 @@ static void a_rank_leaves_its_core_to_the_engine_there(void **state)
     assert_int_equal(waits_for(c, 1, 0), WAIT_FOR_HERE); /* it has not looked yet */
     for (unsigned i = 0; i < 100; i++)
         cluster_turn(c);
-    assert_int_equal(atomic_load(&c->group[0]->board.hdr->engine_core), core);
+    assert_int_equal(atomic_load(&c->group[0]->now->board.hdr->engine_core), core);
     assert_int_equal(waits_for(c, 1, 0), WAIT_FOR_ENGINE);
     assert_int_equal(waits_for(c, (8 << 20) / 4, 0), WAIT_FOR_ENGINE); /* 64 steps of 8 */
     assert_int_equal(waits_for(c, 1, core + 1), WAIT_FOR_HERE);
@@ -1012,7 +1013,7 @@ static bool is_remembered(const struct cluster *c, unsigned rank, uint32_t seq)
 {
     struct recorder_op op;
 
-    return recorder_read(&c->group[rank]->board.recorders[rank], seq, &op) && op.seq == seq;
+    return recorder_read(&c->group[rank]->now->board.recorders[rank], seq, &op) && op.seq == seq;
 }
 
 /* As all members do, whenever they look, so that what one remembers the others have, too. */
@@ -1049,9 +1050,9 @@ static void the_slot_of_a_rank_that_is_alone_is_changed(void **state)
     struct run r = {0};
 
     (void)state;
-    assert_int_equal(run_begin(&r, c->group[0], &op), 0);
+    assert_int_equal(run_begin(&r, c->group[0]->now, &op), 0);
     assert_true(run_put(&r));
-    board_slot(&c->group[0]->board, 0, r.base)->fingerprint++;
+    board_slot(&c->group[0]->now->board, 0, r.base)->fingerprint++;
     assert_int_equal(run_poll(&r), RUN_FAILED);
     assert_int_equal(r.err.code, COMMD_E_MISMATCH);
     assert_int_equal(r.err.rank, 0);

@@ -433,7 +433,7 @@ static void a_thread_without_a_context_may_leave(void **state)
     struct commd_work *w = start(0, &op);
     pthread_t thread;
 
-    ours = atomic_load(&ranks->group[0]->device)->lanes->down;
+    ours = atomic_load(&ranks->group[0]->now->device)->lanes->down;
     assert_true(gpu_passes(s));
     assert_int_not_equal(cu.stream_query(ours), CU_E_INVALID_HANDLE);
     assert_int_equal(pthread_create(&thread, NULL, leave_main, ranks), 0);
@@ -559,8 +559,8 @@ static void a_mismatch_is_told_by_the_next_call(void **state)
 static void let_time_pass(uint32_t seq)
 {
     struct commd_group *g = ranks->group[0];
-    struct board_member *me = &g->board.members[g->local];
-    struct device_group *dg = atomic_load(&g->device);
+    struct board_member *me = &g->now->board.members[g->now->local];
+    struct device_group *dg = atomic_load(&g->now->device);
 
     while (!atomic_load(&dg->failure.state) || atomic_load(&me->asleep_op) != seq)
         usleep(1000);
@@ -592,7 +592,7 @@ static void a_stream_that_comes_late_breaks_nothing(void **state)
     }
     atomic_store(&gate[0], 1);
     let_time_pass(2);
-    assert_false(group_has_failed(ranks->group[0], &e));
+    assert_false(group_has_failed(ranks->group[0]->now, &e));
     atomic_store(&gate[1], 1);
     for (unsigned k = 0; k < 2; k++) {
         struct commd_op op = reduce_op(x[k], N, s[k]);
@@ -705,7 +705,7 @@ static void who_waits_in_an_aborted_group_hears_of_the_failure(void **state)
     assert_int_equal(pthread_create(&c.thread, NULL, told_main, &c), 0);
     while (commd_group_seq(ranks->group[0]) == 1)
         usleep(1000);
-    failure_note(atomic_load(&ranks->group[0]->device), &why, FAILURE_SHARED);
+    failure_note(atomic_load(&ranks->group[0]->now->device), &why, FAILURE_SHARED);
     board_mark_broken(ranks->ctl, CAUSE_ABORTED, 1, 4711, "a", "rank 1 has had enough");
     pthread_join(c.thread, NULL);
     assert_int_equal(c.error.code, COMMD_E_ABORTED);
@@ -731,8 +731,8 @@ static void a_broken_group_has_a_code_that_says_so(void **state)
         assert_int_equal(commd_error_breaks_group(code), breaks);
     }
     assert_true(commd_error_breaks_group(INT_MIN) && commd_error_breaks_group(INT_MAX));
-    group_give_up(ranks->group[0], &why);
-    assert_true(group_has_failed(ranks->group[0], &e));
+    group_give_up(ranks->group[0]->now, &why);
+    assert_true(group_has_failed(ranks->group[0]->now, &e));
     assert_int_equal(e.code, COMMD_E_ABORTED);
 }
 
@@ -761,7 +761,7 @@ static void *caller_main(void *arg)
 static void one_of_several_threads_is_told(void **state)
 {
     static const struct commd_error why = {.code = COMMD_E_MISMATCH};
-    struct commd_group group = {.rank = 0};
+    struct membership group = {.rank = 0};
     struct telling_all t = {.dg = {.group = &group}};
     pthread_t thread[CALLERS];
 

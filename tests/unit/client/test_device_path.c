@@ -37,7 +37,7 @@ static int setup(void **state)
     commd = arena_commd_new(ranks->ctx, 2);
     for (unsigned k = 0; k < 2; k++) {
         atomic_store(&ranks->ctx[k]->lost, false);
-        ranks->group[k]->board.gpu = true;
+        ranks->group[k]->now->board.gpu = true;
         ranks->ctx[k]->hooks = &hooks;
         stream[k] = gpu_stream();
     }
@@ -152,7 +152,7 @@ static void one_that_may_not_is_enough(void **state)
 
 static void no_service_is_the_host_path(void **state)
 {
-    ranks->group[0]->board.gpu = ranks->group[1]->board.gpu = false;
+    ranks->group[0]->now->board.gpu = ranks->group[1]->now->board.gpu = false;
     all_reduce(1);
 }
 
@@ -217,9 +217,9 @@ static void both_refuse(const char *why)
 static void the_device_path_or_none(void **state)
 {
     setenv("COMMD_DEVICE_PATH", "device", 1);
-    ranks->group[0]->board.gpu = ranks->group[1]->board.gpu = false;
+    ranks->group[0]->now->board.gpu = ranks->group[1]->now->board.gpu = false;
     both_refuse("a node of it has no GPU service");
-    ranks->group[0]->board.gpu = ranks->group[1]->board.gpu = true;
+    ranks->group[0]->now->board.gpu = ranks->group[1]->now->board.gpu = true;
     arena_commd_gpu(commd, -1);
     both_refuse("rank 0: ");
     mini_gpu_kill(gpu);
@@ -325,36 +325,36 @@ static void assert_seat(uint32_t ended, bool pending, bool ready)
 static void the_oldest_is_named_whatever_ends_first(void **state)
 {
     struct commd_group *g = ranks->group[0];
-    struct board_member *m = &g->board.members[g->local];
+    struct board_member *m = &g->now->board.members[g->now->local];
     struct op_desc desc = {.coll = COLL_BARRIER};
     uint32_t last = 2 * RECORDER_GPU_RING;
 
     for (desc.seq = 1; desc.seq <= 5; desc.seq++)
-        note_announced(g, &desc, 0);
-    note_ended(g, 3, 0);
+        note_announced(g->now, &desc, 0);
+    note_ended(g->now, 3, 0);
     assert_seat(0, true, false);
-    note_ready(g, 2, now_ms());
+    note_ready(g->now, 2, now_ms());
     assert_seat(0, true, false);
-    note_ready(g, 1, now_ms());
+    note_ready(g->now, 1, now_ms());
     assert_seat(0, true, true);
-    note_ended(g, 1, 0);
+    note_ended(g->now, 1, 0);
     assert_seat(1, true, false);
-    note_ended(g, 2, COMMD_E_TIMEOUT);
+    note_ended(g->now, 2, COMMD_E_TIMEOUT);
     assert_seat(3, true, false);
-    note_ended(g, 5, 0);
-    note_ended(g, 4, 0);
+    note_ended(g->now, 5, 0);
+    note_ended(g->now, 4, 0);
     assert_seat(5, false, false);
     for (desc.seq = 6; desc.seq <= last; desc.seq++) { /* one stays, until it is forgotten */
-        note_announced(g, &desc, 0);
+        note_announced(g->now, &desc, 0);
         if (desc.seq > 6)
-            note_ended(g, (uint32_t)desc.seq, 0);
+            note_ended(g->now, (uint32_t)desc.seq, 0);
     }
     assert_seat(last, false, false);
-    note_ended(g, 6, 0);
+    note_ended(g->now, 6, 0);
     assert_seat(last, false, false);
     /* somebody has written what cannot be: nobody counts around to it */
     atomic_store(&m->gpu_begun, last - 10);
-    note_ended(g, last, 0);
+    note_ended(g->now, last, 0);
     assert_int_equal(atomic_load(&m->gpu_ended), last);
 }
 
@@ -638,7 +638,7 @@ static void a_failure_is_told_before_anybody_agrees_anew(void **state)
 
     all_reduce(AGREEING);
     assert_int_equal(commd_run(ranks->group[0], &c.op), 0); /* the other does not come */
-    dg = atomic_load(&ranks->group[0]->device);
+    dg = atomic_load(&ranks->group[0]->now->device);
     pthread_mutex_lock(&dg->lock);
     assert_int_equal(pthread_create(&c.thread, NULL, call_main, &c), 0);
     usleep(20000); /* by now it waits for the lock, most likely */
@@ -726,7 +726,7 @@ static void one_that_begins_late_waits_all_the_same(void **state)
         op[k] = op_of(COMMD_ALL_REDUCE, k, x[k], x[k], N - k);
     both_succeed(op);
     for (unsigned k = 0; k < 2; k++) {
-        struct device_group *dg = atomic_load(&ranks->group[k]->device);
+        struct device_group *dg = atomic_load(&ranks->group[k]->now->device);
 
         while (!atomic_load(&dg->failure.state))
             session_collect(dg);

@@ -998,6 +998,7 @@ static void ranks_that_start(void **state)
 {
 #define STARTS "state=starting group= uid=7 name=10.0.0.1:29500 started=0 ops=0 last= "
     struct fix *f = *state;
+    const char *seats;
     char list[64];
 
     row(f, 2, STARTS "node=b joining_ms=1000");
@@ -1009,10 +1010,11 @@ static void ranks_that_start(void **state)
     assert_evidence(f, "rank 0 (pid 100 on node a) for 40.0 s");
     assert_evidence(f, "no node tells of rank 1,3 of 4");
     assert_non_null(strstr(f->findings[0].remedy, "MASTER_ADDR"));
-    assert_true(diagnose_missing(&f->table, "10.0.0.1:29500", "7", "starting", list, sizeof(list)));
+    assert_true(diagnose_missing(&f->table, "10.0.0.1:29500", "7", "starting", "", list,
+                                 sizeof(list), &seats));
     assert_string_equal(list, "1,3");
-    assert_false(
-        diagnose_missing(&f->table, "10.0.0.1:29500", "8", "starting", list, sizeof(list)));
+    assert_false(diagnose_missing(&f->table, "10.0.0.1:29500", "8", "starting", "", list,
+                                  sizeof(list), &seats));
     clear(f);
     row(f, 2, STARTS "joining_ms=1000"); /* they have only just begun */
     assert_verdict(f, NOT_JOINED);
@@ -1027,10 +1029,25 @@ static void ranks_that_start(void **state)
     assert_evidence(f, "all of its 4 ranks are there");
 }
 
+static unsigned diagnose_all(struct fix *f)
+{
+    free(f->findings);
+    f->findings = NULL;
+    assert_int_equal(diagnose(&f->table, &f->findings, &f->n, &(const char *){NULL}), 0);
+    return f->n;
+}
+
+static bool missing_of(struct fix *f, const char *recovery, char list[64], const char **ret_seats)
+{
+    list[0] = 0;
+    return diagnose_missing(&f->table, "g", "0", "joining", recovery, list, 64, ret_seats);
+}
+
 /* A join that failed is told, and is not taken for the next one of that name. */
 static void joins_that_failed(void **state)
 {
     struct fix *f = *state;
+    const char *seats;
     char list[64];
 
     row(f, 1, "state=ended group= cause=timeout joining_ms=10000 ended_s=5");
@@ -1041,12 +1058,114 @@ static void joins_that_failed(void **state)
     assert_evidence(f, "timeout: 3 of 4 ranks did not come within 10 s: missing 0,2-3");
     assert_null(strstr(f->findings[0].evidence, "no node tells"));
     row(f, 2, "state=joining group= joining_ms=300 missing=0-1,3");
-    free(f->findings);
-    f->findings = NULL;
-    assert_int_equal(diagnose(&f->table, &f->findings, &f->n, &(const char *){NULL}), 0);
-    assert_int_equal(f->n, 2);
-    assert_true(diagnose_missing(&f->table, "g", "0", "joining", list, sizeof(list)));
+    assert_int_equal(diagnose_all(f), 2);
+    assert_true(missing_of(f, "", list, &seats));
     assert_string_equal(list, "0-1,3");
+}
+
+#define GOES_ON "state=joining group= nodes= epoch=2 recovery="
+#define REJOINS "state=joining group= nodes= size= epoch= recovery=rejoin joining_ms=700"
+
+/* Ranks of the epoch before, and new processes, as two nodes tell of them. */
+static void who_waits_to_go_on(void **state)
+{
+    struct fix *f = *state;
+    const char *seats = "";
+    char list[64];
+
+    row(f, 0, GOES_ON "wait joining_ms=2000 missing=2 free_seats=3");
+    row(f, 1, GOES_ON "wait joining_ms=1000 node=b");
+    assert_verdict(f, NOT_JOINED);
+    assert_int_equal(f->findings[0].waiting_ms, 2000);
+    assert_evidence(f, "ranks 0-1 of epoch 1 wait to go on with new processes in the free seats, "
+                       "rank 0 (pid 100 on node a) for 2.0 s");
+    assert_evidence(f, "rank 2 of epoch 1 has not asked to go on, and is not known to be gone");
+    assert_evidence(f, "seat 3 is free");
+    assert_evidence(f, "no new process waits");
+    assert_null(strstr(f->findings[0].evidence, "no node tells"));
+    assert_int_equal(f->findings[0].rank, -1);
+    assert_true(missing_of(f, "wait", list, &seats));
+    assert_string_equal(list, "2");
+    assert_string_equal(seats, "3");
+    assert_false(missing_of(f, "", list, &seats));
+
+    row(f, 2, "node=b epoch=1 state=broken cause=aborted");
+    row(f, 3, REJOINS " node=b rank=");
+    row(f, 3, REJOINS " node=b pid=200");
+    assert_int_equal(diagnose_all(f), 3);
+    assert_int_equal(f->findings[0].rank, 2);
+    assert_int_equal(f->findings[0].pid, 102);
+    assert_evidence(f, "rank 2 (pid 102 on node b) is still in epoch 1");
+    assert_evidence(f, "2 new processes wait for a seat");
+    assert_string_equal(
+        f->findings[2].evidence,
+        "2 new processes wait for a seat (of these for 3), pid 103 on node b for 0.7 s\n"
+        "epoch 1 of the group waits for its own ranks first: 2");
+    clear(f);
+    row(f, 1, GOES_ON "shrink joining_ms=1000 missing=0,2-3");
+    assert_verdict(f, NOT_JOINED);
+    assert_string_equal(f->findings[0].evidence,
+                        "rank 1 of epoch 1 waits to go on without those who are gone, rank 1 (pid "
+                        "101 on node a) for 1.0 s\n"
+                        "ranks 0,2-3 of epoch 1 have not asked to go on, and are not known to be "
+                        "gone");
+    assert_false(finding_is_well(&f->findings[0]));
+}
+
+static void new_processes_for_whom_nobody_waits(void **state)
+{
+    static const struct {
+        const char *group, *words;
+    } others[] = {
+        {"", ", and there is no such group"},
+        {"uid=7 epoch=1", ", and there is no such group"},
+        {"name=h epoch=1", ", and there is no such group"},
+        {"epoch=1 next_epoch=2", ", and there is no such group"},
+        {"epoch=1", ": it goes on as it is"},
+        {GOES_ON "shrink joining_ms=1 missing=1", ": its ranks go on without"},
+    };
+    struct fix *f = *state;
+    char want[160];
+
+    for (unsigned i = 0; i < ARRAY_LEN(others); i++) {
+        row(f, 3, REJOINS);
+        if (*others[i].group)
+            row(f, 0, others[i].group);
+        assert_int_equal(diagnose_all(f), 1 + (*others[i].group != 0));
+        assert_string_equal(verdict_name(f->findings[0].verdict), "NOT_JOINED");
+        assert_int_equal(f->findings[0].new_processes, 1);
+        snprintf(want, sizeof(want),
+                 "1 new process waits for seat 3, pid 103 on node a for 0.7 s\nno rank of a "
+                 "group of this name waits for new processes%s",
+                 others[i].words);
+        assert_string_equal(f->findings[0].evidence, want);
+        clear(f);
+    }
+    row(f, 0, REJOINS " rank= state=ended cause=timeout ended_s=5");
+    set(f, "cause_text", "it did not go on");
+    assert_verdict(f, NOT_JOINED);
+    assert_string_equal(f->findings[0].evidence,
+                        "1 new process waited for a seat, pid 100 on node a for 0.7 s\n"
+                        "timeout: it did not go on");
+}
+
+/* A node that has none of the ranks that went on cannot tell of the next epoch. */
+static void an_epoch_that_has_gone_on_is_no_trouble(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 3, "epoch=1 state=ended ended_s=9 process=died node=b");
+    row(f, 0, "epoch=1 state=ended ended_s=5 cause=aborted next_epoch=2");
+    set(f, "cause_text", "rank 0 aborted");
+    row(f, 0, "epoch=2 group=00000000000000ab");
+    assert_int_equal(diagnose_all(f), 2);
+    assert_string_equal(verdict_name(f->findings[0].verdict), "RECOVERED");
+    assert_true(finding_is_well(&f->findings[0]));
+    assert_int_equal(f->findings[0].next_epoch, 2);
+    assert_string_equal(f->findings[0].evidence, "epoch 1, gone on as epoch 2\n"
+                                                 "it had ended by: aborted: rank 0 aborted");
+    assert_int_equal(f->findings[1].epoch, 2);
+    assert_true(f->findings[1].verdict != VERDICT_RECOVERED);
 }
 
 /* commd in another pid namespace than the ranks: pid 0 helps nobody. */
@@ -1584,6 +1703,37 @@ static void a_silent_node_of_another_group(void **state)
     assert_evidence(f, "it is not known whether it is in the group");
 }
 
+static void a_node_that_is_restarting(void **state)
+{
+    static const char joins[] =
+        "commd of node b is restarting: a join with ranks there waits until it is back";
+    struct fix *f = *state;
+
+    row(f, 0, "state=joining group= nodes= joining_ms=700");
+    assert_int_equal(with_unheard(f, "c=silent b=restarting")->verdict, VERDICT_NOT_JOINED);
+    assert_evidence(f, joins);
+    assert_string_equal(f->findings[0].lost_node, "b");
+    assert_non_null(strstr(f->findings[0].remedy, "on node b systemctl status commd"));
+    with_unheard(f, "b=restarting c=restarting");
+    assert_evidence(f, "commd of nodes b, c is restarting");
+    with_unheard(f, "b=down");
+    assert_null(strstr(f->findings[0].evidence, "restarting"));
+    clear(f);
+    row(f, 0, "state=joining size=2 joining_ms=700"); /* all ranks came, engines have to agree */
+    assert_int_equal(with_unheard(f, "b=restarting")->verdict, VERDICT_NOT_JOINED);
+    assert_evidence(f, joins);
+    clear(f);
+    row(f, 0, "size=2 nodes=2"); /* a group that runs goes on without it */
+    assert_int_equal(with_unheard(f, "b=restarting")->verdict, VERDICT_HEALTHY);
+    assert_evidence(f, "commd of node b is restarting: what ranks do there is not known");
+    assert_string_equal(f->findings[0].lost_node, "");
+    clear(f);
+    row(f, 0, "size=2 nodes=2");
+    row(f, 1, "size=2 nodes=2 node=c");
+    assert_int_equal(with_unheard(f, "b=restarting")->verdict, VERDICT_HEALTHY);
+    assert_null(strstr(f->findings[0].evidence, "restarting"));
+}
+
 /* Nothing is lost, but what is sent has to wait, and little gets through. */
 static void a_link_that_crawls(void **state)
 {
@@ -2029,6 +2179,9 @@ int main(void)
         T(joining),
         T(groups_that_join_are_their_users),
         T(ranks_that_start),
+        T(who_waits_to_go_on),
+        T(new_processes_for_whom_nobody_waits),
+        T(an_epoch_that_has_gone_on_is_no_trouble),
         T(joins_that_failed),
         T(processes_that_commd_does_not_see),
         T(engines_without_a_connection),
@@ -2048,6 +2201,7 @@ int main(void)
         T(uneven_work),
         T(a_wait_that_is_long_and_usual),
         T(a_node_that_is_silent),
+        T(a_node_that_is_restarting),
         T(a_silent_node_of_another_group),
         T(a_silent_node_of_a_group_that_gets_on),
         T(a_link_that_crawls),

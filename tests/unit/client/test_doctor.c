@@ -18,6 +18,8 @@ static struct doctor_facts well(void)
                                     .rtt_us = 60,
                                     .sent = 1 << 30,
                                     .bandwidth = 3000000000,
+                                    .encryption = LINK_AES_128_GCM,
+                                    .encryption_s = 90,
                                     .mtu = 9000};
     nodes[1] = (struct doctor_node){.name = "c",
                                     .address = "10.0.0.3:18400",
@@ -36,6 +38,7 @@ static struct doctor_facts well(void)
                                  .gpu_text = "gpu.enabled is no",
                                  .latency_us = "30",
                                  .bandwidth = "1G",
+                                 .encryption = "auto",
                                  .max_clients = 1000,
                                  .max_groups = 1000,
                                  .open_files = 65536,
@@ -122,6 +125,8 @@ static void one_thing_is_wrong(void **state)
     WITH(unwell = "engine down", DOCTOR_ERROR, "engine down", "journalctl");
     WITH(config_unwell = "limits.max_groups", DOCTOR_WARNING, "max_groups", "systemctl reload");
     WITH(keys_unwell = "node b offers another key", DOCTOR_WARNING, "another key", "A new key");
+    WITH(keys_unwell = "the certificate of this node, or of its CA, expires in 5 days",
+         DOCTOR_WARNING, "expires in 5 days", "Certificates");
     WITH(own_version = "2", DOCTOR_WARNING, "commd is 1, commctl 2", "restart commd");
     WITH(open_files = 1024, DOCTOR_WARNING, "may open 1024 files", "LimitNOFILE=");
     WITH(available = 1000, DOCTOR_WARNING, "0 MiB of 1024 MiB are left", "Shmem");
@@ -142,6 +147,15 @@ static void one_thing_is_wrong(void **state)
     WITH(bandwidth = "11000000000", DOCTOR_OK, "", "");
     WITH(bandwidth = "1X", DOCTOR_OK, "", "");
     WITH(nodes[1].bandwidth = 5, DOCTOR_OK, "", ""); /* nothing was sent that could be faster */
+    WITH(nodes[0].encryption = LINK_CLEAR_LOOPBACK, DOCTOR_OK, "", "");
+    WITH(nodes[0].encryption = LINK_CLEAR_OLD, DOCTOR_WARNING, "in the clear, for 90 s",
+         "upgrade commd on node b");
+    WITH(nodes[0].encryption = LINK_CLEAR_UCX, DOCTOR_WARNING, "RDMA or UCX, trusted network",
+         "transport.fabric: tcp");
+    WITH(nodes[0].encryption = LINK_CLEAR_OFF, DOCTOR_WARNING, "can read and forge",
+         "transport.encryption: auto in the configuration of node b");
+    WITH(encryption = "off"; nodes[0].encryption = LINK_CLEAR_OFF, DOCTOR_WARNING, "can read and",
+                             "transport.encryption: auto in the configuration of this node");
     WITH(nodes[0].apart_s = 12, DOCTOR_ERROR, "no connection for 12 s", "transport.port_range");
     WITH(nodes[0].state = "draining", DOCTOR_ERROR, "it is draining", "commctl drain --undo there");
     f = well();

@@ -140,8 +140,8 @@ UNWATCHED static void describe(const struct episode *ep)
                 fprintf(stderr, "left\n");
             else
                 fprintf(stderr, "busy %d, pending %u, messages %u, running %d, failed %d\n",
-                        c->handle->busy, c->handle->pending, c->handle->p2p_pending,
-                        c->handle->running != NULL, c->handle->failed);
+                        c->handle->now->busy, c->handle->now->pending, c->handle->now->p2p_pending,
+                        c->handle->now->running != NULL, c->handle->now->failed);
         }
         for (unsigned i = 0; i < WAITERS; i++) {
             const struct waiter *w = &ep->waiter[m][i];
@@ -455,8 +455,8 @@ static bool comes_to_event(struct caller *c)
         if (ONE_MAPPING) {
             member_leave(c->handle);
         } else {
-            async_drop_group(c->handle);
-            group_free(c->handle);
+            async_drop_group(c->handle->now);
+            handle_free(c->handle);
         }
         return true;
     }
@@ -682,7 +682,7 @@ static void begin(struct episode *ep)
         for (unsigned m = 0; m < ep->world; m++)
             ctx[m] = ep->ctx[m][g % CONTEXTS];
         ep->ctl[g] = members_group(ctx, ep->world, g + 1, ONE_MAPPING, group);
-        ep->board[g] = group[0]->board;
+        ep->board[g] = group[0]->now->board;
         for (unsigned m = 0; m < ep->world; m++) {
             if (brief)
                 commd_group_set_timeout(group[m], SHORT_LIMIT_MS);
@@ -699,8 +699,8 @@ static void end_caller(struct episode *ep, struct caller *c)
     if (!c->left && ONE_MAPPING) {
         member_leave(c->handle);
     } else if (!c->left) {
-        async_drop_group(c->handle);
-        group_free(c->handle);
+        async_drop_group(c->handle->now);
+        handle_free(c->handle);
     }
     for (unsigned i = 0; i < c->nitems; i++) {
         struct item *it = &c->item[i];

@@ -17,7 +17,7 @@ static struct p2p *p2p_of(struct cluster *c, unsigned rank)
 {
     struct p2p *p;
 
-    assert_int_equal(p2p_get(c->group[rank], &p), 0);
+    assert_int_equal(p2p_get(c->group[rank]->now, &p), 0);
     pthread_mutex_trylock(&p->lock); /* held by all who call what is tested here */
     return p;
 }
@@ -683,7 +683,7 @@ static void a_payload_is_taken_as_it_is_written(void **state)
     for (unsigned i = 0; i < 2 * ARRAY_LEN(rows); i++) {
         struct cluster *c = three(true);
         struct p2p_op recv = message(false, i & 1 ? COMMD_ANY_SOURCE : 0, 0, to, sizeof to);
-        struct mail *m = &c->group[0]->board.mail;
+        struct mail *m = &c->group[0]->now->board.mail;
         struct mail_box *box = mail_box(m, 0);
         uint8_t *slot = mail_out(m, 0, 5) + 4096;
 
@@ -731,12 +731,12 @@ static void who_sends_and_leaves_between_two_looks_is_heard(void **state)
         struct p2p_op send = message(true, 1, 0, from, size);
         struct p2p_op recv = message(
             false, how == LEFT_ANY || how == DIED_ANY ? COMMD_ANY_SOURCE : 0, 0, to, sizeof to);
-        struct mail_box *box = mail_box(&c->group[0]->board.mail, 0);
+        struct mail_box *box = mail_box(&c->group[0]->now->board.mail, 0);
 
         memset(to, 0, sizeof to);
         begin(c, 1, &recv);
         if (way == SLOT) { /* announced, and not all of it written */
-            memset(mail_out(&c->group[0]->board.mail, 0, 5) + 4096, 0x11, size);
+            memset(mail_out(&c->group[0]->now->board.mail, 0, 5) + 4096, 0x11, size);
             announce(c, 7, (uint32_t)size);
         } else if (way == STREAM) {
             begin(c, 0, &send);
@@ -995,7 +995,7 @@ static void forge(struct cluster *c, const struct mail *m)
 static void scribble(struct cluster *c)
 {
     unsigned k = cluster_rand(c, c->world);
-    const struct mail *m = &c->group[k]->board.mail;
+    const struct mail *m = &c->group[k]->now->board.mail;
     size_t areas[] = {m->off_boxes,        m->off_bits,  m->off_engine_heads, m->off_heads,
                       m->off_engine_rings, m->off_rings, m->off_out};
     unsigned a = cluster_rand(c, ARRAY_LEN(areas) - 1);
@@ -1064,7 +1064,7 @@ static void a_record_that_cannot_be_is_an_error(void **state)
 
         rec.src = rec.src ? rec.src : 0;
         rec.dst = rec.dst ? rec.dst : 1;
-        mail_tx_init(&c->group[1]->board.mail, 1, 0, &tx);
+        mail_tx_init(&c->group[1]->now->board.mail, 1, 0, &tx);
         mail_put(&tx, &rec);
         mail_flag(tx.word, tx.bit);
         begin(c, 1, &recv);
@@ -1080,7 +1080,7 @@ static void a_record_that_cannot_be_is_an_error(void **state)
 static void parts_that_nobody_wants_are_dropped(void **state)
 {
     struct cluster *c = three(true);
-    const struct mail *m = &c->group[1]->board.mail;
+    const struct mail *m = &c->group[1]->now->board.mail;
     uint8_t b[64] = {0}, none[64] = {0};
     struct p2p_op recv = message(false, 0, 0, b, 8);
     struct mail_rec rec = {.kind = MAIL_RTS, .dst = 1, .id = 5, .len = sizeof b};
@@ -1118,7 +1118,7 @@ static void any_word_of_a_rank_is_checked(void **state)
     struct cluster *c = three(true);
     struct mail_tx tx;
 
-    mail_tx_init(&c->group[1]->board.mail, 1, 0, &tx);
+    mail_tx_init(&c->group[1]->now->board.mail, 1, 0, &tx);
     for (unsigned told = 1; told <= UINT8_MAX; told++) {
         struct p2p_op recv = message(false, 0, 0, big, 8), ops[2];
         struct p2p_op send = message(true, 0, 0, big, sizeof big);
@@ -1177,7 +1177,7 @@ static void the_engine_refuses_what_cannot_be(void **state)
         struct p2p_op recv = message(false, node ? 0 : 1, 0, b, sizeof b);
         struct mail_tx tx;
 
-        mail_engine_tx_init(&c->group[0]->board.mail, 0, &tx);
+        mail_engine_tx_init(&c->group[0]->now->board.mail, 0, &tx);
         for (unsigned k = 0; k < n; k++)
             mail_put(&tx, &bad[i]);
         mail_flag(tx.word, tx.bit);
@@ -1208,7 +1208,7 @@ static void nobody_takes_more_than_was_sent(void **state)
         struct p2p_op recv = message(false, 0, 0, b, sizeof b);
         struct mail_tx tx;
 
-        mail_engine_tx_init(&c->group[0]->board.mail, 0, &tx);
+        mail_engine_tx_init(&c->group[0]->now->board.mail, 0, &tx);
         mail_put(&tx, &acks[i]);
         mail_flag(tx.word, tx.bit);
         for (unsigned k = 0; k < 100; k++)
@@ -1238,7 +1238,7 @@ static void a_long_message_waits_for_the_engine(void **state)
                                  .len = MAIL_EAGER_MAX + 1,
                                  .status.source = 2};
     struct p2p *p = p2p_of(c, 0);
-    struct board_hdr *h = c->group[0]->board.hdr;
+    struct board_hdr *h = c->group[0]->now->board.hdr;
     const cpu_set_t all = stay_on_core();
 
     atomic_store(&h->engine_core, core_now() + 1);

@@ -188,7 +188,7 @@ static void leaving_ends_what_is_pending(void **state)
         assert_int_equal(pthread_create(&waiter, NULL, waiter_main, work[0]), 0);
         for (unsigned k = 0; k < i % 3; k++)
             sched_yield();
-        async_drop_group(m[0].group);
+        async_drop_group(m[0].group->now);
         pthread_join(waiter, &result);
         members_free(m, ctl);
         assert_int_equal((intptr_t)result, COMMD_E_ABORTED);
@@ -263,7 +263,7 @@ static void *holder_main(void *arg)
 
 static unsigned pending_messages(struct commd_group *g)
 {
-    struct p2p *p = atomic_load(&g->p2p);
+    struct p2p *p = atomic_load(&g->now->p2p);
     struct p2p_op *op;
     unsigned n = 0;
 
@@ -356,7 +356,7 @@ static void a_wait_in_slices_is_one_wait(void **state)
     uint32_t since;
 
     (void)state;
-    seen.me = &m[0].group->board.members[0];
+    seen.me = &m[0].group->now->board.members[0];
     commd_set_interrupt(m[0].ctx, look, &seen);
     ops[0] = op_of(COMMD_RECV, buf[0], 8, 1, 8);
     assert_int_equal(commd_start(m[0].group, &ops[0], NULL, NULL, &w), 0);

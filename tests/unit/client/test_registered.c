@@ -64,7 +64,7 @@ static bool is_registered(const void *p, size_t len)
 
 static struct board_member *member(unsigned rank)
 {
-    return &cluster->group[rank]->board.members[rank];
+    return &cluster->group[rank]->now->board.members[rank];
 }
 
 /* ---- one all_reduce ------------------------------------------------------------------------- */
@@ -168,11 +168,11 @@ static void buffers_free(struct buffers *b)
 /* Were the last operation's results made without copies? */
 static bool was_direct(void)
 {
-    bool direct = atomic_load(&member(0)->finished) == atomic_load(&cluster->group[0]->seq);
+    bool direct = atomic_load(&member(0)->finished) == atomic_load(&cluster->group[0]->now->seq);
 
     for (unsigned k = 1; k < cluster->world; k++)
-        assert_int_equal(atomic_load(&member(k)->finished) == atomic_load(&cluster->group[k]->seq),
-                         direct);
+        assert_int_equal(
+            atomic_load(&member(k)->finished) == atomic_load(&cluster->group[k]->now->seq), direct);
     return direct;
 }
 
@@ -191,7 +191,7 @@ static bool run_right(struct buffers *b)
 
 static size_t least_of(unsigned coll)
 {
-    return plan_registered(&cluster->group[0]->geom, coll);
+    return plan_registered(&cluster->group[0]->now->geom, coll);
 }
 
 static size_t random_count(unsigned dtype)
@@ -451,13 +451,13 @@ static struct run *runs_new(struct buffers *b)
 
     buffers_new(b);
     for (unsigned k = 0; k < cluster->world; k++)
-        assert_int_equal(run_begin(&runs[k], cluster->group[k], &b->ops[k]), 0);
+        assert_int_equal(run_begin(&runs[k], cluster->group[k]->now, &b->ops[k]), 0);
     return runs;
 }
 
 static bool has_entered(unsigned k)
 {
-    return atomic_load(&member(k)->entered) == atomic_load(&cluster->group[k]->seq);
+    return atomic_load(&member(k)->entered) == atomic_load(&cluster->group[k]->now->seq);
 }
 
 /* Polls all but @but (-1: none), each once a round, until @until says so. */
@@ -476,14 +476,14 @@ static bool has_offered(unsigned k)
 {
     const struct commd_group *g = cluster->group[k];
 
-    return board_arrived(&g->board, k, g->next_step);
+    return board_arrived(&g->now->board, k, g->now->next_step);
 }
 
 static bool has_voted(unsigned k)
 {
     const struct commd_group *g = cluster->group[k];
 
-    return board_arrived(&g->board, k, g->next_step + 1);
+    return board_arrived(&g->now->board, k, g->now->next_step + 1);
 }
 
 /* The other members must not touch what is not theirs, whatever rank 1 claims. */
@@ -501,7 +501,7 @@ static void an_offer_that_does_not_fit_is_an_error(void **state)
         runs = runs_new(&b);
         while (!has_offered(1))
             run_poll(&runs[1]);
-        slot = board_slot(&cluster->group[0]->board, 1, runs[1].base);
+        slot = board_slot(&cluster->group[0]->now->board, 1, runs[1].base);
         if (i % 2)
             slot->offer.recv_offset = lies[i];
         else
@@ -570,7 +570,7 @@ static void who_is_stopped_at_work_is_locked_out(void **state)
     runs = runs_new(&b);
     poll_until(runs, -1, has_entered, 1);
     assert_true(arena_find(&cluster->ctx, b.send[0], 1, &arena, &offset));
-    seen = peer_arena_find(cluster->group[1], 0, arena);
+    seen = peer_arena_find(cluster->group[1]->now, 0, arena);
     assert_non_null(seen);
     data = b.recv[0] + b.offset;
     runs[0].err = (struct commd_error){.code = COMMD_E_TIMEOUT};
@@ -637,7 +637,7 @@ static void who_said_no_does_not_begin(void **state)
     while (!has_voted(1))
         run_poll(&runs[1]);
     for (unsigned k = 0; k < 3; k++)
-        board_slot(&cluster->group[0]->board, k, step)->kind = BOARD_VOTE_YES;
+        board_slot(&cluster->group[0]->now->board, k, step)->kind = BOARD_VOTE_YES;
     for (unsigned i = 0; !done[0] || !done[1] || !done[2]; i++) {
         assert_in_range(i, 0, 1000000);
         if (!done[i % 3] && run_poll(&runs[i % 3]) == RUN_DONE) {
@@ -654,7 +654,7 @@ static void who_said_no_does_not_begin(void **state)
 
 static bool has_finished(unsigned k)
 {
-    return atomic_load(&member(k)->finished) == atomic_load(&cluster->group[k]->seq);
+    return atomic_load(&member(k)->finished) == atomic_load(&cluster->group[k]->now->seq);
 }
 
 /* Rank 1 has voted and is stopped before it looks at the votes of the others. These have finished
@@ -828,7 +828,7 @@ static void memory_is_given_back_although_a_peer_maps_it(void **state)
     buffers_new(&b);
     assert_true(run_right(&b));
     assert_true(arena_find(&cluster->ctx, b.send[0], 1, &arena, &offset));
-    seen = peer_arena_find(cluster->group[1], 0, arena);
+    seen = peer_arena_find(cluster->group[1]->now, 0, arena);
     assert_false(is_zero(seen->base + offset, b.bytes));
     buffers_free(&b);
     assert_true(is_zero(seen->base + offset, b.bytes)); /* a hole */

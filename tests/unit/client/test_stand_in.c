@@ -253,7 +253,7 @@ static void leaving_ends_a_wait(void **state)
         assert_int_equal(pthread_create(&waiter, NULL, waiter_main, work), 0);
         if (i % 2)
             usleep(1000 * (i % 4)); /* asleep by then */
-        async_drop_group(m[0].group);
+        async_drop_group(m[0].group->now);
         pthread_join(waiter, &result);
         assert_int_equal((intptr_t)result, COMMD_E_ABORTED);
         commd_work_free(work);
@@ -321,8 +321,8 @@ static void limit_holds_beside_others(void **state)
     assert_int_equal(commd_work_wait(work, 10), COMMD_E_TIMEOUT);
     told_then = atomic_load(&told);
     m[0].ctx->thread_up = false;
-    async_drop_group(alone);
-    group_free(alone);
+    async_drop_group(alone->now);
+    handle_free(alone);
     board_ctl_free(ctl_alone);
     members_free(m, ctl);
     commd_work_free(work);

@@ -20,8 +20,8 @@ static struct cluster *cluster_of(unsigned world, unsigned team, uint64_t seed)
     struct cluster *c = cluster_new(world, 1, one_node_of, seed);
 
     for (unsigned k = 0; k < world; k++) {
-        c->group[k]->geom.team = team;
-        c->group[k]->geom.cores = world;
+        c->group[k]->now->geom.team = team;
+        c->group[k]->now->geom.cores = world;
     }
     return c;
 }
@@ -69,7 +69,7 @@ static void any_team_gives_the_right_bits(void **state)
             struct op_desc d = {.seq = 1, .coll = COLL_ALL_REDUCE, .dtype = DTYPE_F32};
             struct plan p;
 
-            assert_true(plan_make(&d, &c->group[0]->geom, NULL, &p));
+            assert_true(plan_make(&d, &c->group[0]->now->geom, NULL, &p));
             assert_int_equal(p.team, team);
             for (unsigned i = 0; i < 40; i++) { /* more than there are slots */
                 size_t count = op.count = counts[i % ARRAY_LEN(counts)];
@@ -118,7 +118,7 @@ static void half_floats_have_no_teams(void **state)
     struct plan p;
 
     for (d.dtype = 0; d.dtype < DTYPE_COUNT; d.dtype++)
-        if (plan_make(&d, &c->group[0]->geom, NULL, &p))
+        if (plan_make(&d, &c->group[0]->now->geom, NULL, &p))
             assert_int_equal(p.team, d.dtype == DTYPE_F16 || d.dtype == DTYPE_BF16 ? 0 : 3);
     cluster_free(c);
 }
@@ -181,7 +181,7 @@ static void dead_rank_of_any_team_is_named(void **state)
 
         for (unsigned k = 0; k < 6; k++)
             if (k != dead)
-                assert_int_equal(run_begin(&r[k], c->group[k], &barrier), 0);
+                assert_int_equal(run_begin(&r[k], c->group[k]->now, &barrier), 0);
         for (unsigned i = 0; i < 100; i++)
             if (i % 6 != dead)
                 assert_true(run_poll(&r[i % 6]) < RUN_DONE);
@@ -206,7 +206,7 @@ static void total_that_is_there_counts(void **state)
     struct run r[4] = {0};
 
     for (unsigned k = 0; k < 4; k++)
-        assert_int_equal(run_begin(&r[k], c->group[k], &barrier), 0);
+        assert_int_equal(run_begin(&r[k], c->group[k]->now, &barrier), 0);
     for (unsigned i = 0; i < ARRAY_LEN(order); i++)
         assert_int_equal(run_poll(&r[order[i]]) == RUN_DONE, i >= 3);
     board_mark_broken(c->node[0].ctl, CAUSE_ABORTED, 0, 5, "node0", "rank 0 aborted the group");
@@ -220,12 +220,12 @@ static void liar_ends_the_group(void **state)
 {
     struct cluster *c = cluster_of(4, 2, 3);
     const struct commd_op barrier = {.size = sizeof barrier, .coll = COMMD_BARRIER};
-    struct board *b = &c->group[0]->board;
+    struct board *b = &c->group[0]->now->board;
     struct run r[4] = {0};
     enum run_state st = RUN_WAIT;
 
     for (unsigned k = 0; k < 4; k++) {
-        assert_int_equal(run_begin(&r[k], c->group[k], &barrier), 0);
+        assert_int_equal(run_begin(&r[k], c->group[k]->now, &barrier), 0);
         run_poll(&r[k]);
     }
     board_slot(b, 2, BOARD_FIRST_STEP + 2)->kind = BOARD_TEAM_BAD;

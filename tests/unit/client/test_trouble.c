@@ -92,7 +92,7 @@ static struct cluster *two_ranks(void)
 static void stop(struct cluster *c)
 {
     for (unsigned k = 0; k < c->world; k++)
-        async_drop_group(c->group[k]);
+        async_drop_group(c->group[k]->now);
     async_stop(&c->ctx);
     control_close(&c->ctx);
     cluster_free(c);
@@ -119,8 +119,8 @@ static void dead_rank_is_noticed_after_reconnecting(void **state)
     if (pid == 0)
         _exit(0);
     waitpid(pid, NULL, 0);
-    c->group[0]->members[1].pid = (uint32_t)pid;
-    c->group[0]->alive.pids = true;
+    c->group[0]->now->members[1].pid = (uint32_t)pid;
+    c->group[0]->now->alive.pids = true;
     fake_start(&f);
     snprintf(c->ctx.socket_path, sizeof c->ctx.socket_path, "%s", f.path);
     connect_again(&c->ctx);
@@ -136,7 +136,7 @@ static void lives(const struct cluster *c, bool lives, bool left)
 {
     bool has_left;
 
-    assert_int_equal(alive_ended(c->group[0], 1, &has_left), !lives);
+    assert_int_equal(alive_ended(c->group[0]->now, 1, &has_left), !lives);
     assert_int_equal(has_left, left);
 }
 
@@ -145,20 +145,20 @@ static void who_lives_is_told_by_its_lock(void **state)
     struct cluster *c = two_ranks();
     struct commd_context *none;
     struct commd_options nowhere = {.size = sizeof nowhere, .socket = "/nowhere"};
-    struct alive *of = &c->group[1]->alive;
+    struct alive *of = &c->group[1]->now->alive;
     int ready[2], go[2];
     pid_t dead = fork(), child;
 
     if (dead == 0)
         _exit(0);
     waitpid(dead, NULL, 0);
-    assert_false(c->group[0]->alive.pids); /* nobody said that it has the pid that it has */
+    assert_false(c->group[0]->now->alive.pids); /* nobody said that it has the pid that it has */
     lives(c, true, false);
-    c->group[0]->members[1].pid = (uint32_t)dead;
+    c->group[0]->now->members[1].pid = (uint32_t)dead;
     lives(c, true, false); /* of another namespace */
-    c->group[0]->alive.pids = true;
+    c->group[0]->now->alive.pids = true;
     lives(c, false, false);
-    c->group[0]->members[1].pid = (uint32_t)getpid(); /* as if used again */
+    c->group[0]->now->members[1].pid = (uint32_t)getpid(); /* as if used again */
     lives(c, true, false);
 
     /* a child does not hold the lock for its parent */
@@ -179,9 +179,9 @@ static void who_lives_is_told_by_its_lock(void **state)
     waitpid(child, NULL, 0);
     close(go[0]), close(ready[0]), close(ready[1]);
 
-    atomic_store(&c->group[0]->board.members[1].alive, MEMBER_UNKNOWN); /* without a lock */
+    atomic_store(&c->group[0]->now->board.members[1].alive, MEMBER_UNKNOWN); /* without a lock */
     lives(c, true, false);
-    atomic_store(&c->group[0]->board.members[1].alive, MEMBER_LEFT);
+    atomic_store(&c->group[0]->now->board.members[1].alive, MEMBER_LEFT);
     lives(c, false, true);
     cluster_free(c);
 }
@@ -198,7 +198,7 @@ static void the_lock_leaves_half_of_the_descriptors(void **state)
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
     c = two_ranks();
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
-    assert_int_equal(c->group[1]->alive.fd, -1);
+    assert_int_equal(c->group[1]->now->alive.fd, -1);
     lives(c, true, false);
     cluster_free(c);
 }
@@ -218,7 +218,7 @@ static void new_commd_hears_nothing_of_old_groups(void **state)
     assert_int_equal(commd_group_abort(c->group[0], "enough"), COMMD_E_NODE_LOST);
     commd_group_leave(c->group[0]);
     c->group[0] = NULL;
-    async_drop_group(c->group[1]);
+    async_drop_group(c->group[1]->now);
     shutdown(c->ctx.sock, SHUT_WR);
     fake_end(&f);
     p.fd = f.client;
@@ -298,27 +298,66 @@ static int yes(void *arg)
     return 1;
 }
 
+/* Hears a join, and then that it is withdrawn. */
+static void *answer_withdrawn(void *arg)
+{
+    struct fake *f = arg;
+    struct msg m = {0};
+    const char *why;
+    unsigned nfds;
+    uint32_t req;
+
+    assert_int_equal(msg_recv_fd(f->client, &m, NULL, 0, &nfds, deadline_in(5000), &why), 0);
+    assert_int_equal(m.type, MSG_CLIENT_JOIN);
+    req = m.client_join.req;
+    msg_fini(&m);
+    assert_int_equal(msg_recv_fd(f->client, &m, NULL, 0, &nfds, deadline_in(5000), &why), 0);
+    assert_int_equal(m.type, MSG_CLIENT_WITHDRAW);
+    assert_int_equal(m.client_withdraw.req, req);
+    m = (struct msg){.type = MSG_JOIN_FAILED};
+    m.join_failed.req = req;
+    m.join_failed.cause = CAUSE_ABORTED;
+    m.join_failed.rank = -1;
+    msg_send_fd(f->client, &m, NULL, 0, deadline_in(5000));
+    return NULL;
+}
+
+/* Else commd would count this rank in when the others come. */
+static void interrupted_join_is_withdrawn(void **state)
+{
+    struct cluster *c = two_ranks();
+    struct commd_group *g;
+    struct fake f;
+    pthread_t t;
+
+    fake_start(&f);
+    snprintf(c->ctx.socket_path, sizeof c->ctx.socket_path, "%s", f.path);
+    connect_again(&c->ctx);
+    fake_end(&f);
+    assert_int_equal(pthread_create(&t, NULL, answer_withdrawn, &f), 0);
+    commd_set_interrupt(&c->ctx, yes, NULL);
+    assert_int_equal(commd_group_join(&c->ctx, "x", 0, 2, -1, &g), COMMD_E_INTERRUPTED);
+    pthread_join(t, NULL);
+    fake_close(&f);
+    stop(c);
+}
+
 /* A blocking call that had to queue behind another operation gives its buffers back when it
  * returns, also when it returns because of Ctrl-C. */
 static void interrupted_call_lets_go_of_its_buffers(void **state)
 {
     struct cluster *c = two_ranks();
     struct commd_group *g = c->group[0];
-    struct commd_op barrier = {.size = sizeof barrier, .coll = COMMD_BARRIER};
-    struct commd_work *first[2];
     float x = 1;
 
-    assert_int_equal(commd_start(g, &barrier, NULL, NULL, &first[0]), 0);
+    assert_true(turn_take(g->now)); /* as if another operation were under way */
     commd_set_interrupt(&c->ctx, yes, NULL);
     assert_int_equal(commd_all_reduce(g, &x, &x, 1, COMMD_F32, COMMD_SUM), COMMD_E_INTERRUPTED);
-    assert_int_equal(atomic_load(&g->pending), 1);
+    assert_int_equal(atomic_load(&g->now->pending), 0);
+    assert_null(g->now->head);
     commd_set_interrupt(&c->ctx, NULL, NULL);
-    /* what was under way is not disturbed; the group is broken behind it */
-    assert_int_equal(commd_start(c->group[1], &barrier, NULL, NULL, &first[1]), 0);
-    for (unsigned k = 0; k < 2; k++) {
-        assert_int_equal(commd_work_wait(first[k], 20000), 0);
-        commd_work_free(first[k]);
-    }
+    atomic_store(&g->now->busy, 0);
+    /* the group is broken behind it */
     assert_int_equal(commd_barrier(g), COMMD_E_INTERRUPTED);
     stop(c);
 }
@@ -331,13 +370,13 @@ static void interrupted_call_ends_also_when_it_runs(void **state)
     struct commd_op op = {.size = sizeof op, .coll = COMMD_BARRIER};
 
     commd_set_interrupt(&c->ctx, yes, NULL);
-    atomic_fetch_add(&g->pending, 1); /* as if something was queued when the call came */
+    atomic_fetch_add(&g->now->pending, 1); /* as if something was queued when the call came */
     assert_int_equal(commd_run(g, &op), COMMD_E_INTERRUPTED);
-    assert_int_equal(atomic_fetch_sub(&g->pending, 1), 1);
-    for (unsigned i = 0; i < 10000 && atomic_load(&g->busy); i++)
+    assert_int_equal(atomic_fetch_sub(&g->now->pending, 1), 1);
+    for (unsigned i = 0; i < 10000 && atomic_load(&g->now->busy); i++)
         usleep(1000); /* the progress thread may look at the group just now */
-    assert_null(g->running);
-    assert_int_equal(atomic_load(&g->busy), 0);
+    assert_null(g->now->running);
+    assert_int_equal(atomic_load(&g->now->busy), 0);
     stop(c);
 }
 
@@ -397,10 +436,10 @@ static void busy_group_does_not_hide_a_broken_one(void **state)
     static const uint16_t alone[] = {0};
     struct cluster *c = two_ranks(), *busy = cluster_new(1, 1, alone, 1);
     struct commd_op op = {.size = sizeof op, .coll = COMMD_BARRIER};
-    struct board_member *m = &c->group[0]->board.members[0];
+    struct board_member *m = &c->group[0]->now->board.members[0];
     struct commd_work *w;
 
-    busy->group[0]->ctx = &c->ctx;
+    busy->group[0]->now->ctx = &c->ctx;
     atomic_store(&enough, false);
     atomic_store(&over, false);
     assert_int_equal(commd_start(c->group[0], &op, NULL, NULL, &w), 0);
@@ -413,7 +452,7 @@ static void busy_group_does_not_hide_a_broken_one(void **state)
     while (!atomic_load(&over)) /* what starts an operation must not meet the end of its group */
         sched_yield();
     commd_work_free(w);
-    async_drop_group(busy->group[0]);
+    async_drop_group(busy->group[0]->now);
     stop(c);
     cluster_free(busy);
 }
@@ -462,7 +501,7 @@ static void operation_numbers_wrap(void **state)
     struct commd_error err[3];
 
     for (unsigned k = 0; k < 3; k++)
-        atomic_store(&c->group[k]->seq, UINT32_MAX - 2ull);
+        atomic_store(&c->group[k]->now->seq, UINT32_MAX - 2ull);
     for (unsigned i = 0; i < 6; i++) {
         assert_true(run_all(c, &op, st, err));
         for (unsigned k = 0; k < 3; k++)
@@ -477,7 +516,7 @@ static void board_breaks_also_after_a_half_written_cause(void **state)
     struct cluster *c = two_ranks();
     struct commd_op op = {.size = sizeof op, .coll = COMMD_BARRIER, .timeout_ms = 1};
 
-    memset(c->group[0]->board.hdr->engine_cause.text, 'x', BOARD_TEXT); /* not told */
+    memset(c->group[0]->now->board.hdr->engine_cause.text, 'x', BOARD_TEXT); /* not told */
     board_mark_broken(c->node[0].ctl, CAUSE_ENGINE_LOST, -1, 0, "node0", "the engine is gone");
     assert_int_equal(commd_run(c->group[0], &op), COMMD_E_ENGINE_LOST);
     assert_int_equal(commd_last_error()->rank, -1);
@@ -491,7 +530,7 @@ static void timeout_names_all_missing_ranks(void **state)
     struct cluster *c = cluster_new(CLUSTER_MAX_RANKS, 1, here, 1);
     struct commd_op op = {.size = sizeof op, .coll = COMMD_BARRIER, .timeout_ms = 1};
 
-    atomic_store(&c->group[0]->board.members[2].started, 1);
+    atomic_store(&c->group[0]->now->board.members[2].started, 1);
     assert_int_equal(commd_run(c->group[0], &op), COMMD_E_TIMEOUT);
     assert_non_null(strstr(commd_last_error()->message, "ranks 1,3-63 of"));
     assert_int_equal(commd_last_error()->seq, 1);
@@ -670,7 +709,7 @@ static void different_operations(struct cluster *c, uint64_t seed, unsigned i, u
             continue;
         assert_int_equal(err[k].seq, commd_group_seq(c->group[k]));
         assert_int_equal(err[k].epoch, 1);
-        assert_string_equal(err[k].node, group_node_of(c->group[k], (unsigned)err[k].rank));
+        assert_string_equal(err[k].node, group_node_of(c->group[k]->now, (unsigned)err[k].rank));
     }
 }
 
@@ -710,7 +749,7 @@ static void some_cannot(struct cluster *c, uint64_t seed, unsigned i, uint8_t *c
         if (i % 2)
             continue;
         assert_true(err[k].rank >= 0 && declined[err[k].rank]);
-        assert_string_equal(err[k].node, group_node_of(c->group[k], (unsigned)err[k].rank));
+        assert_string_equal(err[k].node, group_node_of(c->group[k]->now, (unsigned)err[k].rank));
         assert_non_null(strstr(err[k].message, "no more host memory that its GPU can"));
     }
 }
@@ -730,6 +769,7 @@ int main(void)
         cmocka_unit_test(the_lock_leaves_half_of_the_descriptors),
         cmocka_unit_test(new_commd_hears_nothing_of_old_groups),
         cmocka_unit_test(group_without_a_board_is_left),
+        cmocka_unit_test(interrupted_join_is_withdrawn),
         cmocka_unit_test(interrupted_call_lets_go_of_its_buffers),
         cmocka_unit_test(interrupted_call_ends_also_when_it_runs),
         cmocka_unit_test(short_sleeps_do_not_ask),

@@ -83,6 +83,35 @@ static inline void note_client(struct bench *bench, unsigned client, const struc
         note(bench, "%u message %u\n", client, msg->type);
 }
 
+static inline void note_commit(struct bench *bench, const struct msg_commit *commit)
+{
+    note(bench, " COMMIT epoch %llu of %llu:", (unsigned long long)commit->epoch,
+         (unsigned long long)commit->follows);
+    for (uint32_t i = 0; i < commit->size; i++) {
+        note(bench, i ? ", %u " : " %u ", i);
+        if (commit->members[i].was)
+            note(bench, "was %u", commit->members[i].was - 1);
+        else
+            note(bench, "new");
+    }
+    note(bench, "\n");
+}
+
+static inline void note_peer(struct bench *bench, unsigned node, const struct msg *msg)
+{
+    if (msg->type == MSG_HEARTBEAT)
+        return;
+    note(bench, "to %u", node);
+    if (msg->type == MSG_COMMIT && msg->commit.follows)
+        note_commit(bench, &msg->commit);
+    else if (msg->type == MSG_JOIN_REFUSED)
+        note(bench, " JOIN_REFUSED %llu cause %u rank %d: %s\n",
+             (unsigned long long)msg->join_refused.join, msg->join_refused.cause,
+             msg->join_refused.rank, msg->join_refused.text);
+    else
+        note(bench, " message %u\n", msg->type);
+}
+
 static inline void feed(struct bench *bench, struct core_event event)
 {
     struct core_action action;
@@ -100,8 +129,7 @@ static inline void feed(struct bench *bench, struct core_event event)
             break;
         case CORE_DO_PEER_SEND:
             bench->hash ^= action.send.to ^ (uint64_t)msg->type << 32;
-            if (msg->type != MSG_HEARTBEAT)
-                note(bench, "to %u message %u\n", action.send.to, msg->type);
+            note_peer(bench, action.send.to, msg);
             break;
         case CORE_DO_ENGINE_SEND:
             note(bench, "to engine message %u\n", msg->type);
@@ -148,6 +176,12 @@ static inline void feed(struct bench *bench, struct core_event event)
         case CORE_DO_GROUP_OPEN:
             bench->hash ^= action.group_open.group;
             note(bench, "group open\n");
+            break;
+        case CORE_DO_GROUP_POSITION:
+            note(bench, "group position?\n");
+            break;
+        case CORE_DO_GROUP_BIND:
+            note(bench, "group bind, %u ops\n", action.group_bind.ops);
             break;
         case CORE_DO_RANK_GONE:
             bench->hash ^= action.rank_gone.group ^ text_hash(0, action.rank_gone.text);

@@ -1,11 +1,13 @@
 # tests/unit/daemon/: the core alone (tests/sim has it in clusters), the configuration, the edges.
 if HAVE_CMOCKA
 unit_daemon = tests/unit/daemon/test_arenas tests/unit/daemon/test_boards \
+	tests/unit/daemon/test_certificates \
 	tests/unit/daemon/test_conf tests/unit/daemon/test_conf_errors tests/unit/daemon/test_conf_secret \
 	tests/unit/daemon/test_core tests/unit/daemon/test_core_any \
 	tests/unit/daemon/test_core_change tests/unit/daemon/test_core_counts \
 	tests/unit/daemon/test_core_renew \
 	tests/unit/daemon/test_core_gpu \
+	tests/unit/daemon/test_core_recover \
 	tests/unit/daemon/test_core_rendezvous tests/unit/daemon/test_core_restore \
 	tests/unit/daemon/test_core_share \
 	tests/unit/daemon/test_diary tests/unit/daemon/test_engine_adopt \
@@ -64,6 +66,10 @@ tests_unit_daemon_test_core_counts_LDADD = libcommd-core.la $(CMOCKA_LIBS)
 tests_unit_daemon_test_core_gpu_SOURCES = tests/unit/daemon/test_core_gpu.c \
 	tests/unit/daemon/core_bench.h
 tests_unit_daemon_test_core_gpu_LDADD = libcommd-core.la $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_core_recover_SOURCES = tests/unit/daemon/test_core_recover.c \
+	tests/unit/daemon/core_bench.h
+tests_unit_daemon_test_core_recover_LDADD = libcommd-core.la $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_core_rendezvous_SOURCES = tests/unit/daemon/test_core_rendezvous.c
 tests_unit_daemon_test_core_rendezvous_LDADD = libcommd-core.la $(CMOCKA_LIBS)
@@ -125,7 +131,15 @@ tests_unit_daemon_test_keeper_SOURCES = tests/unit/daemon/test_keeper.c \
 tests_unit_daemon_test_keeper_LDADD = $(CMOCKA_LIBS)
 
 # The log is captured: this one and test_listener have a log_write() of their own.
-tests_unit_daemon_test_peer_link_SOURCES = tests/unit/daemon/test_peer_link.c
+tests_unit_daemon_test_certificates_SOURCES = tests/unit/daemon/test_certificates.c \
+	tests/unit/daemon/certificates.h
+tests_unit_daemon_test_certificates_CPPFLAGS = $(AM_CPPFLAGS) $(OPENSSL_CFLAGS)
+tests_unit_daemon_test_certificates_LDADD = libcommd-link.la libcommd-conf.la libcommd-proto.la \
+	$(LIBEVENT_LIBS) \
+	$(OPENSSL_LIBS) $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+
+tests_unit_daemon_test_peer_link_SOURCES = tests/unit/daemon/test_peer_link.c \
+	tests/unit/daemon/certificates.h
 tests_unit_daemon_test_peer_link_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
 tests_unit_daemon_test_peer_link_LDADD = libcommd-link.la libcommd-conf.la libcommd-proto.la \
 	$(LIBEVENT_LIBS) \

@@ -31,6 +31,12 @@ static void empty_file_is_one_node_with_defaults(void **state)
         assert_string_equal(conf->cluster, "commd");
         assert_string_equal(conf->node, host());
         assert_string_equal(conf->key_file, COMMD_SYSCONFDIR "/commd/cluster.key");
+        assert_string_equal(conf->authentication, "key");
+        assert_true(conf_proves_by_key(conf) && !conf_proves_by_certificate(conf));
+        assert_string_equal(conf->certificate, COMMD_SYSCONFDIR "/commd/node.crt");
+        assert_string_equal(conf->certificate_key, COMMD_SYSCONFDIR "/commd/node.key");
+        assert_string_equal(conf->ca, COMMD_SYSCONFDIR "/commd/ca.crt");
+        assert_string_equal(conf->crl, "");
         assert_int_equal(conf->nnodes, 1);
         assert_int_equal(conf->self, 0);
         assert_string_equal(conf->nodes[0].name, host());
@@ -49,6 +55,7 @@ static void empty_file_is_one_node_with_defaults(void **state)
         assert_int_equal(conf->latency_us, 30);
         assert_int_equal(conf->bandwidth, 1 << 30);
         assert_string_equal(conf->congestion, "auto");
+        assert_string_equal(conf->encryption, "auto");
         assert_false(conf->trusted_network);
         assert_string_equal(conf->engine, COMMD_LIBEXECDIR "/commd-engine");
         assert_string_equal(conf->engine_pid_file, "");
@@ -88,6 +95,11 @@ static void every_key_reaches_its_field(void **state)
                 "  name: lab-1\n"
                 "  node: b\n"
                 "  key_file: $CREDENTIALS_DIRECTORY/cluster.key\n"
+                "  authentication: both\n"
+                "  certificate: /a/crt\n"
+                "  certificate_key: $CREDENTIALS_DIRECTORY/node.key\n"
+                "  ca: /a/ca\n"
+                "  crl: /a/crl\n"
                 "  nodes:\n"
                 "    - {name: c, address: \"::1\"}\n"
                 "    - {name: b, address: 127.0.0.2, port: 7000}\n"
@@ -98,7 +110,7 @@ static void every_key_reaches_its_field(void **state)
                 "http: '[::1]:80'}\n"
                 "transport: {device: 'mlx5_0:1', fabric: ucx, ucx_tls: 'rc,ud', "
                 "port_range: 20000-20009, channels: 1, latency_us: 7, bandwidth: "
-                "12G, congestion_control: a-15_byte_name9,\n"
+                "12G, congestion_control: a-15_byte_name9, encryption: off,\n"
                 "  trusted_network: true,\n"
                 "  engine: /a/e, engine_pid_file: /a/ep}\n"
                 "gpu: {enabled: yes, cuda_library: /a/c, nccl_library: /a/n, "
@@ -116,6 +128,12 @@ static void every_key_reaches_its_field(void **state)
     assert_string_equal(conf->cluster, "lab-1");
     assert_string_equal(conf->node, "b");
     assert_string_equal(conf->key_file, "$CREDENTIALS_DIRECTORY/cluster.key");
+    assert_string_equal(conf->authentication, "both");
+    assert_true(conf_proves_by_key(conf) && conf_proves_by_certificate(conf));
+    assert_string_equal(conf->certificate, "/a/crt");
+    assert_string_equal(conf->certificate_key, "$CREDENTIALS_DIRECTORY/node.key");
+    assert_string_equal(conf->ca, "/a/ca");
+    assert_string_equal(conf->crl, "/a/crl");
     assert_int_equal(conf->nnodes, 3);
     assert_string_equal(conf->nodes[0].name, "a"); /* sorted */
     assert_string_equal(conf->nodes[0].address, "localhost");
@@ -142,6 +160,7 @@ static void every_key_reaches_its_field(void **state)
     assert_int_equal(conf_net(conf).latency_us, 7);
     assert_int_equal(conf_net(conf).mbytes_s, 12 << 10);
     assert_string_equal(conf->congestion, "a-15_byte_name9");
+    assert_string_equal(conf->encryption, "off");
     assert_true(conf->trusted_network);
     assert_string_equal(conf->engine, "/a/e");
     assert_string_equal(conf->engine_pid_file, "/a/ep");
@@ -196,7 +215,7 @@ static void rows_say_value_and_source(void **state)
         if (!strcmp(row.source, "default"))
             assert_string_equal(row.value, row.fallback);
     }
-    assert_int_equal(n, 43);
+    assert_int_equal(n, 49);
     assert_false(conf_row(conf, UINT32_MAX, &row));
     conf_free(conf);
 }
@@ -252,7 +271,7 @@ static void long_node_list_is_cut_with_its_count(void **state)
         at += (size_t)sprintf(text + at, "  - {name: n%04u, address: 127.0.0.1, port: %u}\n", i, i);
     conf = load_ok(text);
     assert_int_equal(conf->nnodes, CONF_MAX_NODES);
-    assert_true(conf_row(conf, 3, &row));
+    assert_true(conf_row(conf, 8, &row));
     assert_string_equal(row.key, "cluster.nodes");
     for (unsigned i = 1; e + 40 < sizeof(row.value); i++)
         e += (size_t)sprintf(expected + e, "%sn%04u 127.0.0.1:%u", i > 1 ? ", " : "", i, i);
@@ -449,6 +468,7 @@ static void shipped_file_is_valid_as_it_is(void **state)
 /* Uncommented, the file has each key that exists, no other, and the default as its value. */
 static void shipped_file_shows_every_key_and_its_default(void **state)
 {
+    static const char etc[] = COMMD_SYSCONFDIR "/commd/";
     char *text = read_source("etc/commd.yaml");
     struct conf_row row;
     struct conf *conf;
@@ -458,7 +478,7 @@ static void shipped_file_shows_every_key_and_its_default(void **state)
     replace(text, "10.0.0.", "127.0.0.");
     replace(text, "/usr/libexec/commd/commd-engine", "/e");
     replace(text, "/usr/libexec/commd/commd-gpu", "/g");
-    replace(text, "/etc/commd/cluster.key", "/k");
+    replace(text, "/etc/commd/", "/");
     conf = load_ok(text);
     for (unsigned i = 0; conf_row(conf, i, &row); i++) {
         if (!strcmp(row.source, "default"))
@@ -467,8 +487,8 @@ static void shipped_file_shows_every_key_and_its_default(void **state)
             assert_string_equal(row.value, "/e");
         else if (!strcmp(row.key, "gpu.program"))
             assert_string_equal(row.value, "/g");
-        else if (!strcmp(row.key, "cluster.key_file"))
-            assert_string_equal(row.value, "/k");
+        else if (!strncmp(row.fallback, etc, strlen(etc)))
+            assert_string_equal(row.value, row.fallback + strlen(etc) - 1);
         else if (!strcmp(row.key, "cluster.nodes"))
             assert_string_equal(row.value, "a 127.0.0.1:18400, b 127.0.0.2:18400");
         else if (strcmp(row.key, "cluster.node"))

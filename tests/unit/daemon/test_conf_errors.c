@@ -486,17 +486,17 @@ static void heartbeat_must_fit_twice(void **state)
 }
 
 #define REMEDY                                                                                     \
-    "allowed: trusted_network: true once a firewall admits only the nodes to these "               \
+    "trusted_network: true once a firewall admits only the nodes to these "                        \
     "ports (see commd.nft), transports without tcp such as ucx_tls: 'rc,ud', or loopback "         \
     "addresses"
 #define UNTRUSTED(where)                                                                           \
     "transport.trusted_network is false, and " where ", which is not loopback: "
 #define WHY(tls)                                                                                   \
     "with transport.ucx_tls \"" tls "\" UCX has no authentication over tcp, whoever reaches "      \
-    "ports 18500-18599 of a node can crash or overwrite its engine; " REMEDY
+    "ports 18500-18599 of a node can crash or overwrite its engine; allowed: " REMEDY
 #define WHY_TCP                                                                                    \
-    "data go in the clear, whoever reads the traffic of ports 18500-18599 of a node can read "     \
-    "and forge them; " REMEDY
+    "with transport.encryption \"off\" data go in the clear, whoever reads the traffic of ports "  \
+    "18500-18599 of a node can read and forge them; allowed: encryption: auto, " REMEDY
 
 static void fabrics_and_what_they_need(void **state)
 {
@@ -510,6 +510,14 @@ static void fabrics_and_what_they_need(void **state)
     check_error("transport: {channels: 2, ucx_tls: rc}\n",
                 F ":1:23: transport.channels is 2, but transport.fabric is ucx, which has rails of "
                   "its own; allowed: 1, or fabric: tcp");
+    check_error("transport: {fabric: ucx, encryption: on}\n",
+                F ":1:38: transport.encryption is \"on\", but transport.fabric is ucx, which never "
+                  "encrypts data; allowed: fabric: tcp, or encryption: auto");
+    check_error("transport: {encryption: on, ucx_tls: rc}\n",
+                F ":1:25: transport.encryption is \"on\", but transport.fabric is ucx, which never "
+                  "encrypts data; allowed: fabric: tcp, or encryption: auto");
+    conf_free(load_ok("transport: {fabric: ucx, encryption: auto}\n"));
+    conf_free(load_ok("transport: {fabric: tcp, encryption: on}\n"));
     conf_free(load_ok("transport: {channels: 16}\n"));
     conf_free(load_ok("transport: {fabric: ucx, ucx_tls: tcp}\n"));
 }
@@ -519,12 +527,18 @@ static void tcp_needs_a_trusted_network(void **state)
     static const char nodes[] = "cluster:\n  node: a\n  nodes:\n"
                                 "  - {name: a, address: 127.0.0.1}\n"
                                 "  - {name: b, address: 10.0.0.2}\n";
-    static const char *const fine[] = {"transport: {trusted_network: true}\n",
+    static const char *const fine[] = {"",
+                                       "transport: {encryption: on}\n",
+                                       "transport: {encryption: off, trusted_network: true}\n",
+                                       "transport: {fabric: ucx, trusted_network: true}\n",
                                        "transport: {ucx_tls: 'rc,ud'}\n",
                                        "transport: {ucx_tls: 'tcpx,xtcp'}\n"};
     char text[512];
 
-    check_error(nodes, F ":5:24: " UNTRUSTED("node \"b\" has the address 10.0.0.2") WHY_TCP);
+    sprintf(text, "%stransport: {encryption: off}\n", nodes);
+    check_error(text, F ":5:24: " UNTRUSTED("node \"b\" has the address 10.0.0.2") WHY_TCP);
+    check_error("transport: {encryption: yes}\n",
+                F ":1:25: transport.encryption is \"yes\", unknown; allowed: auto, on, off");
     sprintf(text, "%stransport: {fabric: ucx}\n", nodes);
     check_error(text, F ":5:24: " UNTRUSTED("node \"b\" has the address 10.0.0.2") WHY("tcp"));
     sprintf(text, "%stransport:\n  ucx_tls: rc,tcp\n  trusted_network: false\n", nodes);
@@ -537,7 +551,7 @@ static void tcp_needs_a_trusted_network(void **state)
     }
     /* the engine listens on the device, whatever addresses the nodes have */
     check_error("cluster: {node: a, nodes: [{name: a, address: 127.0.0.1}, {name: b, address: "
-                "127.0.0.2}]}\ntransport: {device: eth0}\n",
+                "127.0.0.2}]}\ntransport: {device: eth0, encryption: off}\n",
                 F ":2:21: " UNTRUSTED("transport.device is \"eth0\"") WHY_TCP);
     conf_free(
         load_ok("cluster: {node: a, nodes: [{name: a, address: 127.0.0.1}, {name: b, address: "
@@ -574,7 +588,7 @@ static void only_loopback_is_loopback(void **state)
 
         sprintf(text,
                 "cluster: {node: a, nodes: [{name: a, address: 127.0.0.9}, {name: b, "
-                "address: \"%s\"}]}",
+                "address: \"%s\"}]}\ntransport: {encryption: off}\n",
                 cases[i].address);
         r = conf_load(F, text, strlen(text), &conf, &error);
         if (r != (cases[i].loopback ? 0 : -EINVAL))
@@ -698,7 +712,8 @@ static void all_errors_are_reported_in_order(void **state)
                 "timeouts:\n"
                 "  node: 0s\n"
                 "  node: 1s\n"
-                "limits: {max_groups: none}\n",
+                "limits: {max_groups: none}\n"
+                "transport: {encryption: off}\n",
                 F ":3:24: " UNTRUSTED("node \"a\" has the address 10.0.0.1") WHY_TCP
                 "\n" F
                 ":4:12: two nodes have the name \"a\", the first on line 3; allowed: each name "

@@ -162,6 +162,99 @@ static void key_as_a_credential(void **state)
     unsetenv("CREDENTIALS_DIRECTORY");
 }
 
+/* Reads the four files, all of which are @path but the one that is @which, @other. */
+static int load_pems(const char *path, enum conf_pem which, const char *other,
+                     struct conf_pems *ret_pems, char **ret_error)
+{
+    static const char *const keys[CONF_PEMS] = {"certificate", "certificate_key", "ca", "crl"};
+    char text[1024] = "cluster:\n";
+    struct conf *conf;
+    size_t at = strlen(text);
+    int r;
+
+    for (unsigned i = 0; i < CONF_PEMS; i++)
+        at += (size_t)sprintf(text + at, "  %s: \"%s\"\n", keys[i], i == which ? other : path);
+    conf = load_ok(text);
+    r = conf_load_pems(conf, ret_pems, ret_error);
+    conf_free(conf);
+    return r;
+}
+
+static void check_pem_error(const char *path, enum conf_pem which, const char *other,
+                            int expected_r, const char *fmt, ...) _printf_(5, 6);
+
+static void check_pem_error(const char *path, enum conf_pem which, const char *other,
+                            int expected_r, const char *fmt, ...)
+{
+    char *error = NULL, expected[512];
+    struct conf_pems pems;
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(expected, sizeof(expected), fmt, args);
+    va_end(args);
+    assert_int_equal(load_pems(path, which, other, &pems, &error), expected_r);
+    assert_non_null(error);
+    assert_string_equal(error, expected);
+    conf_pems_fini(&pems);
+    free(error);
+}
+
+static void files_of_certificates_are_read(void **state)
+{
+    struct files *files = *state;
+    struct conf_pems pems;
+    char *error = NULL;
+
+    write_file(files->path, "text", 4, 0400);
+    assert_int_equal(load_pems(files->path, CONF_PEM_CRL, "", &pems, &error), 0);
+    for (unsigned i = 0; i < CONF_PEM_CRL; i++) {
+        assert_string_equal(pems.file[i].path, files->path);
+        assert_int_equal(pems.file[i].len, 4);
+        assert_memory_equal(pems.file[i].text, "text", 4);
+    }
+    assert_null(pems.file[CONF_PEM_CRL].path);
+    conf_pems_fini(&pems);
+}
+
+static void files_of_certificates_that_are_wrong(void **state)
+{
+    static const char *const what[CONF_PEMS] = {
+        "certificate of this node", "private key of this node's certificate",
+        "certificate of the CA", "list of revoked certificates"};
+    struct files *files = *state;
+    size_t size = (1 << 20) + 1;
+    char *large = calloc(1, size);
+
+    for (enum conf_pem which = 0; which < CONF_PEMS; which++) {
+        write_file(files->path, "text", 4, 0400);
+        check_pem_error(files->path, which, "/nowhere/at/all", -ENOENT,
+                        "/nowhere/at/all: cannot open the %s: No such file or directory; "
+                        "doc/operations.md, \"Certificates\", says how it is made",
+                        what[which]);
+        check_pem_error(files->path, which, files->dir, -EINVAL, "%s: the %s is not a regular file",
+                        files->dir, what[which]);
+    }
+    write_file(files->path, large, size, 0400);
+    check_pem_error(files->path, CONF_PEM_CRL, "", -EFBIG,
+                    "%s: the certificate of this node has more than 1048576 bytes", files->path);
+    free(large);
+    /* the others may be open to all */
+    write_file(files->path, "text", 4, 0444);
+    check_pem_error(
+        files->path, CONF_PEM_CRL, "", -EACCES,
+        "%s: mode 0444 opens the private key of this node's certificate to other users; "
+        "repair by: chmod 400 %s",
+        files->path, files->path);
+    if (geteuid() != 0) {
+        write_file(files->path, "text", 4, 0);
+        check_pem_error(files->path, CONF_PEM_CRL, "", -EACCES,
+                        "%s: cannot open the certificate of this node: Permission denied; it must "
+                        "be open to the user that runs commd: chmod 444 %s",
+                        files->path, files->path);
+    }
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -170,6 +263,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(key_open_to_others, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(key_cannot_be_read, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(key_as_a_credential, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(files_of_certificates_are_read, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(files_of_certificates_that_are_wrong, make_dir, remove_dir),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

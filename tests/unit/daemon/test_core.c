@@ -452,6 +452,60 @@ static void an_answer_for_nobody(void **state)
     bench_free(bench);
 }
 
+/* What another node said about engines that are not those of now does not let a group go on. */
+static void said_of_other_engines(void **state)
+{
+    struct core_config config = config_of(2);
+    struct bench *bench = bench_new(&config);
+    struct core *core = bench->core;
+    struct msg msg = {.type = MSG_PEER_HELLO};
+    struct group *group;
+
+    msg.peer_hello.incarnation = 5;
+    msg.peer_hello.version = MSG_VERSION;
+    feed(bench, (struct core_event){.type = CORE_PEER_UP, .node = 1, .msg = &msg});
+    core->peers[1].state = CORE_PEER_READY;
+    hello(bench, 0, 1000, false);
+    for (unsigned i = 0; i < 2; i++) { /* the home of one of them is here */
+        char name[2] = {(char)('a' + i), 0};
+
+        join(bench, 0, 1 + i, name, 0, 2);
+        msg = (struct msg){.type = MSG_JOIN};
+        msg.join = (struct msg_join){
+            .join = (uint64_t)(i + 1) << 17 | 1, .uid = 1000, .pid = 7, .rank = 1, .size = 2};
+        strcpy(msg.join.name, name);
+        feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = &msg});
+    }
+    group = list_first(&core->all_groups, struct group, all);
+    assert_non_null(group);
+    msg = (struct msg){.type = MSG_SYNC};
+    msg.sync.group = group->id;
+    feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = &msg});
+    assert_int_equal(group->state, GROUP_OPEN);
+    assert_true(bond_loosen(core, group, core->config.self, "lost"));
+    feed(bench, (struct core_event){.type = CORE_BOARD_POSITION,
+                                    .group = group->id,
+                                    .quiet = true,
+                                    .position = {.ops = 4}});
+    assert_int_equal(group->bond, BOND_LOOSE);
+    core->engine.life.state = CORE_ENGINE_UP;
+    core->engine.life.ping_ms = CORE_NEVER;
+    core->engine.incarnation = 9;
+    bond_look(core);
+    assert_true(group->bond_key != 0);
+    msg = (struct msg){.type = MSG_HELD};
+    msg.held = (struct msg_held){.group = group->id, .key = group->bond_key ^ 1, .ops = 4};
+    feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = &msg});
+    assert_int_equal(group->bond, BOND_LOOSE);
+    bench->got[0] = 0;
+    msg.held.key ^= 1;
+    msg.held.answer = 1;
+    feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = &msg});
+    assert_int_equal(group->bond, BOND_BOUND);
+    expect(bench, "group bind, 4 ops\n");
+    bench_free(bench);
+}
+
 /* A home that refuses a join and gives no cause: the client is not told that nothing is wrong. */
 static void refused_without_a_cause(void **state)
 {
@@ -602,6 +656,7 @@ static void joiners_are_of_one_user(void **state)
 {
     struct core_config config = config_of(1);
     struct bench *bench = bench_new(&config);
+    struct core_group_view mine = {.uid = 1000, .name = "g"}, its = mine, none = mine;
     struct core_joiner joiners[2];
     uint64_t since = bench->now;
     uint32_t other = 1001;
@@ -609,6 +664,8 @@ static void joiners_are_of_one_user(void **state)
     (void)state;
     while (text_hash(other, "g") % HASH_GROUPS != text_hash(1000, "g") % HASH_GROUPS)
         other++;
+    its.uid = other;
+    none.name = "h";
     hello(bench, 0, 1000, false);
     hello(bench, 1, 1000, false);
     hello(bench, 2, other, false);
@@ -616,14 +673,14 @@ static void joiners_are_of_one_user(void **state)
     join(bench, 2, 1, "g", 1, 3);
     bench->now += 70;
     join(bench, 1, 1, "g", 0, 4);
-    assert_int_equal(core_joiners(bench->core, other, "g", joiners, 2), 1);
+    assert_int_equal(core_joiners(bench->core, &its, joiners, 2), 1);
     assert_int_equal(joiners[0].rank, 1);
-    assert_int_equal(core_joiners(bench->core, 1000, "g", joiners, 1), 1);
-    assert_int_equal(core_joiners(bench->core, 1000, "g", joiners, 2), 2);
+    assert_int_equal(core_joiners(bench->core, &mine, joiners, 1), 1);
+    assert_int_equal(core_joiners(bench->core, &mine, joiners, 2), 2);
     assert_int_equal(joiners[0].rank + joiners[1].rank, 2);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(joiners[i].since_ms, joiners[i].rank ? since : since + 70);
-    assert_int_equal(core_joiners(bench->core, 1000, "h", joiners, 2), 0);
+    assert_int_equal(core_joiners(bench->core, &none, joiners, 2), 0);
     bench_free(bench);
 }
 
@@ -746,6 +803,7 @@ int main(void)
         cmocka_unit_test(a_node_speaks_for_its_own_ranks),
         cmocka_unit_test(refused_without_a_cause),
         cmocka_unit_test(an_answer_for_nobody),
+        cmocka_unit_test(said_of_other_engines),
         cmocka_unit_test(questions_of_one_user),
         cmocka_unit_test(a_crowd_whose_time_runs_out),
     };

@@ -122,6 +122,14 @@ static void fill_real_engine(struct fuzz *fuzz, struct msg *msg, unsigned from)
     }
 }
 
+/* What the core itself said of the group last. */
+static uint64_t bond_key(const struct fuzz *fuzz, uint64_t id)
+{
+    const struct group *group = group_find(fuzz->bench->core, id);
+
+    return group ? group->bond_key : 0;
+}
+
 /* Its groups, those of others, and what is not there. */
 static void fill_admin(struct fuzz *fuzz, struct msg_admin *m)
 {
@@ -143,6 +151,7 @@ static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
 {
     static const enum msg_type types[] = {MSG_CLIENT_HELLO,
                                           MSG_CLIENT_JOIN,
+                                          MSG_CLIENT_WITHDRAW,
                                           MSG_CLIENT_LEAVE,
                                           MSG_CLIENT_ABORT,
                                           MSG_ADMIN,
@@ -156,6 +165,11 @@ static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
                                           MSG_GONE,
                                           MSG_BROKEN,
                                           MSG_SYNC,
+                                          MSG_HELD,
+                                          MSG_BOARD_HELD,
+                                          MSG_PAUSE,
+                                          MSG_PAUSED,
+                                          MSG_BOARD_PAUSE,
                                           MSG_CLIENT_ASK_ABSENT,
                                           MSG_ASK_ABSENT,
                                           MSG_ABSENT_HERE,
@@ -188,12 +202,37 @@ static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
         msg->client_join.name[0] = 'g';
         msg->client_join.name[1] = (char)('0' + draw(fuzz, 3));
         break;
+    case MSG_CLIENT_WITHDRAW:
+        msg->client_withdraw.req = small(fuzz);
+        break;
     case MSG_CLIENT_LEAVE:
     case MSG_CLIENT_ABORT:
     case MSG_SYNC:
         msg->sync.group = group_id(fuzz);
         msg->sync.again = draw(fuzz, 3);
         msg->sync.told = draw(fuzz, 2) ? small(fuzz) : 0;
+        break;
+    case MSG_HELD:
+        msg->held.group = group_id(fuzz);
+        msg->held.key = draw(fuzz, 2) ? bond_key(fuzz, msg->held.group) : small(fuzz);
+        msg->held.ops = small(fuzz) % 2;
+        msg->held.sent = msg->held.came = (uint32_t)draw(fuzz, 2);
+        msg->held.answer = (uint32_t)draw(fuzz, 2);
+        break;
+    case MSG_BOARD_HELD:
+        msg->board_held.group = group_id(fuzz);
+        msg->board_held.quiet = draw(fuzz, 4) != 0;
+        break;
+    case MSG_PAUSE:
+    case MSG_PAUSED:
+    case MSG_BOARD_PAUSE:
+        msg->pause.group = group_id(fuzz);
+        msg->pause.attempt =
+            draw(fuzz, 4) ? fuzz->bench->core->pausing.attempt : (uint32_t)small(fuzz);
+        msg->pause.step = (uint32_t)draw(fuzz, 7);
+        msg->pause.ops = small(fuzz) % 2;
+        msg->pause.sent = msg->pause.came = (uint32_t)draw(fuzz, 2);
+        msg->pause.asker = small(fuzz);
         break;
     case MSG_ADMIN:
         fill_admin(fuzz, &msg->admin);
@@ -273,6 +312,8 @@ static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
         msg->engine_traffic.engine = fuzz->bench->core->peers[msg->engine_traffic.peer % 3].engine;
         msg->engine_traffic.sent = draw(fuzz, 2) ? small(fuzz) : UINT64_MAX;
         msg->engine_traffic.retransmits = small(fuzz);
+        msg->engine_traffic.encryption = small(fuzz);
+        msg->engine_traffic.key_ms = draw(fuzz, 2) ? small(fuzz) : UINT64_MAX;
         break;
     case MSG_ENGINE_SENT:
         msg->engine_sent.uid = draw(fuzz, 2) ? 1000 + small(fuzz) : number(fuzz);
@@ -311,6 +352,7 @@ static void tell(struct fuzz *fuzz, enum core_event_type type, unsigned node, en
     msg.type = kind;
     if (kind == MSG_PEER_HELLO) {
         msg.peer_hello.incarnation = 1 + draw(fuzz, 3);
+        msg.peer_hello.version = draw(fuzz, 4) ? MSG_VERSION : MSG_VERSION_OLDEST;
     } else if (kind == MSG_ENGINE_HELLO) {
         msg.engine_hello.version = MSG_VERSION;
         msg.engine_hello.addr_len = 8;
@@ -402,8 +444,9 @@ static void anything(struct fuzz *fuzz)
     event.client = draw(fuzz, 50) ? (unsigned)draw(fuzz, 6) : small(fuzz);
     event.node = draw(fuzz, 50) ? (unsigned)draw(fuzz, 3) : small(fuzz);
     event.uid = event.client == 5 ? 0 : 1000;
-    event.group = draw(fuzz, 5) ? 0 : group_id(fuzz);
-    if (event.group < KEPT_IDS)
+    event.group = draw(fuzz, 5) && event.type != CORE_BOARD_POSITION ? 0 : group_id(fuzz);
+    event.quiet = draw(fuzz, 3) != 0;
+    if (event.group < KEPT_IDS && event.type != CORE_BOARD_POSITION)
         event.group = 0; /* boards of groups that were restored are there */
     event.msg = &msg;
     if (draw(fuzz, fuzz->tame ? 40 : 3)) /* the fatal kinds are not so frequent */
@@ -427,6 +470,7 @@ static void anything(struct fuzz *fuzz)
         memset(&msg, 0, sizeof(msg));
         msg.type = MSG_PEER_HELLO;
         msg.peer_hello.incarnation = 1 + draw(fuzz, 3);
+        msg.peer_hello.version = draw(fuzz, 4) ? MSG_VERSION : MSG_VERSION_OLDEST;
     }
     fuzz->bench->now += draw(fuzz, 20) ? draw(fuzz, 20) : draw(fuzz, fuzz->tame ? 200 : 5000);
     fuzz->bench->got[0] = 0;

@@ -145,6 +145,27 @@ static void engines_meet(struct bench *bench, uint64_t theirs)
     assert_int_equal(peer_view(bench).state, CORE_PEER_READY);
 }
 
+/* One whose link closes may come back; one that is refused is lost, and its engine with it. */
+static void a_node_that_is_refused(void **state)
+{
+    struct core_config config = config_of(2);
+    struct bench *bench = bench_new(&config);
+    const uint64_t *losses = peer_view(bench).losses;
+
+    link_up(bench);
+    engine_up(bench);
+    link_up(bench);
+    engines_meet(bench, 8);
+    feed(bench, (struct core_event){.type = CORE_PEER_DOWN, .node = 1, .text = "it ended"});
+    assert_int_equal(peer_view(bench).state, CORE_PEER_AWAY);
+    link_up(bench);
+    feed(bench, (struct core_event){
+                    .type = CORE_PEER_DOWN, .node = 1, .refused = true, .text = "it is revoked"});
+    assert_int_equal(peer_view(bench).state, CORE_PEER_UNLINKED);
+    assert_int_equal(losses[CORE_LOSS_LINK], 2);
+    bench_free(bench);
+}
+
 static void nodes_and_how_they_are_lost(void **state)
 {
     struct core_config config = config_of(2);
@@ -251,6 +272,54 @@ static void traffic_of_engines(void **state)
     bench_free(bench);
 }
 
+static void report_key(struct bench *bench, bool apart, uint32_t encryption, uint64_t key_ms)
+{
+    struct msg msg = {.type = MSG_ENGINE_TRAFFIC};
+
+    msg.engine_traffic = (struct msg_engine_traffic){.peer = 1,
+                                                     .engine = 8,
+                                                     .apart = apart,
+                                                     .encryption = encryption,
+                                                     .key_ms = key_ms,
+                                                     .generation = 2};
+    feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &msg});
+}
+
+/* What is not told is not known: an engine of version 10, or a newer one, or no connection. */
+static void encryption_as_the_engine_tells(void **state)
+{
+    struct core_config config = config_of(2);
+    struct bench *bench = bench_new(&config);
+    const struct core_traffic *traffic = peer_view(bench).traffic;
+
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    engine_up(bench);
+    link_up(bench);
+    engines_meet(bench, 8);
+    report(bench, 8, 1000, 10, 1); /* as one of version 10 */
+    assert_int_equal(traffic->encryption, LINK_UNTOLD);
+    bench->now += 5000;
+    report_key(bench, false, LINK_AES_128_GCM, 3000);
+    assert_int_equal(traffic->encryption, LINK_AES_128_GCM);
+    assert_int_equal(traffic->key_since_ms, bench->now - 3000);
+    assert_int_equal(traffic->generation, 2);
+    report_key(bench, false, LINK_ENCRYPTIONS, UINT64_MAX);
+    assert_int_equal(traffic->encryption, LINK_UNTOLD);
+    assert_int_equal(traffic->key_since_ms, 0);
+    report_key(bench, false, LINK_CLEAR_OFF, 0);
+    assert_int_equal(traffic->encryption, LINK_CLEAR_OFF);
+    report_key(bench, true, LINK_CLEAR_OFF, 0);
+    assert_int_equal(traffic->encryption, LINK_UNTOLD);
+    report_key(bench, false, LINK_CLEAR_OFF, 0);
+    feed(bench, (struct core_event){.type = CORE_PEER_DOWN, .node = 1, .text = "it went"});
+    while (peer_view(bench).state != CORE_PEER_UNLINKED) {
+        bench->now = core_deadline(bench->core);
+        feed(bench, (struct core_event){.type = CORE_TICK});
+    }
+    assert_int_equal(traffic->encryption, LINK_UNTOLD);
+    bench_free(bench);
+}
+
 static void sent(struct bench *bench, uint32_t uid, uint32_t ms, uint64_t bytes)
 {
     struct msg msg = {.type = MSG_ENGINE_SENT};
@@ -295,9 +364,14 @@ static void what_users_send(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(clients_and_joins),  cmocka_unit_test(groups),
-        cmocka_unit_test(most_of_one_user),   cmocka_unit_test(nodes_and_how_they_are_lost),
-        cmocka_unit_test(traffic_of_engines), cmocka_unit_test(what_users_send),
+        cmocka_unit_test(clients_and_joins),
+        cmocka_unit_test(groups),
+        cmocka_unit_test(most_of_one_user),
+        cmocka_unit_test(a_node_that_is_refused),
+        cmocka_unit_test(nodes_and_how_they_are_lost),
+        cmocka_unit_test(traffic_of_engines),
+        cmocka_unit_test(what_users_send),
+        cmocka_unit_test(encryption_as_the_engine_tells),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -563,6 +563,19 @@ static void none_is_taken_over_where_none_is_wanted(void **state)
     bench_free(bench);
 }
 
+static void one_that_has_ended_meanwhile_is_counted(void **state)
+{
+    struct core_counts counts = {.gpu_losses = 3};
+    struct bench *bench = gpu_bench(1);
+
+    core_restore_begin(bench->core, bench->now);
+    core_restore_gpu_lost(bench->core, 55);
+    core_restore_counts(bench->core, &counts);
+    feed(bench, (struct core_event){.type = CORE_TAKEN_OVER});
+    assert_int_equal(core_counts(bench->core)->gpu_losses, 4);
+    bench_free(bench);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -584,6 +597,7 @@ int main(void)
         cmocka_unit_test(users_cannot_starve_it),
         cmocka_unit_test(draining_does_not_stop_it),
         cmocka_unit_test(sessions_go_on),
+        cmocka_unit_test(one_that_has_ended_meanwhile_is_counted),
         cmocka_unit_test(sessions_of_who_has_ended_end),
         cmocka_unit_test(who_asks_while_it_resumes_waits),
         cmocka_unit_test(it_ends_instead_of_resuming),

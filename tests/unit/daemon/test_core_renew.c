@@ -149,6 +149,210 @@ static void settings_that_a_reload_changed(void **state)
     bench_free(bench);
 }
 
+/* ---- the engine of a group that runs --------------------------------------------------------- */
+
+static void peer_says(struct bench *bench, struct msg *msg)
+{
+    feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = msg});
+}
+
+/* A group of a rank here and one of node 1, and an engine that has to go. */
+static struct bench *with_group(struct group **ret)
+{
+    struct bench *bench = with_engine("0.0.9", SETTINGS);
+    struct msg msg = {.type = MSG_PEER_HELLO, .peer_hello = {MSG_VERSION, 9, "test", "b"}};
+    struct core *core = bench->core;
+    char name[2] = "a";
+
+    feed(bench, (struct core_event){.type = CORE_PEER_UP, .node = 1, .msg = &msg});
+    core->peers[1].state = CORE_PEER_READY;
+    core->peers[1].since_ms = 0; /* not since now */
+    hello(bench, 0, 1000, false);
+    for (; list_empty(&core->all_groups); name[0]++) { /* until the home of one is here */
+        join(bench, 0, (uint32_t)name[0], name, 0, 2);
+        msg = (struct msg){.type = MSG_JOIN};
+        msg.join = (struct msg_join){
+            .join = (uint64_t)name[0] << 17 | 1, .uid = 1000, .pid = 7, .rank = 1, .size = 2};
+        strcpy(msg.join.name, name);
+        peer_says(bench, &msg);
+    }
+    *ret = list_first(&core->all_groups, struct group, all);
+    msg = (struct msg){.type = MSG_SYNC, .sync.group = (*ret)->id};
+    peer_says(bench, &msg);
+    assert_int_equal((*ret)->state, GROUP_OPEN);
+    bench->got[0] = 0;
+    return bench;
+}
+
+static void answer(struct bench *bench, const struct group *group, bool peer, unsigned step,
+                   uint32_t ops, uint32_t sent, uint32_t came)
+{
+    struct msg msg = {.type = peer ? MSG_PAUSED : MSG_BOARD_PAUSE};
+
+    msg.pause = (struct msg_pause){.group = group->id,
+                                   .attempt = bench->core->pausing.attempt,
+                                   .step = step,
+                                   .ops = ops,
+                                   .sent = sent,
+                                   .came = came};
+    if (peer)
+        peer_says(bench, &msg);
+    else
+        feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &msg});
+}
+
+static void its_groups_come_to_rest(void **state)
+{
+    struct group *group;
+    struct bench *bench = with_group(&group);
+
+    second(bench);
+    expect(bench, "to engine message 50\nto 1 message 38\nto engine message 59\n");
+    answer(bench, group, false, PAUSE_POSTED, 4, 0, 0);
+    answer(bench, group, false, PAUSE_POSTED, 9, 0, 0); /* again: not believed */
+    expect(bench, "");
+    answer(bench, group, true, PAUSE_POSTED, 5, 0, 0);
+    expect(bench, "to 1 message 38\nto engine message 59\n");
+    assert_int_equal(group->pause.ops, 5);
+    answer(bench, group, true, PAUSE_QUIET, 4, 1, 2); /* not there */
+    answer(bench, group, true, PAUSE_QUIET, 5, 3, 0);
+    answer(bench, group, true, PAUSE_QUIET, 5, 0, 1);
+    answer(bench, group, false, PAUSE_QUIET, 5, 1, 2);
+    expect(bench, ""); /* one message is on its way */
+    answer(bench, group, true, PAUSE_QUIET, 5, 0, 1);
+    expect(bench, "engine kill\nto 1 message 22\ngroup position?\n");
+    assert_int_equal(bench->core->pausing.state, PAUSING_NOT);
+    assert_int_equal(group->bond, BOND_READ);
+    feed(bench, (struct core_event){.type = CORE_ENGINE_DOWN, .text = "killed by signal 9"});
+    expect(bench, "engine start\n");
+    assert_int_equal(core_counts(bench->core)->engine_losses, 0);
+    bench_free(bench);
+}
+
+static void groups_that_do_not_come_to_rest_go_on(void **state)
+{
+    struct group *group;
+    struct bench *bench = with_group(&group);
+    uint64_t wait = 2000;
+
+    second(bench);
+    expect(bench, "to engine message 50\nto 1 message 38\nto engine message 59\n");
+    answer(bench, group, true, PAUSE_BUSY, 0, 0, 0);
+    expect(bench, "to 1 message 38\nto engine message 59\n"); /* END */
+    answer(bench, group, false, PAUSE_POSTED, 5, 0, 0);       /* of what is over */
+    second(bench);
+    expect(bench, "to engine message 50\n");
+    second(bench);
+    expect(bench, "to engine message 50\nto 1 message 38\nto engine message 59\n");
+    answer(bench, group, false, PAUSE_POSTED, 5, 0, 0);
+    answer(bench, group, true, PAUSE_POSTED, 5, 0, 0);
+    answer(bench, group, true, PAUSE_QUIET, 5, 0, 0);
+    bench->got[0] = 0;
+    bench->now += 500; /* then nobody is believed any more */
+    answer(bench, group, false, PAUSE_QUIET, 5, 0, 0);
+    expect(bench, "to 1 message 38\nto engine message 59\n");
+    assert_int_equal(bench->core->pausing.wait_ms, 2 * wait);
+    assert_int_equal(group->bond, BOND_BOUND);
+    bench_free(bench);
+}
+
+static void a_node_that_is_away_has_to_come_back_first(void **state)
+{
+    struct group *group;
+    struct bench *bench = with_group(&group);
+
+    second(bench);
+    answer(bench, group, false, PAUSE_POSTED, 5, 0, 0);
+    answer(bench, group, true, PAUSE_POSTED, 5, 0, 0);
+    answer(bench, group, true, PAUSE_QUIET, 5, 0, 0);
+    bench->core->peers[1].state = CORE_PEER_LINKING;
+    bench->got[0] = 0;
+    answer(bench, group, false, PAUSE_QUIET, 5, 0, 0);
+    expect(bench, "to 1 message 38\nto engine message 59\n"); /* END */
+    assert_int_equal(bench->core->engine.life.state, CORE_ENGINE_UP);
+    for (unsigned i = 0; i < 4; i++)
+        second(bench); /* nor is it asked now */
+    expect(bench, "to engine message 50\nto engine message 50\nto engine message 50\n"
+                  "to engine message 50\n");
+    bench_free(bench);
+}
+
+/* Engines of other nodes would refuse one that differs in that. */
+static void settings_that_engines_share(void **state)
+{
+    struct group *group;
+    struct bench *bench = with_group(&group);
+    struct life *life = &bench->core->engine.life;
+
+    text_copy(life->build, sizeof(life->build), bench->core->version);
+    life->settings = SETTINGS + 1;
+    second(bench);
+    expect(bench, "to engine message 50\n");
+    life->settings = SETTINGS + (CORE_SETTINGS_SHARED + 1);
+    second(bench);
+    expect(bench, "to engine message 50\nto 1 message 38\nto engine message 59\n");
+    bench_free(bench);
+}
+
+static void a_group_that_came_meanwhile(void **state)
+{
+    struct group *group;
+    struct bench *bench = with_group(&group);
+
+    second(bench);
+    answer(bench, group, false, PAUSE_POSTED, 5, 0, 0);
+    answer(bench, group, true, PAUSE_POSTED, 5, 0, 0);
+    answer(bench, group, false, PAUSE_QUIET, 5, 0, 0);
+    bench->got[0] = 0;
+    group->pause.attempt--; /* as if it were one */
+    bench->core->pausing.left = 1;
+    answer(bench, group, true, PAUSE_QUIET, 5, 0, 0);
+    expect(bench, "");
+    bench->now += 500;
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    assert_int_equal(bench->core->pausing.state, PAUSING_NOT);
+    assert_int_equal(bench->core->engine.life.state, CORE_ENGINE_UP);
+    bench_free(bench);
+}
+
+static void another_node_asks(void **state)
+{
+    struct group *group;
+    struct bench *bench = with_group(&group);
+    struct msg msg = {.type = MSG_PAUSE}, down = {.type = MSG_ENGINE_PEER_DOWN};
+
+    msg.pause = (struct msg_pause){.group = group->id, .attempt = 3, .step = PAUSE_ASK};
+    peer_says(bench, &msg);
+    expect(bench, "to 1 message 39\n"); /* BUSY: its link is new */
+    bench->core->engine.life.settings = bench->core->config.engine_settings;
+    text_copy(bench->core->engine.life.build, MSG_NAME_MAX, bench->core->version);
+    second(bench);
+    bench->got[0] = 0;
+    peer_says(bench, &msg);
+    expect(bench, "to engine message 59\n");
+    msg.type = MSG_BOARD_PAUSE;
+    msg.pause.step = PAUSE_POSTED;
+    msg.pause.asker = 1;
+    feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &msg});
+    expect(bench, "to 1 message 39\n");
+    msg.pause.asker = 2; /* there is no such node */
+    feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &msg});
+    expect(bench, "");
+    msg.type = MSG_PAUSE;
+    msg.pause.step = PAUSE_ASK;
+    msg.pause.group++;
+    peer_says(bench, &msg);
+    expect(bench, "to 1 message 39\n"); /* BUSY */
+    /* Its engine is gone, before it could say so: the group waits for that word. */
+    bench->core->peers[1].theirs = PEER_ENGINE_ACCEPTED;
+    bench->core->peers[1].engine = down.engine_peer.engine = 77;
+    bench->core->peers[1].backoff_ms = 100;
+    down.engine_peer.peer = 1;
+    feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &down});
+    assert_true(bench->core->peers[1].doubt_ms > bench->now + 1000);
+    bench_free(bench);
+}
+
 /* ---- commd-gpu ------------------------------------------------------------------------------- */
 
 static void ask_for_gpus(struct bench *bench, unsigned client, uint32_t req)
@@ -209,6 +413,12 @@ int main(void)
         cmocka_unit_test(the_next_one_is_no_better),
         cmocka_unit_test(another_node_may_need_it),
         cmocka_unit_test(settings_that_a_reload_changed),
+        cmocka_unit_test(its_groups_come_to_rest),
+        cmocka_unit_test(groups_that_do_not_come_to_rest_go_on),
+        cmocka_unit_test(a_node_that_is_away_has_to_come_back_first),
+        cmocka_unit_test(settings_that_engines_share),
+        cmocka_unit_test(a_group_that_came_meanwhile),
+        cmocka_unit_test(another_node_asks),
         cmocka_unit_test(commd_gpu_without_a_session),
     };
 

@@ -443,6 +443,29 @@ static void a_broken_group_stays_broken(void **state)
     bench_free(bench);
 }
 
+/* In whichever order the two are restored. */
+static void an_epoch_that_has_gone_on(void **state)
+{
+    for (unsigned last = 0; last < 2; last++) {
+        struct bench *bench = restoring(1);
+        struct core_kept_group groups[2] = {kept_group(), kept_group()};
+        struct core_group_view view;
+
+        (void)state;
+        groups[last].id = GROUP + 1;
+        groups[last].epoch = 2;
+        groups[last].follows = GROUP;
+        assert_true(core_restore_group(bench->core, &groups[0]));
+        assert_true(core_restore_group(bench->core, &groups[1]));
+        taken_over(bench);
+        assert_true(core_group(bench->core, GROUP, &view));
+        assert_int_equal(view.next_epoch, 2);
+        assert_true(core_group(bench->core, GROUP + 1, &view));
+        assert_int_equal(view.next_epoch, 0);
+        bench_free(bench);
+    }
+}
+
 static void a_group_without_ranks_is_closed(void **state)
 {
     struct bench *bench = restoring(1);
@@ -549,6 +572,7 @@ int main(void)
         cmocka_unit_test(boards_are_told_again),
         cmocka_unit_test(who_is_away_leaves_as_its_board_says),
         cmocka_unit_test(a_broken_group_stays_broken),
+        cmocka_unit_test(an_epoch_that_has_gone_on),
         cmocka_unit_test(a_group_without_ranks_is_closed),
         cmocka_unit_test(ranks_without_their_client_are_lost),
         cmocka_unit_test(groups_over_several_nodes_break),

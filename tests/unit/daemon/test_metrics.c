@@ -25,6 +25,7 @@ static void make(struct metrics *m)
     m->longest_turn_us = 7;
     m->counts.groups_broken[CAUSE_QUOTA] = 5;
     m->counts.groups_broken[CAUSE_INTERNAL] = 6;
+    m->counts.groups_recovered[CORE_RECOVERED_FEWER] = 2;
     m->commd = (struct metrics_process){true, true, 1500000, 4096, 17};
     m->engine.known = true;
     m->http_codes[0] = 3;
@@ -47,12 +48,17 @@ static void make(struct metrics *m)
     m->nodes[1].self = true;
     m->nodes[2].losses[CORE_LOSS_SILENCE] = 9;
     m->nodes[2].age_ms = 1234;
-    m->nodes[2].traffic = (struct core_traffic){.sent = 5, .stalled_us = 7, .rtt_us = 42};
+    m->nodes[2].traffic = (struct core_traffic){
+        .sent = 5, .stalled_us = 7, .rtt_us = 42, .encryption = LINK_AES_128_GCM};
+    m->nodes[2].key_ms = 4321;
+    m->nodes[0].traffic.encryption = LINK_CLEAR_OFF;
+    m->nodes[0].clear = true;
     m->groups = calloc(METRICS_GROUPS_SHOWN, sizeof(*m->groups));
     assert_non_null(m->groups);
     m->groups[0] = (struct metrics_group){.number = 4,
                                           .state = "open",
                                           .cause = "",
+                                          .epoch = 3,
                                           .size = 8,
                                           .nodes = 2,
                                           .local = 4,
@@ -104,11 +110,20 @@ static void samples_are_right(void **state)
         "commd_node_received_bytes_total{node=\"a\"} 0",
         "commd_node_stalled_seconds_total{node=\"c\"} 0.000007",
         "commd_node_rtt_seconds{node=\"c\"} 0.000042",
+        "commd_node_encryption_info{node=\"c\",encryption=\"AES-128-GCM\"} 1",
+        "commd_node_encryption_info{node=\"a\",encryption=\"clear: transport.encryption is off\"} "
+        "1",
+        "commd_node_in_the_clear{node=\"a\"} 1",
+        "commd_node_in_the_clear{node=\"c\"} 0",
+        "commd_node_key_age_seconds{node=\"c\"} 4.321000",
         "commd_groups{state=\"open\"} 2",
         "commd_groups_broken_total{cause=\"quota exceeded\"} 5",
         "commd_groups_broken_total{cause=\"internal error\"} 6",
         "commd_process_cpu_seconds_total{process=\"commd\"} 1.500000",
         "commd_process_resident_memory_bytes{process=\"commd\"} 4096",
+        "commd_groups_recovered_total{kind=\"all\"} 0",
+        "commd_groups_recovered_total{kind=\"fewer\"} 2",
+        "commd_groups_recovered_total{kind=\"new\"} 0",
         "commd_process_open_fds{process=\"commd\"} 17",
         "commd_http_requests_total{code=\"200\"} 3",
         "commd_http_requests_total{code=\"405\"} 0",
@@ -253,9 +268,9 @@ static void json_is_what_the_page_wants(void **state)
         "\"retransmits\":null,"
         "\"sent\":null,\"received\":null,\"since_s\":1,\"links\":0,\"link_losses\":9}]",
         "\"groups\":[{\"number\":4,\"state\":\"open\",\"cause\":\"\",\"nodes\":2,\"ops\":100,"
-        "\"behind\":2,\"size\":8,\"local_ranks\":4,\"missing\":0},{\"number\":null,",
+        "\"behind\":2,\"epoch\":3,\"size\":8,\"local_ranks\":4,\"missing\":0},{\"number\":null,",
         "\"uptime_s\":61.999,\"nodes\":[{\"node\":\"a\",",
-        "\"ops\":null,\"behind\":null,\"size\":3,\"local_ranks\":1,\"missing\":2}]",
+        "\"ops\":null,\"behind\":null,\"epoch\":null,\"size\":3,\"local_ranks\":1,\"missing\":2}]",
         "\"commd_turns_cpu_seconds_total\":12.345678,",
     };
     struct body *body = body_new();

@@ -20,6 +20,7 @@
 #include "daemon/process/log_limit.h"
 #include "daemon/link/tls.h"
 #include "shm/proto/codec.h"
+#include "tests/unit/daemon/certificates.h"
 
 enum { LIMIT_S = 20, MAX_NODES = 4 };
 
@@ -63,6 +64,7 @@ struct node {
     struct sock_addr addrs[MAX_NODES];
     uint64_t incarnation;
     struct conf_keys keys;
+    struct tls_identity *identity; /* for the next start, which takes it */
     struct peer_links *links;
     char *error;
     unsigned ups, downs, msgs;
@@ -71,6 +73,7 @@ struct node {
     uint64_t seq;
     uint32_t commit_size;
     char down_text[MSG_TEXT_MAX];
+    bool refused;
 };
 
 struct world {
@@ -102,9 +105,11 @@ static void on_msg(void *arg, unsigned node, const struct msg *msg)
         n->commit_size = msg->commit.size;
 }
 
-static void on_down(void *arg, unsigned node, const char *text)
+static void on_down(void *arg, unsigned node, bool refused, const char *text)
 {
     struct node *n = arg;
+
+    n->refused = refused;
 
     n->downs++;
     n->last_node = node;
@@ -221,6 +226,7 @@ static int node_start(struct world *w, struct node *n)
         .addrs = n->addrs,
         .incarnation = n->incarnation,
         .keys = &n->keys,
+        .identity = steal_ptr(n->identity),
         .ops = &ops,
         .arg = n,
     };
@@ -405,6 +411,24 @@ static void a_stopping_node_sends_what_it_has(void **state)
     assert_int_equal(node_start(w, a), 0);
     run_until(w, b->ups == 2);
     assert_string_equal(peer_links_error(b->links, 0), "");
+}
+
+/* A reload finds a link that is closing already. */
+static void new_keys_while_a_node_stops(void **state)
+{
+    struct world *w = *state;
+    struct node *a = node_up(w, 0, "ab", 'a'), *b = node_up(w, 1, "ab", 'b');
+    const struct conf_keys none_in_common = {.n = 1, .key[0] = "n"};
+    struct peer_links_keys names;
+
+    run_until(w, a->ups && b->ups);
+    run_until(w, (peer_links_keys(a->links, 1, &names), *names.key));
+    run_until(w, (peer_links_keys(b->links, 0, &names), *names.key));
+    peer_links_drain(a->links); /* nothing is unsent: it is closing now */
+    assert_int_equal(peer_links_set_keys(a->links, &none_in_common, NULL), 0);
+    run_until(w, peer_links_idle(a->links) && b->downs);
+    assert_string_equal(b->down_text, "its commd ended the link");
+    assert_int_equal(a->ups + b->ups, 2);
 }
 
 /* Other links may live on for a while, and the clock: what is said then goes nowhere. */
@@ -613,17 +637,93 @@ static void a_flood_of_half_open_connections(void **state)
     for (unsigned i = 0; i < 80; i++)
         fd[i] = stranger("127.0.0.9", w->port[1]);
     run_until(w, log_count("64 connections wait already"));
-    run_until(w, is_closed(fd[79]));
+    run_until(w, is_closed(fd[15])); /* the oldest had to go */
     for (unsigned i = 0; i < 80; i++)
         open += !is_closed(fd[i]);
     assert_int_equal(open, 64);
-    a = node_up(w, 0, "ab", 'a'); /* a node's address is let in all the same */
+    a = node_up(w, 0, "ab", 'a'); /* a node's address is let in, too */
     run_until(w, a->ups && b->ups);
-    assert_true(is_closed(fd[0])); /* the oldest stranger had to go */
-    assert_false(is_closed(fd[1]));
+    assert_true(is_closed(fd[16])); /* the oldest stranger had to go */
+    assert_false(is_closed(fd[17]));
     assert_string_equal(log_text,
                         "connection from 127.0.0.9: 64 connections wait already -> refused\n");
     for (unsigned i = 0; i < 80; i++)
+        close(fd[i]);
+}
+
+/* A node behind a crowd that waits to be accepted need not ask for its connection again. */
+static void a_crowd_may_queue(void **state)
+{
+    struct world *w = *state;
+    struct node *b = node_up(w, 1, "ab", 'b'), *a;
+    int fd[500];
+
+    for (unsigned i = 0; i < ARRAY_LEN(fd);
+         i++) /* nobody accepts: this thread is the node's, too */
+        fd[i] = stranger("127.0.0.9", w->port[1]);
+    a = node_up(w, 0, "ab", 'a');
+    run_until(w, a->ups && b->ups);
+    assert_string_equal(peer_links_error(a->links, 1), "");
+    for (unsigned i = 0; i < ARRAY_LEN(fd); i++)
+        close(fd[i]);
+}
+
+/* A node that has several addresses may come from one that is not in cluster.nodes. */
+static void a_flood_beside_another_address(void **state)
+{
+    struct world *w = *state;
+    int fd[200], other;
+
+    node_up(w, 1, "ab", 'b');
+    for (unsigned i = 0; i < 80; i++)
+        fd[i] = stranger("127.0.0.9", w->port[1]);
+    run_until(w, is_closed(fd[15]));
+    other = stranger("127.0.1.1", w->port[1]);
+    run_until(w, is_closed(fd[16])); /* made room */
+    for (unsigned i = 80; i < 200; i++)
+        fd[i] = stranger("127.0.0.9", w->port[1]);
+    run_until(w, is_closed(fd[16 + 120]));
+    assert_false(is_closed(other)); /* though it is the oldest now: its address has but this */
+    close(other);
+    for (unsigned i = 0; i < 200; i++)
+        close(fd[i]);
+}
+
+/* What a node says first; it can be repeated by who has heard it. */
+static int first_hello(struct node *node, uint8_t *buf, size_t len)
+{
+    struct tls *tls;
+    SSL *ssl;
+    int n;
+
+    assert_int_equal(tls_new(&node->keys, NULL, &tls), 0);
+    ssl = tls_session(tls, false, 0);
+    SSL_set_connect_state(ssl);
+    SSL_set_bio(ssl, BIO_new(BIO_s_mem()), BIO_new(BIO_s_mem()));
+    assert_int_equal(SSL_do_handshake(ssl), -1);
+    n = BIO_read(SSL_get_wbio(ssl), buf, (int)len);
+    assert_true(n > 0);
+    SSL_free(ssl);
+    tls_free(tls);
+    return n;
+}
+
+/* Whoever repeats what a node has said gets an answer, and keeps no node out by that. */
+static void a_flood_of_repeated_hellos(void **state)
+{
+    struct world *w = *state;
+    struct node *b = node_up(w, 1, "ab", 'b'), *a;
+    uint8_t hello[2048];
+    int fd[64], len = first_hello(b, hello, sizeof(hello));
+
+    for (unsigned i = 0; i < 64; i++) {
+        fd[i] = stranger("127.0.0.9", w->port[1]);
+        assert_int_equal(write(fd[i], hello, (size_t)len), len);
+        run_until(w, recv(fd[i], &(char){0}, 1, MSG_PEEK) == 1);
+    }
+    a = node_up(w, 0, "ab", 'a');
+    run_until(w, a->ups && b->ups);
+    for (unsigned i = 0; i < 64; i++)
         close(fd[i]);
 }
 
@@ -714,13 +814,15 @@ static void two_keys(void **state)
     }
 }
 
-/* A link that is up stays when the keys change; the next one is made by the new ones. */
+/* A link that is up stays when the keys change, while its key is one of them; then it is made anew,
+ * unless there would be none. */
 static void keys_that_change(void **state)
 {
     struct world *w = *state;
     struct node *a = node_make(w, 0, "ab", 'a'), *b = node_make(w, 1, "ab", 'b');
-    struct conf_keys both = keys_of("no"), new = keys_of("n");
+    struct conf_keys both = keys_of("no"), new = keys_of("n"), third = keys_of("t");
     struct peer_links_keys names;
+    uint8_t secret[2][32];
     char old[16];
 
     a->keys = b->keys = keys_of("o");
@@ -729,20 +831,287 @@ static void keys_that_change(void **state)
     run_until(w, a->ups && b->ups);
     run_until(w, (peer_links_keys(a->links, 1, &names), *names.key));
     snprintf(old, sizeof(old), "%s", names.link);
-    peer_links_set_keys(b->links, &both);
+    assert_int_equal(peer_links_set_keys(b->links, &both, NULL), 0);
     run_until(w, (peer_links_keys(a->links, 1, &names), *names.other));
     assert_string_equal(names.other, old);
     assert_string_equal(names.link, old);
-    peer_links_set_keys(a->links, &both);
-    peer_links_set_keys(a->links, &new);
-    peer_links_set_keys(b->links, &new);
-    run_until(w, (peer_links_keys(a->links, 1, &names), !*names.other));
+    assert_int_equal(peer_links_set_keys(a->links, &both, NULL), 0);
+    run_until(w, (peer_links_keys(b->links, 0, &names), *names.other));
     assert_int_equal(a->downs + b->downs, 0);
-    peer_links_drop(a->links, 1, "silent for 3 s");
+    assert_int_equal(peer_links_export(a->links, 1, secret[0]), 0);
+    assert_int_equal(peer_links_export(b->links, 0, secret[1]), 0);
+    assert_memory_equal(secret[0], secret[1], 32);
+    assert_int_equal(peer_links_set_keys(b->links, &new, NULL), 0);
     run_until(w, a->ups == 2 && b->ups == 2);
+    assert_int_equal(peer_links_export(a->links, 1, secret[1]), 0);
+    assert_memory_not_equal(secret[0], secret[1], 32); /* of this session */
+    assert_int_equal(peer_links_mix(a->links, 1, secret[0]), 0);
+    assert_memory_not_equal(secret[0], secret[1], 32);
     run_until(w, (peer_links_keys(a->links, 1, &names), *names.key));
     assert_string_equal(names.link, names.key);
     assert_string_not_equal(names.link, old);
+    assert_int_equal(peer_links_set_keys(a->links, &new, NULL), 0);
+    run_until(w, (peer_links_keys(b->links, 0, &names), *names.key && !*names.other));
+    assert_int_equal(peer_links_set_keys(a->links, &third, NULL), 0); /* none in common */
+    run_until(w, (peer_links_keys(b->links, 0, &names), strcmp(names.key, names.link)));
+    assert_int_equal(a->ups + b->ups, 4);
+    assert_int_equal(peer_links_set_keys(b->links, &third, NULL), 0);
+    run_until(w, a->ups == 3 && b->ups == 3);
+}
+
+/* A key that is left out shuts out at once who has it, whatever that node says of its keys. */
+static void a_key_that_is_left_out(void **state)
+{
+    const struct conf_keys both = keys_of("no"), new = keys_of("n"), third = keys_of("t");
+    struct world *w = *state;
+    struct node *a = node_make(w, 0, "ab", 'a'), *b = node_make(w, 1, "ab", 'b');
+    struct peer_links_keys names;
+
+    a->keys = both;
+    b->keys = keys_of("o");
+    assert_int_equal(node_start(w, b), 0);
+    assert_int_equal(node_start(w, a), 0);
+    run_until(w, a->ups && b->ups);
+    assert_int_equal(peer_links_set_keys(b->links, &third, NULL), 0); /* none in common */
+    run_until(w, (peer_links_keys(a->links, 1, &names), *names.key));
+    run_until(w, (peer_links_keys(a->links, 1, &names), strcmp(names.key, names.link)));
+    assert_int_equal(a->downs + b->downs, 0);
+    assert_int_equal(peer_links_set_keys(a->links, &new, NULL), 0);
+    run_until(w, a->downs && b->downs);
+    assert_string_equal(a->down_text, "made by a cluster key that counts no more");
+    assert_false(a->refused); /* it may be waited for */
+    run_until(w, strstr(peer_links_error(a->links, 1), "another cluster key"));
+    assert_int_equal(a->ups + b->ups, 2);
+}
+
+/* What has begun by keys that are replaced begins anew, before and after the handshake has ended; a
+ * reload that changes nothing lets it go on. */
+static void handshakes_while_the_keys_change(void **state)
+{
+    const struct conf_keys old = keys_of("o"), new = keys_of("no");
+    struct world *w = *state;
+
+    for (unsigned i = 0; i < 2; i++) {
+        struct node *b = node_make(w, 1, "ab", 'b');
+        struct tls *tls;
+        SSL *ssl;
+        int fd;
+
+        b->keys = old;
+        assert_int_equal(node_start(w, b), 0);
+        fd = stranger("127.0.0.1", w->port[1]);
+        assert_int_equal(tls_new(&old, NULL, &tls), 0);
+        ssl = tls_session(tls, false, 0);
+        SSL_set_connect_state(ssl);
+        SSL_set_fd(ssl, fd);
+        assert_int_equal(SSL_do_handshake(ssl), -1);
+        if (i == 0) {
+            char first;
+
+            run_until(w, recv(fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) > 0);
+        } else {
+            run_until(w, SSL_do_handshake(ssl) == 1);
+            world_turn(w);
+        }
+        assert_int_equal(peer_links_set_keys(b->links, &old, NULL), 0);
+        peer_links_turn(b->links);
+        event_base_loop(w->base, EVLOOP_NONBLOCK);
+        assert_false(is_closed(fd));
+        assert_int_equal(peer_links_set_keys(b->links, &new, NULL), 0);
+        peer_links_turn(b->links);
+        event_base_loop(w->base, EVLOOP_NONBLOCK);
+        assert_true(is_closed(fd));
+        SSL_free(ssl);
+        close(fd);
+        tls_free(tls);
+        node_stop(b);
+    }
+}
+
+/* ---- certificates ------------------------------------------------------------------------ */
+
+/* The CA of a test, and a certificate for each of the letters a, b and c. */
+struct certified {
+    struct signed_key ca, of[3];
+};
+
+static void certified_init(struct certified *all)
+{
+    all->ca = make_certificate(NULL, "the CA", (struct wish){.ca = true, .until = 99 * DAY});
+    for (unsigned i = 0; i < 3; i++) {
+        const char *const names[] = {"DNS:a", "DNS:b", "DNS:c"};
+
+        all->of[i] = make_certificate(&all->ca, names[i] + 4,
+                                      (struct wish){.names = names[i], .until = 99 * DAY});
+    }
+}
+
+static void certified_fini(struct certified *all)
+{
+    signed_key_free(&all->ca);
+    for (unsigned i = 0; i < 3; i++)
+        signed_key_free(&all->of[i]);
+}
+
+/* The identity of @letter; with @revoked, another letter, on its list. */
+static struct tls_identity *identity(const struct certified *all, char letter, char revoked)
+{
+    const char node[] = {letter, '\0'};
+    X509_CRL *list = NULL;
+
+    if (revoked)
+        list = make_list(&all->ca, all->of[revoked - 'a'].certificate, DAY);
+    return identity_of(&all->of[letter - 'a'], &all->ca, list, node);
+}
+
+/* Node @self of a and b, which has the certificate of @letter, and no key. */
+static struct node *certified_up(struct world *w, const struct certified *all, char self,
+                                 char letter)
+{
+    struct node *n = node_make(w, (unsigned)(self - 'a'), "ab", self);
+
+    n->keys.n = 0;
+    n->identity = identity(all, letter, '\0');
+    assert_int_equal(node_start(w, n), 0);
+    return n;
+}
+
+#define NAMES_C(node)                                                                              \
+    "its certificate names node \"c\", not node \"" node                                           \
+    "\": correct cluster.nodes, or give it a "                                                     \
+    "certificate with subjectAltName DNS:" node
+
+/* A node with a certificate that holds says that it is another one: who calls. */
+static void a_caller_with_the_certificate_of_another(void **state)
+{
+    struct world *w = *state;
+    struct certified all;
+    struct node *a, *b;
+
+    certified_init(&all);
+    b = certified_up(w, &all, 'b', 'b');
+    a = certified_up(w, &all, 'a', 'c');
+    run_until(w, peer_links_error(a->links, 1)[0]);
+    assert_string_equal(peer_links_error(a->links, 1), "it refuses us: " NAMES_C("a"));
+    assert_int_equal(log_count("connection from 127.0.0.1: " NAMES_C("a") " -> refused\n"), 1);
+    assert_int_equal(a->ups + b->ups, 0);
+    certified_fini(&all);
+}
+
+/* And who is called. */
+static void an_answer_with_the_certificate_of_another(void **state)
+{
+    struct world *w = *state;
+    struct certified all;
+    struct node *a, *b;
+
+    certified_init(&all);
+    b = certified_up(w, &all, 'b', 'c');
+    a = certified_up(w, &all, 'a', 'a');
+    run_until(w, log_count("it refuses us"));
+    assert_string_equal(peer_links_error(a->links, 1), NAMES_C("b"));
+    assert_string_equal(peer_links_error(b->links, 0), "it refuses us: " NAMES_C("b"));
+    assert_int_equal(log_count("node \"b\": " NAMES_C("b") " -> trying again\n"), 1);
+    assert_int_equal(a->ups + b->ups, 0);
+    certified_fini(&all);
+}
+
+/* One of the two reads a list with the other: the link ends for good, and the other stays out. */
+static void a_certificate_that_is_revoked(void **state)
+{
+    const struct conf_keys none = {0};
+    struct world *w = *state;
+    struct certified all;
+
+    certified_init(&all);
+    for (unsigned i = 0; i < 2; i++) {
+        struct node *b = certified_up(w, &all, 'b', 'b'), *a = certified_up(w, &all, 'a', 'a');
+        struct node *one = i ? b : a, *other = i ? a : b;
+        unsigned node = i ? 0 : 1;
+
+        a->ups = b->ups = a->downs = b->downs = 0;
+        log_text[0] = '\0';
+        run_until(w, a->ups && b->ups);
+        assert_int_equal(
+            peer_links_set_keys(one->links, &none, identity(&all, i ? 'b' : 'a', i ? 'a' : 'b')),
+            0);
+        assert_int_equal(one->downs, 0); /* not from within the call */
+        run_until(w, one->downs && other->downs);
+        assert_true(one->refused);
+        assert_string_equal(one->down_text, "its certificate is revoked");
+        assert_false(other->refused);
+        run_until(w, log_count("it refuses our certificate: revoked"));
+        run_until(w, strstr(peer_links_error(one->links, node), "is revoked"));
+        assert_true(log_count(", is revoked -> ") <= 1); /* again and again, and said once */
+        assert_int_equal(a->ups + b->ups, 2);
+        node_stop(a);
+        node_stop(b);
+    }
+    certified_fini(&all);
+}
+
+/* From the key to certificates: links go on, and end where the key does, to be made anew. */
+static void from_the_key_to_certificates(void **state)
+{
+    const struct conf_keys key = keys_of("o"), none = {0};
+    struct world *w = *state;
+    struct peer_links_keys names;
+    struct certified all;
+    struct node *a, *b;
+
+    certified_init(&all);
+    a = node_make(w, 0, "ab", 'a');
+    b = node_make(w, 1, "ab", 'b');
+    a->keys = b->keys = key;
+    assert_int_equal(node_start(w, b), 0);
+    assert_int_equal(node_start(w, a), 0);
+    run_until(w, a->ups && b->ups);
+    assert_int_equal(peer_links_set_keys(a->links, &key, identity(&all, 'a', '\0')), 0);
+    assert_int_equal(peer_links_set_keys(b->links, &key, identity(&all, 'b', '\0')), 0);
+    run_until(w, (peer_links_keys(a->links, 1, &names), !strcmp(names.key, "certificate")));
+    assert_int_equal(strlen(names.other), 8);
+    assert_string_equal(names.link, names.other); /* it stays */
+    assert_int_equal(a->downs + b->downs, 0);
+    assert_int_equal(peer_links_set_keys(b->links, &none, identity(&all, 'b', '\0')), 0);
+    run_until(w, a->ups == 2 && b->ups == 2);
+    assert_string_equal(b->down_text,
+                        "made by a cluster key, which counts no more: certificates do");
+    assert_false(a->refused || b->refused); /* it may be waited for */
+    run_until(w, (peer_links_keys(a->links, 1, &names), *names.key));
+    assert_string_equal(names.link, "certificate");
+    assert_string_equal(names.other, "");
+    assert_int_equal(peer_links_set_keys(a->links, &none, identity(&all, 'a', '\0')), 0);
+    assert_int_equal(peer_links_set_keys(a->links, &none, identity(&all, 'a', '\0')), 0); /* new */
+    assert_in_range(peer_links_certified_until(a->links), time(NULL) + 98 * DAY,
+                    time(NULL) + 99 * DAY);
+    peer_links_drop(a->links, 1, "silent for 3 s");
+    run_until(w, a->ups == 3 && b->ups == 3);
+    certified_fini(&all);
+}
+
+/* A link by the last of three proofs stays, though one that comes before it is in common, too. */
+static void a_link_by_the_last_of_three_proofs(void **state)
+{
+    struct timeval soon = {.tv_usec = 300000}; /* links are made anew after 50 ms */
+    struct world *w = *state;
+    struct node *a = node_make(w, 0, "ab", 'a'), *b = node_make(w, 1, "ab", 'b');
+    struct peer_links_keys names;
+    struct certified all;
+
+    certified_init(&all);
+    a->keys = keys_of("on"); /* a connects, by o */
+    b->keys = keys_of("no");
+    b->identity = identity(&all, 'b', '\0');
+    assert_int_equal(node_start(w, b), 0);
+    assert_int_equal(node_start(w, a), 0);
+    run_until(w, a->ups && b->ups);
+    run_until(w, (peer_links_keys(b->links, 0, &names), *names.key));
+    assert_string_equal(names.link, names.key);
+    event_base_loopexit(w->base, &soon);
+    event_base_loop(w->base, 0);
+    assert_int_equal(a->ups + b->ups, 2);
+    assert_int_equal(a->downs + b->downs, 0);
+    certified_fini(&all);
 }
 
 /* A TLS client that knows the key and then breaks the protocol. */
@@ -760,7 +1129,7 @@ static void with_the_key_but_bad_manners(void **state)
         void *frame;
         size_t len;
 
-        assert_int_equal(tls_new(&b->keys, &tls), 0);
+        assert_int_equal(tls_new(&b->keys, NULL, &tls), 0);
         bev = bufferevent_openssl_socket_new(w->base, stranger("127.0.0.9", w->port[1]),
                                              tls_session(tls, false, 0), BUFFEREVENT_SSL_CONNECTING,
                                              BEV_OPT_CLOSE_ON_FREE);
@@ -818,7 +1187,7 @@ static void another_version(void **state)
     char said[200];
     int fd;
 
-    assert_int_equal(tls_new(&b->keys, &tls), 0);
+    assert_int_equal(tls_new(&b->keys, NULL, &tls), 0);
     bev = older(w, tls, stranger("127.0.0.1", w->port[1]), false);
     run_until(w, log_count("refused\n"));
     snprintf(
@@ -934,6 +1303,7 @@ int main(void)
         T(who_does_not_read_is_given_up),
         T(the_port_may_be_open_already),
         T(a_stopping_node_sends_what_it_has),
+        T(new_keys_while_a_node_stops),
         T(a_node_that_stops_says_no_more),
         T(a_dropped_link_comes_again),
         T(wrong_key_is_refused_and_logged_once),
@@ -945,10 +1315,20 @@ int main(void)
         T(an_address_written_to_the_wrong_node),
         T(a_node_that_is_not_ours),
         T(a_flood_of_half_open_connections),
+        T(a_crowd_may_queue),
+        T(a_flood_beside_another_address),
+        T(a_flood_of_repeated_hellos),
         T(a_flood_from_a_nodes_address),
         T(silent_connections_are_closed),
         T(two_keys),
         T(keys_that_change),
+        T(a_key_that_is_left_out),
+        T(handshakes_while_the_keys_change),
+        T(a_caller_with_the_certificate_of_another),
+        T(an_answer_with_the_certificate_of_another),
+        T(a_certificate_that_is_revoked),
+        T(from_the_key_to_certificates),
+        T(a_link_by_the_last_of_three_proofs),
         T(with_the_key_but_bad_manners),
         T(another_version),
         T(port_in_use),

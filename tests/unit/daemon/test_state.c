@@ -32,6 +32,7 @@ static void fix_note(struct fix *f, const char *format, ...)
 static void on_counts(void *arg, const struct core_counts *counts)
 {
     fix_note(arg, "counts %u %u\n", (unsigned)counts->clients, (unsigned)counts->groups_broken[8]);
+    assert_int_equal(counts->groups_recovered[CORE_RECOVERED_NEW], counts->groups_broken[8]);
 }
 
 static bool on_client(void *arg, const struct state_client *client)
@@ -154,7 +155,9 @@ static void write_some(struct fix *f)
 {
     add_client(f->state, 0, 100);
     add_client(f->state, 1, 101);
-    state_counts(f->state, &(struct core_counts){.clients = 2, .groups_broken = {[8] = 1}});
+    state_counts(f->state, &(struct core_counts){.clients = 2,
+                                                 .groups_broken = {[8] = 1},
+                                                 .groups_recovered = {[CORE_RECOVERED_NEW] = 1}});
     state_group(f->state, f->bench->core, f->g, false);
     state_group(f->state, f->bench->core, f->h, false);
     state_arena(f->state, &(struct state_arena){.slot = 1, .id = 3, .size = 4096});

@@ -38,7 +38,7 @@ static void numbers_are_those_that_were_built(void **state)
     struct table table;
     struct tune tune;
 
-    tuning_fill(&table, conf);
+    tuning_fill(&table, conf, "");
     assert_int_equal(table.error, 0);
     assert_string_equal(table.t.name, "tuning");
     assert_int_equal(table.t.ncolumns, 3);
@@ -70,15 +70,17 @@ static void numbers_are_those_that_were_built(void **state)
 static void settings_are_the_daemons(void **state)
 {
     struct conf *conf = load_ok("transport: {latency_us: 1, bandwidth: 100G, channels: 3, "
-                                "congestion_control: reno}");
+                                "congestion_control: reno, encryption: on}");
     const struct plan_net net = {1, 100 << 10};
     struct table table;
 
-    tuning_fill(&table, conf);
+    tuning_fill(&table, conf, "AES-128-GCM: 2 links for 3 s");
     assert_string_equal(cell(&table, "latency_us", 1), "1");
     assert_string_equal(cell(&table, "bandwidth", 1), "100G");
     assert_string_equal(cell(&table, "channels", 1), "3");
     assert_string_equal(cell(&table, "congestion_control", 1), "reno");
+    assert_string_equal(cell(&table, "encryption", 1), "on");
+    assert_string_equal(cell(&table, "encrypted", 1), "AES-128-GCM: 2 links for 3 s");
     check_number(&table, "small_net_4", plan_small_net(&net, 4) / 1024, "K");
     check_number(&table, "halving_net_4", plan_halving_net(&net, 4, COLL_ALL_REDUCE), "");
     assert_string_equal(cell(&table, "halving_net_32", 1), "always");

@@ -169,7 +169,7 @@ void client_get(struct client *c, void *to, cu_ptr from, size_t n)
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
-void membership_one(struct membership *m, const struct client *c, uint32_t number, uint64_t group,
+void membership_one(struct attaching *m, const struct client *c, uint32_t number, uint64_t group,
                     uint32_t world, uint32_t rank)
 {
     memset(m, 0, sizeof *m);
@@ -184,7 +184,7 @@ void membership_one(struct membership *m, const struct client *c, uint32_t numbe
     m->unit[0].uuid = c->uuid;
 }
 
-void membership_spread(struct membership *m, struct client *c, uint32_t number, uint64_t group,
+void membership_spread(struct attaching *m, struct client *c, uint32_t number, uint64_t group,
                        uint32_t world, uint32_t rank, const uint8_t *device)
 {
     membership_one(m, c, number, group, world, rank);
@@ -205,7 +205,7 @@ void membership_spread(struct membership *m, struct client *c, uint32_t number, 
     }
 }
 
-void membership_message(const struct membership *m, struct session_msg *ret, void *tail,
+void membership_message(const struct attaching *m, struct session_msg *ret, void *tail,
                         size_t *ret_len)
 {
     *ret = (struct session_msg){.type = SESSION_ATTACH, .id = m->number};
@@ -224,7 +224,7 @@ void membership_message(const struct membership *m, struct session_msg *ret, voi
     *ret_len = m->units * sizeof m->unit[0] + m->world * sizeof m->unit_of_rank[0];
 }
 
-int client_attach(struct client *c, const struct membership *m)
+int client_attach(struct client *c, const struct attaching *m)
 {
     static char tail[SESSION_MSG_MAX];
     struct session_msg msg;

@@ -44,7 +44,7 @@ int pair_setup(void **state)
     arena_commd_service(pair.commd, give_session, NULL);
     for (unsigned k = 0; k < PAIR; k++) {
         atomic_store(&pair.ranks->ctx[k]->lost, false);
-        pair.ranks->group[k]->board.gpu = true;
+        pair.ranks->group[k]->now->board.gpu = true;
         pair.ranks->ctx[k]->hooks = &hooks;
         pair.stream[k] = gpu_stream();
     }

@@ -96,7 +96,7 @@ void client_put(struct client *c, cu_ptr to, const void *from, size_t n);
 void client_get(struct client *c, void *to, cu_ptr from, size_t n);
 
 /* What a rank says of its group. */
-struct membership {
+struct attaching {
     uint32_t number; /* the client's */
     uint64_t group, epoch, first;
     uint32_t world, rank, units;
@@ -104,14 +104,14 @@ struct membership {
     struct session_unit unit[64];
     uint32_t nnodes, me;
 };
-void membership_one(struct membership *m, const struct client *c, uint32_t number, uint64_t group,
+void membership_one(struct attaching *m, const struct client *c, uint32_t number, uint64_t group,
                     uint32_t world, uint32_t rank); /* all on the client's GPU */
 /* Rank r is on GPU @device[r]. */
-void membership_spread(struct membership *m, struct client *c, uint32_t number, uint64_t group,
+void membership_spread(struct attaching *m, struct client *c, uint32_t number, uint64_t group,
                        uint32_t world, uint32_t rank, const uint8_t *device);
-void membership_message(const struct membership *m, struct session_msg *ret, void *tail,
+void membership_message(const struct attaching *m, struct session_msg *ret, void *tail,
                         size_t *ret_len);
-int client_attach(struct client *c, const struct membership *m);
+int client_attach(struct client *c, const struct attaching *m);
 
 /* An operation as a slot has it. */
 struct request {

@@ -70,7 +70,7 @@ static int add_up(struct client *c, const struct crew *x, uint64_t seq, const st
 
 static void join_crew(struct client *c, int sock, const struct crew *x, struct buffer *b)
 {
-    struct membership m;
+    struct attaching m;
 
     MUST(client_open(c, sock, x->device[x->rank]) == 0);
     MUST(client_alloc(c, 1 << 20, b) == 0);
@@ -106,7 +106,7 @@ static int works_once(void *arg, int sock)
 {
     const struct crew *x = arg;
     struct session_result r;
-    struct membership m;
+    struct attaching m;
     struct buffer b;
     struct client c;
 
@@ -126,7 +126,7 @@ static int fails_at_first(void *arg, int sock)
     const struct crew *x = arg;
     uint32_t number = 0;
     struct session_result r;
-    struct membership m;
+    struct attaching m;
     struct buffer b;
     struct client c;
     unsigned failed = 0;

@@ -57,7 +57,7 @@ static int use_groups(void *arg, int sock)
     unsigned world[GROUPS], rank[GROUPS], at[GROUPS] = {0}, total = 0;
     uint64_t seeds[GROUPS], own = x->seed * 31 + x->me, step = ORACLE_BYTES + CACHELINE;
     struct buffer in, out;
-    struct membership m;
+    struct attaching m;
     struct client c;
 
     MUST(client_open(&c, sock, x->device[x->me]) == 0);
@@ -204,7 +204,7 @@ static void groups_in_any_order_of_two_users(void **state)
 
 static int without(void *arg, int sock)
 {
-    struct membership m;
+    struct attaching m;
     struct client c;
 
     (void)arg;
@@ -241,7 +241,7 @@ static int killed_or_told(void *arg, int sock)
     const struct doomed *d = arg;
     uint64_t begin = now_ms();
     struct session_result r;
-    struct membership m;
+    struct attaching m;
     struct buffer b;
     struct client c;
     int code = 0;
@@ -312,7 +312,7 @@ static void deaths_between_parts(void **state)
 static int repeats_its_counts(void *arg, int sock)
 {
     static const uint64_t words[6 * 128];
-    static struct membership m;
+    static struct attaching m;
     struct request q = {.desc = {.coll = COLL_ALL_TO_ALL_V, .dtype = DTYPE_F32},
                         .aux_bits = 15,
                         .aux = words,
@@ -359,7 +359,7 @@ static int lies_about_its_counts(void *arg, int sock)
     uint64_t counts[] = {100, rank ? 50 : 100};
     static const uint8_t device[] = {0, 1};
     struct session_result result;
-    struct membership m;
+    struct attaching m;
     struct buffer b;
     struct client c;
     struct request q = {.group = 1, .aux = counts, .aux_words = 2};
@@ -397,7 +397,7 @@ static int gives_made_counts(void *arg, int sock)
     unsigned rank = *(unsigned *)arg;
     static const uint8_t device[] = {0, 1};
     struct session_result result;
-    struct membership m;
+    struct attaching m;
     struct buffer b;
     struct client c;
     struct request q = {.desc = {.seq = 1, .coll = COLL_ALL_TO_ALL_V, .dtype = DTYPE_I8},

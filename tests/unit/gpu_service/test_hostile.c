@@ -35,7 +35,7 @@ static int innocent(void *arg, int sock)
     struct session_msg gone = {.type = SESSION_DETACH, .id = 3};
     uint64_t seed = 77;
     struct buffer in, out;
-    struct membership m;
+    struct attaching m;
     struct client c;
 
     MUST(client_open(&c, sock, 0) == 0);
@@ -76,7 +76,7 @@ static void must_end(struct client *c)
 
 static void open_alone(struct client *c, int sock, struct buffer *b)
 {
-    struct membership m;
+    struct attaching m;
 
     MUST(client_open(c, sock, 0) == 0);
     MUST(client_alloc(c, 1 << 20, b) == 0);
@@ -358,7 +358,7 @@ static void forgetting_what_it_never_had(struct client *c, int sock)
 
 static char tail[SESSION_MSG_MAX];
 
-static void attach_refused(struct client *c, const struct membership *m, int code)
+static void attach_refused(struct client *c, const struct attaching *m, int code)
 {
     struct session_msg msg;
     size_t len;
@@ -369,7 +369,7 @@ static void attach_refused(struct client *c, const struct membership *m, int cod
 
 static void groups_that_cannot_be(struct client *c, int sock)
 {
-    struct membership m;
+    struct attaching m;
 
     MUST(client_open(c, sock, 0) == 0);
     membership_one(&m, c, 0, 60, 3, 0);
@@ -393,7 +393,7 @@ static void groups_that_cannot_be(struct client *c, int sock)
 }
 
 /* Each of these ends the session. */
-static void break_membership(struct client *c, struct membership *m, unsigned how, size_t *len)
+static void break_membership(struct client *c, struct attaching *m, unsigned how, size_t *len)
 {
     membership_one(m, c, 0, 62, 2, 0);
     switch (how) {
@@ -451,7 +451,7 @@ static unsigned how; /* a trial is repeated with each of some numbers */
 
 static void a_group_that_contradicts_itself(struct client *c, int sock)
 {
-    struct membership m;
+    struct attaching m;
     struct session_msg msg;
     size_t len, more = 0;
 
@@ -474,7 +474,7 @@ static void a_group_that_is_too_large(struct client *c, int sock)
 
 static void group_numbers_twice(struct client *c, int sock)
 {
-    struct membership m;
+    struct attaching m;
 
     MUST(client_open(c, sock, 0) == 0);
     membership_one(&m, c, 4, 63, 1, 0);
@@ -675,7 +675,7 @@ static void aux_beyond_the_end(struct client *c, int sock)
 
 static void memory_of_another_session(struct client *c, int sock)
 {
-    struct membership m;
+    struct attaching m;
     struct buffer b = {.id = 1, .bytes = 1 << 20};
     struct request q;
 
@@ -759,7 +759,7 @@ static void deaf(struct client *c, int sock)
 
 static void too_many_groups(struct client *c, int sock)
 {
-    struct membership m;
+    struct attaching m;
     unsigned n = 0;
     int code;
 
@@ -1088,7 +1088,7 @@ static void no_more_sessions_than_a_user_may_have(void **state)
 /* Rank 0 of a group of @nodes nodes, the others of which never come. */
 static int attach_over(struct client *c, uint32_t number, uint32_t nodes)
 {
-    static struct membership m;
+    static struct attaching m;
     struct session_msg msg;
     size_t len;
 
@@ -1206,7 +1206,7 @@ static void no_more_memory_than_a_user_may_map(void **state)
 
 static int waits_for_the_end(void *arg, int sock)
 {
-    struct membership m;
+    struct attaching m;
     struct client c, second;
 
     (void)arg;

@@ -713,7 +713,7 @@ static void a_refused_one_ends_with_its_group(void **state)
     pair_start_service(NULL);
     while (!pair_lost(0))
         sessions_watch(pair.ranks->ctx[0]->device);
-    assert_int_equal(atomic_load(&atomic_load(&pair.ranks->group[0]->device)->pending), 0);
+    assert_int_equal(atomic_load(&atomic_load(&pair.ranks->group[0]->now->device)->pending), 0);
     gpu_free(x);
 }
 

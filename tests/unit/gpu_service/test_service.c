@@ -56,7 +56,7 @@ static int collectives(void *arg, int sock)
 {
     const struct job *j = arg;
     struct buffer in, out;
-    struct membership m;
+    struct attaching m;
     struct client c;
 
     MUST(client_open(&c, sock, j->device[j->rank]) == 0);
@@ -163,7 +163,7 @@ static int several_groups(void *arg, int sock)
     unsigned rank[] = {x->rank, x->rank / 2, x->rank % 2};
     uint64_t seeds[] = {1, 2 + x->rank % 2, 4 + x->rank / 2}, own = x->seed + x->rank;
     struct buffer in, out;
-    struct membership m;
+    struct attaching m;
     struct client c;
 
     MUST(client_open(&c, sock, 0) == 0);
@@ -229,7 +229,7 @@ static void start_sum(struct request *q, uint64_t seq, const struct buffer *b, u
 /* Both ranks of group 0, whose number is 0. */
 static void open_pair(struct client *c, int sock, unsigned rank, uint64_t group, struct buffer *b)
 {
-    struct membership m;
+    struct attaching m;
 
     MUST(client_open(c, sock, 0) == 0);
     MUST(client_alloc(c, 1 << 20, b) == 0);
@@ -301,7 +301,7 @@ static int late_input(void *arg, int sock)
     struct request q;
     struct buffer b;
     struct client c;
-    struct membership m;
+    struct attaching m;
     uint64_t n, other;
 
     open_pair(&c, sock, rank, 6, &b);
@@ -385,7 +385,7 @@ static int until_somebody_dies(void *arg, int sock)
 {
     const struct doomed *d = arg;
     struct session_result r;
-    struct membership m;
+    struct attaching m;
     struct request q;
     struct buffer b;
     struct client c;

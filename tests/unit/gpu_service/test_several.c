@@ -321,7 +321,7 @@ static void a_limit_is_not_that_of_the_next_group(void **state)
     usleep(500000);
     service_turn_knobs("FAKENCCL_ABORT_HANGS=1");
     for (unsigned k = 0; k < PAIR; k++)
-        while (atomic_load(&pair.ranks->group[k]->device->path) != GROUP_PATH_LOST)
+        while (atomic_load(&pair.ranks->group[k]->now->device->path) != GROUP_PATH_LOST)
             usleep(1000);
     start_across(&next, 0, NULL);
     usleep(900000);

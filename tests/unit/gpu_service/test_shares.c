@@ -44,7 +44,7 @@ static void open_part(struct client *c, int sock, const struct part *p, struct b
                       unsigned groups)
 {
     const uint8_t device[] = {0, p->gpus == 2};
-    struct membership m;
+    struct attaching m;
 
     MUST(client_open(c, sock, device[p->rank]) == 0);
     MUST(client_alloc(c, p->count * 8, b) == 0);

@@ -39,7 +39,7 @@ static int works(void *arg, int sock)
     const uint8_t device[] = {0, 1, 0};
     uint64_t seed = 99;
     struct buffer in, out;
-    struct membership m;
+    struct attaching m;
     struct client c;
 
     MUST(client_open(&c, sock, device[w->rank]) == 0);
@@ -172,7 +172,7 @@ static bool act_attach(struct actor *x)
     uint32_t number = (uint32_t)upto(x, GROUPS), world = 1 + (uint32_t)upto(x, 3), rank;
     uint8_t device[4];
     struct session_msg msg;
-    struct membership m;
+    struct attaching m;
     size_t len;
 
     if (x->group[number].seq && !chance(x, 30))

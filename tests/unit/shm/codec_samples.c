@@ -45,6 +45,7 @@ static void fill_members(struct msg_member **ret_members, uint32_t *ret_n, uint3
         (*ret_members)[i].node = nnodes - 1 - i % nnodes;
         (*ret_members)[i].pid = n > 1 ? UINT32_MAX - i : 0;
         (*ret_members)[i].join = n > 1 ? UINT64_MAX - i : 0;
+        (*ret_members)[i].was = n > 1 && i ? MSG_MAX_RANKS - i : 0;
     }
 }
 
@@ -88,6 +89,16 @@ static void fill_asks(uint32_t **ret_asks, uint32_t *ret_n, enum sample sample)
         (*ret_asks)[i] = UINT32_MAX - i;
 }
 
+static void fill_ranks(uint32_t **ret_ranks, uint32_t *ret_n, enum sample sample)
+{
+    static const uint32_t ranks[] = {0, 3, MSG_MAX_RANKS};
+
+    *ret_n = ranks[sample];
+    *ret_ranks = *ret_n ? calloc(*ret_n, sizeof(**ret_ranks)) : NULL;
+    for (uint32_t i = 0; i < *ret_n; i++)
+        (*ret_ranks)[i] = MSG_MAX_RANKS - *ret_n + i;
+}
+
 static void fill_table(struct msg_table *table, uint32_t ncolumns, uint32_t nrows)
 {
     static const char *const values[][2] = {
@@ -129,15 +140,19 @@ static void fill_tables(struct msg_tables *m, enum sample sample)
 static const uint32_t some_nodes[] = {1, 3, MSG_MAX_NODES};
 static const uint32_t some_ranks[] = {1, 7, MSG_MAX_RANKS};
 
-#define X_NUM(f)      (m->f = large ? (__typeof__(m->f))-1 : 0)
-#define X_FLAG(f)     (m->f = large)
-#define X_NAME(f)     fill_chars(m->f, sizeof(m->f), large, false)
-#define X_OPTNAME(f)  fill_chars(m->f, sizeof(m->f), large, true)
-#define X_TEXT        X_OPTNAME
-#define X_CAUSE(f)    (m->f = large ? CAUSE_COUNT - 1 : 0)
-#define X_RANK(f)     (m->f = large ? MSG_MAX_RANKS - 1 : 0)
-#define X_RANKREF(f)  (m->f = large ? MSG_MAX_RANKS - 1 : -1)
-#define X_RANKSIZE(f) (m->size = large ? MSG_MAX_RANKS : 1, m->f = m->size - 1)
+#define X_NUM(f)     (m->f = large ? (__typeof__(m->f))-1 : 0)
+#define X_FLAG(f)    (m->f = large)
+#define X_NAME(f)    fill_chars(m->f, sizeof(m->f), large, false)
+#define X_OPTNAME(f) fill_chars(m->f, sizeof(m->f), large, true)
+#define X_TEXT       X_OPTNAME
+#define X_CAUSE(f)   (m->f = large ? CAUSE_COUNT - 1 : 0)
+#define X_RANK(f)    (m->f = large ? MSG_MAX_RANKS - 1 : 0)
+#define X_RANKREF(f) (m->f = large ? MSG_MAX_RANKS - 1 : -1)
+#define X_SEAT(f)                                                                                  \
+    (m->size = large ? MSG_MAX_RANKS : 1, m->f = m->size - 1,                                      \
+     m->recovery = large ? MSG_RECOVERY_REJOIN : MSG_RECOVERY_NONE)
+#define X_OWN(f)      (m->f = m->size - 1)
+#define X_RANKS(f)    fill_ranks(&m->f, &m->n##f, sample)
 #define X_NODE(f)     (m->f = large ? MSG_MAX_NODES - 1 : 0)
 #define X_NODEREF(f)  (m->f = large ? MSG_MAX_NODES - 1 : -1)
 #define X_GPU(f)      (m->f = large ? MSG_MAX_GPUS - 1 : 0)
@@ -213,24 +228,26 @@ static bool same_indexes(const struct msg_board_add *a, const struct msg_board_a
            !memcmp(a->rank_node, b->rank_node, a->world * sizeof(*a->rank_node));
 }
 
-#define SAME_NUM(f)      (a->f == b->f)
-#define SAME_FLAG        SAME_NUM
-#define SAME_CAUSE       SAME_NUM
-#define SAME_RANK        SAME_NUM
-#define SAME_RANKREF     SAME_NUM
-#define SAME_NODE        SAME_NUM
-#define SAME_NODEREF     SAME_NUM
-#define SAME_GPU         SAME_NUM
-#define SAME_GPUS        SAME_NUM
-#define SAME_RANKSIZE(f) (a->f == b->f && a->size == b->size)
-#define SAME_NAME(f)     !strcmp(a->f, b->f)
-#define SAME_OPTNAME     SAME_NAME
-#define SAME_TEXT        SAME_NAME
-#define SAME_TOKEN(f)    !memcmp(a->f, b->f, sizeof(a->f))
-#define SAME_KEY         SAME_TOKEN
+#define SAME_NUM(f)   (a->f == b->f)
+#define SAME_FLAG     SAME_NUM
+#define SAME_CAUSE    SAME_NUM
+#define SAME_RANK     SAME_NUM
+#define SAME_RANKREF  SAME_NUM
+#define SAME_NODE     SAME_NUM
+#define SAME_NODEREF  SAME_NUM
+#define SAME_GPU      SAME_NUM
+#define SAME_GPUS     SAME_NUM
+#define SAME_OWN      SAME_NUM
+#define SAME_SEAT(f)  (a->f == b->f && a->size == b->size && a->recovery == b->recovery)
+#define SAME_NAME(f)  !strcmp(a->f, b->f)
+#define SAME_OPTNAME  SAME_NAME
+#define SAME_TEXT     SAME_NAME
+#define SAME_TOKEN(f) !memcmp(a->f, b->f, sizeof(a->f))
+#define SAME_KEY      SAME_TOKEN
 #define SAME_KEPT(f)                                                                               \
     (a->n##f == b->n##f && (!a->n##f || !memcmp(a->f, b->f, a->n##f * sizeof(*a->f))))
 #define SAME_ASKS       SAME_KEPT
+#define SAME_RANKS      SAME_KEPT
 #define SAME_ADDR(f)    (a->f##_len == b->f##_len && !memcmp(a->f, b->f, a->f##_len))
 #define SAME_NODES(f)   (a->nnodes == b->nnodes && !memcmp(a->f, b->f, a->nnodes * sizeof(*a->f)))
 #define SAME_SORTED(f)  true
@@ -263,28 +280,30 @@ bool sample_equal(const struct msg *a, const struct msg *b)
 
 /* ---- completeness ------------------------------------------------------------------------ */
 
-#define CLEAR(p)          memset(&(p), 0, sizeof(p))
-#define CLEAR_NUM(f)      CLEAR(m->f)
-#define CLEAR_FLAG        CLEAR_NUM
-#define CLEAR_NAME        CLEAR_NUM
-#define CLEAR_OPTNAME     CLEAR_NUM
-#define CLEAR_TEXT        CLEAR_NUM
-#define CLEAR_CAUSE       CLEAR_NUM
-#define CLEAR_RANK        CLEAR_NUM
-#define CLEAR_RANKREF     CLEAR_NUM
-#define CLEAR_NODE        CLEAR_NUM
-#define CLEAR_NODEREF     CLEAR_NUM
-#define CLEAR_GPU         CLEAR_NUM
-#define CLEAR_GPUS        CLEAR_NUM
-#define CLEAR_TOKEN       CLEAR_NUM
-#define CLEAR_KEY         CLEAR_NUM
-#define CLEAR_SORTED      CLEAR_NUM
-#define CLEAR_ASKS        CLEAR_KEPT
-#define CLEAR_KEPT(f)     (CLEAR(m->f), CLEAR(m->n##f))
-#define CLEAR_RANKSIZE(f) (CLEAR(m->f), CLEAR(m->size))
-#define CLEAR_ADDR(f)     (CLEAR(m->f), CLEAR(m->f##_len))
-#define CLEAR_NODES(f)    (CLEAR(m->f), CLEAR(m->nnodes))
-#define CLEAR_MEMBERS(f)  (CLEAR(m->f), CLEAR(m->size))
+#define CLEAR(p)         memset(&(p), 0, sizeof(p))
+#define CLEAR_NUM(f)     CLEAR(m->f)
+#define CLEAR_FLAG       CLEAR_NUM
+#define CLEAR_NAME       CLEAR_NUM
+#define CLEAR_OPTNAME    CLEAR_NUM
+#define CLEAR_TEXT       CLEAR_NUM
+#define CLEAR_CAUSE      CLEAR_NUM
+#define CLEAR_RANK       CLEAR_NUM
+#define CLEAR_RANKREF    CLEAR_NUM
+#define CLEAR_NODE       CLEAR_NUM
+#define CLEAR_NODEREF    CLEAR_NUM
+#define CLEAR_GPU        CLEAR_NUM
+#define CLEAR_GPUS       CLEAR_NUM
+#define CLEAR_TOKEN      CLEAR_NUM
+#define CLEAR_KEY        CLEAR_NUM
+#define CLEAR_SORTED     CLEAR_NUM
+#define CLEAR_ASKS       CLEAR_KEPT
+#define CLEAR_KEPT(f)    (CLEAR(m->f), CLEAR(m->n##f))
+#define CLEAR_RANKS      CLEAR_KEPT
+#define CLEAR_OWN        CLEAR_NUM
+#define CLEAR_SEAT(f)    (CLEAR(m->f), CLEAR(m->size), CLEAR(m->recovery))
+#define CLEAR_ADDR(f)    (CLEAR(m->f), CLEAR(m->f##_len))
+#define CLEAR_NODES(f)   (CLEAR(m->f), CLEAR(m->nnodes))
+#define CLEAR_MEMBERS(f) (CLEAR(m->f), CLEAR(m->size))
 #define CLEAR_INDEXES(f)                                                                           \
     (CLEAR(m->peers), CLEAR(m->nnodes), CLEAR(m->rank_node), CLEAR(m->world), CLEAR(m->clients),   \
      CLEAR(m->nclients))

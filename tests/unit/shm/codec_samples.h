@@ -8,7 +8,7 @@
  * HUGE: lists at their maximum too (equal to LARGE for kinds without lists). */
 enum sample { SAMPLE_SMALL, SAMPLE_LARGE, SAMPLE_HUGE, SAMPLE_COUNT };
 
-enum { SAMPLE_TYPES = 53 }; /* kinds there are */
+enum { SAMPLE_TYPES = 63 }; /* kinds there are */
 
 /* All of them, in ascending order. */
 extern const enum msg_type sample_types[SAMPLE_TYPES];

@@ -2,7 +2,7 @@
 if HAVE_CMOCKA
 unit_shm = tests/unit/shm/test_board tests/unit/shm/test_board_threads tests/unit/shm/test_closer \
 	tests/unit/shm/test_codec tests/unit/shm/test_copy tests/unit/shm/test_cuda \
-	tests/unit/shm/test_cuda_abi tests/unit/shm/test_dtype \
+	tests/unit/shm/test_cuda_abi tests/unit/shm/test_dtype tests/unit/shm/test_fds \
 	tests/unit/shm/test_mail tests/unit/shm/test_msg_io tests/unit/shm/test_place \
 	tests/unit/shm/test_ranks \
 	tests/unit/shm/test_recorder tests/unit/shm/test_reduce \
@@ -15,7 +15,7 @@ tests_unit_shm_test_board_SOURCES = tests/unit/shm/test_board.c tests/lib/cores.
 tests_unit_shm_test_board_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 
 # Members as threads over one mapping, for the thread sanitizer.
-tests_unit_shm_test_board_threads_SOURCES = tests/unit/shm/test_board_threads.c
+tests_unit_shm_test_board_threads_SOURCES = tests/unit/shm/test_board_threads.c tests/lib/handle.h
 tests_unit_shm_test_board_threads_LDADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \
 	$(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 
@@ -42,6 +42,9 @@ tests_unit_shm_test_cuda_abi_LDADD = $(CMOCKA_LIBS)
 
 tests_unit_shm_test_dtype_SOURCES = tests/unit/shm/test_dtype.c
 tests_unit_shm_test_dtype_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
+tests_unit_shm_test_fds_SOURCES = tests/unit/shm/test_fds.c
+tests_unit_shm_test_fds_LDADD = $(CMOCKA_LIBS)
 
 tests_unit_shm_test_mail_SOURCES = tests/unit/shm/test_mail.c
 tests_unit_shm_test_mail_LDADD = libcommd-shm.la $(CMOCKA_LIBS)

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "client/lib/async/async.h"
+#include "tests/lib/handle.h"
 
 enum { MEMBERS = 3, GROUPS = 2, ROUNDS = 150, MAX_COUNT = 200000 };
 
@@ -56,12 +56,14 @@ static void groups_new(struct member *m, unsigned which, struct board_ctl **ret_
         w.reply.joined.epoch = 1;
         w.reply.joined.members = calloc(MEMBERS, sizeof(struct msg_member));
         w.reply.joined.nodes = calloc(1, MSG_NAME_MAX);
+        m[k].group[which] = handle_new(m[k].ctx);
         assert_int_equal(
-            group_from_joined(m[k].ctx, "threads", k, MEMBERS, 20000, &w, &m[k].group[which]), 0);
-        m[k].group[which]->geom.team = which ? 2 : 0;
+            group_from_joined(m[k].ctx, "threads", k, MEMBERS, 20000, &w, &m[k].group[which]->now),
+            0);
+        m[k].group[which]->now->geom.team = which ? 2 : 0;
         if (k > 0) {
-            board_unmap(&m[k].group[which]->board);
-            m[k].group[which]->board = m[0].group[which]->board;
+            board_unmap(&m[k].group[which]->now->board);
+            m[k].group[which]->now->board = m[0].group[which]->now->board;
         }
     }
     close(fd);
@@ -162,14 +164,14 @@ static void threads_agree(void **state)
     for (unsigned k = 0; k < MEMBERS; k++) {
         async_stop(m[k].ctx);
         for (unsigned g = 0; g < GROUPS; g++) {
-            alive_end(m[k].group[g]); /* its word is in the mapping */
+            alive_end(m[k].group[g]->now); /* its word is in the mapping */
             if (k > 0)
-                memset(&m[k].group[g]->board, 0, sizeof m[k].group[g]->board);
+                memset(&m[k].group[g]->now->board, 0, sizeof m[k].group[g]->now->board);
         }
     }
     for (unsigned k = 0; k < MEMBERS; k++) {
         for (unsigned g = 0; g < GROUPS; g++)
-            group_free(m[k].group[g]);
+            handle_free(m[k].group[g]);
         free(m[k].ctx);
     }
     for (unsigned g = 0; g < GROUPS; g++)

@@ -111,30 +111,32 @@ static void every_field_is_listed(void **state)
 }
 
 /* The names of the schema's fields that an entry of a list stands for. */
-#define CLAIM_NUM(f)      " " #f " "
-#define CLAIM_FLAG        CLAIM_NUM
-#define CLAIM_CAUSE       CLAIM_NUM
-#define CLAIM_RANK        CLAIM_NUM
-#define CLAIM_RANKREF     CLAIM_NUM
-#define CLAIM_NODE        CLAIM_NUM
-#define CLAIM_NODEREF     CLAIM_NUM
-#define CLAIM_GPU         CLAIM_NUM
-#define CLAIM_GPUS        CLAIM_NUM
-#define CLAIM_NAME        CLAIM_NUM
-#define CLAIM_OPTNAME     CLAIM_NUM
-#define CLAIM_TEXT        CLAIM_NUM
-#define CLAIM_TOKEN       CLAIM_NUM
-#define CLAIM_KEY         CLAIM_NUM
-#define CLAIM_KEPT        CLAIM_NUM
-#define CLAIM_ASKS        CLAIM_NUM
-#define CLAIM_ADDR        CLAIM_NUM
-#define CLAIM_NODES       CLAIM_NUM
-#define CLAIM_TABLES      CLAIM_NUM
-#define CLAIM_SORTED(f)   ""
-#define CLAIM_RANKSIZE(f) " " #f " size "
-#define CLAIM_MEMBERS(f)  " member_node member_pid member_join "
-#define CLAIM_INDEXES(f)  " peers rank_node clients "
-#define CLAIM(kind, f)    CLAIM_##kind(f)
+#define CLAIM_NUM(f)     " " #f " "
+#define CLAIM_FLAG       CLAIM_NUM
+#define CLAIM_CAUSE      CLAIM_NUM
+#define CLAIM_RANK       CLAIM_NUM
+#define CLAIM_RANKREF    CLAIM_NUM
+#define CLAIM_NODE       CLAIM_NUM
+#define CLAIM_NODEREF    CLAIM_NUM
+#define CLAIM_GPU        CLAIM_NUM
+#define CLAIM_GPUS       CLAIM_NUM
+#define CLAIM_NAME       CLAIM_NUM
+#define CLAIM_OPTNAME    CLAIM_NUM
+#define CLAIM_TEXT       CLAIM_NUM
+#define CLAIM_TOKEN      CLAIM_NUM
+#define CLAIM_KEY        CLAIM_NUM
+#define CLAIM_KEPT       CLAIM_NUM
+#define CLAIM_ASKS       CLAIM_NUM
+#define CLAIM_ADDR       CLAIM_NUM
+#define CLAIM_NODES      CLAIM_NUM
+#define CLAIM_TABLES     CLAIM_NUM
+#define CLAIM_SORTED(f)  ""
+#define CLAIM_RANKS      CLAIM_NUM
+#define CLAIM_OWN        CLAIM_NUM
+#define CLAIM_SEAT(f)    " " #f " size recovery "
+#define CLAIM_MEMBERS(f) " member_node member_pid member_join member_was "
+#define CLAIM_INDEXES(f) " peers rank_node clients "
+#define CLAIM(kind, f)   CLAIM_##kind(f)
 
 static void nothing_unclaimed(const ProtobufCMessageDescriptor *message, const char *claimed)
 {
@@ -159,9 +161,10 @@ static void every_field_of_the_schema_is_listed(void **state)
 
 static void client_frames_fit(void **state)
 {
-    static const enum msg_type types[] = {MSG_CLIENT_HELLO, MSG_CLIENT_JOIN, MSG_CLIENT_LEAVE,
-                                          MSG_CLIENT_ABORT, MSG_ADMIN,       MSG_CLIENT_ASK_ABSENT,
-                                          MSG_ARENA_ADD,    MSG_ARENA_DEL,   MSG_ARENA_ASK};
+    static const enum msg_type types[] = {
+        MSG_CLIENT_HELLO, MSG_CLIENT_JOIN,       MSG_CLIENT_LEAVE, MSG_CLIENT_ABORT,
+        MSG_ADMIN,        MSG_CLIENT_ASK_ABSENT, MSG_ARENA_ADD,    MSG_ARENA_DEL,
+        MSG_ARENA_ASK,    MSG_CLIENT_WITHDRAW};
 
     for (size_t i = 0; i < ARRAY_LEN(types); i++) {
         uint8_t *frame;
@@ -181,7 +184,7 @@ static void names(void **state)
             assert_string_not_equal(msg_type_name(sample_types[i]), msg_type_name(sample_types[k]));
     }
     assert_string_equal(msg_type_name(MSG_CLIENT_JOIN), "CLIENT_JOIN");
-    assert_string_equal(msg_type_name((enum msg_type)17), "?");
+    assert_string_equal(msg_type_name((enum msg_type)18), "?");
     assert_string_equal(cause_name(CAUSE_RANK_LOST), "rank lost");
     assert_string_equal(cause_name(CAUSE_LEFT), "left");
     assert_string_equal(cause_name(13), "?");
@@ -327,13 +330,13 @@ static void unknown_fields_are_skipped(void **state)
 
 static void unknown_kinds_are_refused(void **state)
 {
-    static const uint8_t seventeen[] = {0x8a, 0x01, 0}, high[] = {0xda, 0x03, 0},
+    static const uint8_t eighteen[] = {0x92, 0x01, 0}, high[] = {0xea, 0x04, 0},
                          varint[] = {0x28, 1}, group[] = {5 << 3 | 3},
                          huge[] = {0xfa, 0xff, 0xff, 0xff, 0x0f, 0};
     static const uint8_t two[] = {0x92, 0x03, 0, 0xaa, 0x01, 0}; /* ping, then heartbeat */
 
     assert_int_equal(decode_payload("", 0), CODEC_E_CONTENT);
-    assert_int_equal(decode_payload(seventeen, sizeof(seventeen)), CODEC_E_CONTENT);
+    assert_int_equal(decode_payload(eighteen, sizeof(eighteen)), CODEC_E_CONTENT);
     assert_int_equal(decode_payload(high, sizeof(high)), CODEC_E_CONTENT);
     assert_int_equal(decode_payload(varint, sizeof(varint)), CODEC_E_CONTENT);
     assert_int_equal(decode_payload(group, sizeof(group)), CODEC_E_CONTENT);
@@ -431,7 +434,7 @@ static void arena_keeps_its_limit(void **state)
 static void encode_refuses_fields(void **state)
 {
     BROKEN(MSG_NONE, (void)0);
-    BROKEN((enum msg_type)17, (void)0);
+    BROKEN((enum msg_type)18, (void)0);
     BROKEN_LIST(MSG_CLIENT_HELLO, msg.client_hello.admin = 2);
     BROKEN_LIST(MSG_CLIENT_HELLO, msg.client_hello.program[63] = 'x');
     BROKEN_LIST(MSG_CLIENT_HELLO, msg.client_hello.program[5] = '\n');
@@ -440,7 +443,11 @@ static void encode_refuses_fields(void **state)
     BROKEN(MSG_CLIENT_JOIN, msg.client_join.name[3] = '\x7f');
     BROKEN(MSG_CLIENT_JOIN, msg.client_join.size++);
     BROKEN(MSG_CLIENT_JOIN, msg.client_join.rank++);
-    BROKEN(MSG_CLIENT_JOIN, msg.client_join.rank = msg.client_join.size = 0);
+    BROKEN(MSG_CLIENT_JOIN, msg.client_join.recovery = MSG_RECOVERY_COUNT);
+    BROKEN(MSG_CLIENT_JOIN, msg.client_join.recovery = MSG_RECOVERY_WAIT);   /* of a rank */
+    BROKEN(MSG_CLIENT_JOIN, msg.client_join.recovery = MSG_RECOVERY_SHRINK); /* likewise */
+    BROKEN(MSG_CLIENT_JOIN, msg.client_join.recovery = msg.client_join.rank = 0;
+           msg.client_join.size = 0);
     BROKEN(MSG_CLIENT_ABORT, msg.client_abort.text[511] = 'x');
     BROKEN(MSG_ADMIN, msg.admin.verb[0] = 0);
     BROKEN_LIST(MSG_WELCOME, msg.welcome.node[0] = 0);
@@ -484,6 +491,12 @@ static void encode_refuses_lists(void **state)
     BROKEN_LIST(MSG_JOINED, msg.joined.nodes[1][0] = 0);
     BROKEN_LIST(MSG_JOINED, msg.joined.members[2].node = msg.joined.nnodes);
     BROKEN_LIST(MSG_JOINED, for (int i = 0; i < 7; i++) msg.joined.members[i].node = 0);
+    BROKEN_LIST(MSG_JOINED, msg.joined.rank = msg.joined.size);
+    BROKEN_LIST(MSG_JOINED, msg.joined.members[1].was = MSG_MAX_RANKS + 1);
+    BROKEN_LIST(MSG_JOINED, msg.joined.members[1].was = msg.joined.members[2].was);
+    BROKEN_LIST(MSG_JOIN_NEWS, msg.join_news.ngone = MSG_MAX_RANKS + 1);
+    BROKEN_LIST(MSG_JOIN_NEWS, msg.join_news.gone = NULL);
+    BROKEN_LIST(MSG_JOIN_NEWS, msg.join_news.enough = 2);
     BROKEN_LIST(MSG_CLIENT_HELLO, msg.client_hello.nkept = MSG_MAX_KEPT + 1);
     BROKEN_LIST(MSG_CLIENT_HELLO, msg.client_hello.kept = NULL);
     BROKEN_LIST(MSG_CLIENT_HELLO, msg.client_hello.nasks = MSG_MAX_ASKS + 1);
@@ -632,6 +645,19 @@ static void decode_refuses_numbers(void **state)
     JOIN_((b.rank = 0, b.size = 0), CODEC_E_CONTENT);
     JOIN_((b.rank = 0, b.size = MSG_MAX_RANKS), CODEC_OK);
     JOIN_((b.rank = 0, b.size = MSG_MAX_RANKS + 1), CODEC_E_CONTENT);
+    JOIN_((b.recovery = MSG_RECOVERY_SHRINK, b.size = 1), CODEC_OK);
+    JOIN_((b.recovery = MSG_RECOVERY_SHRINK, b.size = 2), CODEC_E_CONTENT);
+    JOIN_((b.recovery = MSG_RECOVERY_SHRINK, b.size = 0), CODEC_E_CONTENT);
+    JOIN_((b.recovery = MSG_RECOVERY_WAIT, b.size = 0), CODEC_OK);
+    JOIN_((b.recovery = MSG_RECOVERY_WAIT, b.size = 4), CODEC_OK);
+    JOIN_((b.recovery = MSG_RECOVERY_WAIT, b.rank = 1, b.size = 4), CODEC_E_CONTENT);
+    JOIN_((b.recovery = MSG_RECOVERY_WAIT, b.size = MSG_MAX_RANKS + 1), CODEC_E_CONTENT);
+    JOIN_((b.recovery = MSG_RECOVERY_REJOIN, b.rank = MSG_ANY_SEAT), CODEC_OK);
+    JOIN_((b.recovery = MSG_RECOVERY_REJOIN, b.rank = MSG_MAX_RANKS - 1), CODEC_OK);
+    JOIN_((b.recovery = MSG_RECOVERY_REJOIN, b.rank = MSG_MAX_RANKS), CODEC_E_CONTENT);
+    JOIN_((b.recovery = MSG_RECOVERY_REJOIN, b.rank = 4, b.size = 4), CODEC_E_CONTENT);
+    JOIN_((b.recovery = MSG_RECOVERY_COUNT, b.rank = 1, b.size = 2), CODEC_E_CONTENT);
+    JOIN_((b.recovery = UINT32_MAX, b.rank = 1, b.size = 2), CODEC_E_CONTENT);
 #define BROKEN_(statement, result) DECODED(broken, Broken, BROKEN, BROKEN, statement, result)
     BROKEN_((b.cause = CAUSE_LEFT, b.rank = -1), CODEC_OK);
     BROKEN_(b.cause = CAUSE_COUNT, CODEC_E_CONTENT);
@@ -689,6 +715,30 @@ static void decode_refuses_lists(void **state)
     JOINED_(MSG_MAX_NODES + 1, zero, 2, 2, 0, CODEC_E_CONTENT);
     JOINED_(1, two, 2, 2, 0, CODEC_E_CONTENT);  /* node 1 of 1 */
     JOINED_(2, zero, 2, 2, 0, CODEC_E_CONTENT); /* node 1 has no rank */
+#define WAS_(was_, n_, rank_, result)                                                              \
+    DECODED(joined, Joined, JOINED, JOINED,                                                        \
+            (b.nodes = nodes, b.n_nodes = 1, b.member_node = b.member_pid = zero,                  \
+             b.n_member_node = b.n_member_pid = 2, b.member_was = was_, b.n_member_was = n_,       \
+             b.rank = rank_),                                                                      \
+            result)
+    static uint32_t twice[] = {3, 3}, most[] = {0, MSG_MAX_RANKS},
+                    beyond[] = {MSG_MAX_RANKS + 1, 0};
+
+    WAS_(two, 0, 1, CODEC_OK);
+    WAS_(two, 2, 0, CODEC_OK);
+    WAS_(two, 1, 0, CODEC_E_CONTENT);
+    WAS_(two, 2, 2, CODEC_E_CONTENT);
+    WAS_(zero, 2, 0, CODEC_OK); /* all are new */
+    WAS_(twice, 2, 0, CODEC_E_CONTENT);
+    WAS_(most, 2, 0, CODEC_OK);
+    WAS_(beyond, 2, 0, CODEC_E_CONTENT);
+#define NEWS_(gone_, n_, result)                                                                   \
+    DECODED(join_news, JoinNews, JOIN_NEWS, JOIN_NEWS, (b.gone = gone_, b.n_gone = n_), result)
+    NEWS_(two, 0, CODEC_OK);
+    NEWS_(two, 2, CODEC_OK);
+    NEWS_(zero, 2, CODEC_E_CONTENT); /* one rank twice */
+    NEWS_(beyond, 1, CODEC_E_CONTENT);
+    NEWS_(zero, MSG_MAX_RANKS + 1, CODEC_E_CONTENT);
 #define COMMIT_(first, second, result)                                                             \
     DECODED(commit, Commit, COMMIT, COMMIT,                                                        \
             (nodes[0] = BYTES(first), nodes[1] = BYTES(second), b.nodes = nodes, b.n_nodes = 2,    \

@@ -1,7 +1,10 @@
 /* fabric_raw.c - see fabric_raw.h. */
 #include "tests/unit/transport/fabric_raw.h"
 
+#include <arpa/inet.h>
 #include <poll.h>
+
+static struct side *theirs; /* the last side that the test has talked to */
 
 struct sockaddr_in address_of(const struct side *s)
 {
@@ -18,16 +21,86 @@ struct sockaddr_in address_of(const struct side *s)
 
 int raw_connect(const struct side *s)
 {
-    struct sockaddr_in in = address_of(s);
+    return raw_connect_from(s, "0.0.0.0");
+}
+
+int raw_connect_from(const struct side *s, const char *source)
+{
+    struct sockaddr_in in = address_of(s), from = {.sin_family = AF_INET};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
+    theirs = (struct side *)(uintptr_t)s;
     assert_true(fd >= 0);
+    assert_int_equal(inet_pton(AF_INET, source, &from.sin_addr), 1);
+    assert_int_equal(bind(fd, (struct sockaddr *)&from, sizeof(from)), 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&in, sizeof(in)), 0);
     return fd;
 }
 
+/* The connection of that side to which @fd belongs. */
+static struct conn *other_end(int fd)
+{
+    struct sockaddr_in mine, peer, its;
+    socklen_t len = sizeof(mine);
+    struct conn *c;
+
+    if (getsockname(fd, (struct sockaddr *)&mine, &len) ||
+        getpeername(fd, (struct sockaddr *)&peer, &len))
+        return NULL;
+    TAILQ_FOREACH(c, &inside(theirs)->conns, link)
+        if (c->fd >= 0 && !getpeername(c->fd, (struct sockaddr *)&its, &len) &&
+            its.sin_port == mine.sin_port && !getsockname(c->fd, (struct sockaddr *)&its, &len) &&
+            its.sin_port == peer.sin_port)
+            return c;
+    return NULL;
+}
+
+/* What the test knows as the side's peer. @listens: the side connects, so its token is smaller. */
+static struct tcp_peer raw_peer(unsigned incarnation, bool listens)
+{
+    struct tcp_peer peer = {0};
+
+    token(listens ? peer.expect : peer.token, 0, HOSTILE, incarnation);
+    token(listens ? peer.token : peer.expect, HOSTILE, 0, incarnation);
+    assert_int_equal(peer_ids(&peer), 0);
+    return peer;
+}
+
+void sign(struct hello *h, unsigned incarnation, bool listens, const struct hello *asked)
+{
+    struct tcp_peer peer = raw_peer(incarnation, listens);
+    struct conn c = {0};
+
+    if (asked)
+        c.hello = *asked;
+    assert_int_equal(hello_say(&c, &peer, h, asked), 0);
+}
+
+/* Whose it is may have been said before something in it was changed. */
+static void sign_again(struct hello *h)
+{
+    enum { MANY = 100 };
+
+    for (unsigned i = 0; i < 2 * MANY; i++) {
+        struct tcp_peer peer = raw_peer(i / 2, i % 2);
+
+        if (memcmp(peer.id, h->id, ID_LEN))
+            continue;
+        sign(h, i / 2, i % 2, NULL);
+        return;
+    }
+}
+
 void raw_send(int fd, const void *data, size_t len)
 {
+    struct hello h;
+
+    if (len == sizeof(h)) {
+        memcpy(&h, data, len);
+        if (h.magic == HELLO_MAGIC)
+            sign_again(&h);
+        data = &h;
+    }
     send(fd, data, len, MSG_NOSIGNAL);
 }
 
@@ -35,17 +108,18 @@ struct hello hello_of(unsigned incarnation)
 {
     struct hello h = {.magic = HELLO_MAGIC, .version = HELLO_VERSION, .channels = 1};
 
-    token(h.token, 0, HOSTILE, incarnation); /* smaller than the side's: we connect */
+    sign(&h, incarnation, false, NULL); /* its token is smaller than the side's: we connect */
     return h;
 }
 
 void expect_raw(struct side *s, unsigned incarnation)
 {
-    uint8_t mine[32], theirs[32];
+    uint8_t its[32], ours[32];
 
-    token(mine, HOSTILE, 0, incarnation);
-    token(theirs, 0, HOSTILE, incarnation);
-    assert_int_equal(s->f->ops->peer_add(s->f, HOSTILE, s->addr, s->addr_len, mine, theirs), 0);
+    token(its, HOSTILE, 0, incarnation);
+    token(ours, 0, HOSTILE, incarnation);
+    theirs = s;
+    assert_int_equal(s->f->ops->peer_add(s->f, HOSTILE, s->addr, s->addr_len, its, ours), 0);
 }
 
 bool readable(int fd)
@@ -79,14 +153,17 @@ int raw_greeted(struct world *w, struct side *s, unsigned incarnation, unsigned 
     raw_send(fd, &h, sizeof(h));
     pump_until(w, readable(fd));
     assert_int_equal(recv(fd, &answer, sizeof(answer), MSG_WAITALL), sizeof(answer));
-    assert_int_equal(answer.token[0], HOSTILE);
+    assert_memory_equal(answer.id, raw_peer(incarnation, true).id, ID_LEN);
     return fd;
 }
 
 void raw_accept(int fd)
 {
-    static const uint32_t accept = ACCEPT_MAGIC;
+    struct accept accept = {.magic = ACCEPT_MAGIC};
+    struct conn *c = other_end(fd);
 
+    if (c)
+        accept = c->accept;
     raw_send(fd, &accept, sizeof(accept));
 }
 
@@ -143,11 +220,12 @@ int raw_listen(const struct side *s, struct tcp_addr *ret_addr)
 
 void expect_listener(struct side *s, const struct tcp_addr *a, unsigned incarnation)
 {
-    uint8_t mine[32], theirs[32];
+    uint8_t its[32], ours[32];
 
-    token(mine, 0, HOSTILE, incarnation);
-    token(theirs, HOSTILE, 0, incarnation);
-    assert_int_equal(s->f->ops->peer_add(s->f, HOSTILE, a, sizeof(*a), mine, theirs), 0);
+    token(its, 0, HOSTILE, incarnation);
+    token(ours, HOSTILE, 0, incarnation);
+    theirs = s;
+    assert_int_equal(s->f->ops->peer_add(s->f, HOSTILE, a, sizeof(*a), its, ours), 0);
 }
 
 int raw_come(struct world *w, int listener, struct hello *ret_hello)
@@ -161,10 +239,18 @@ int raw_come(struct world *w, int listener, struct hello *ret_hello)
     return fd;
 }
 
+void sign_answer(int fd, struct hello *h, unsigned incarnation)
+{
+    struct conn *c = other_end(fd);
+
+    assert_non_null(c);
+    sign(h, incarnation, true, &c->said);
+}
+
 void raw_answer(int fd, const struct hello *h, unsigned incarnation)
 {
     struct hello answer = *h;
 
-    token(answer.token, HOSTILE, 0, incarnation);
-    raw_send(fd, &answer, sizeof(answer));
+    sign_answer(fd, &answer, incarnation);
+    send(fd, &answer, sizeof(answer), MSG_NOSIGNAL);
 }

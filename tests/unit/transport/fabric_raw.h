@@ -15,7 +15,8 @@ struct tcp *inside(struct side *s);
 struct sockaddr_in address_of(const struct side *s);
 bool readable(int fd);
 bool ended(struct world *w, int fd);
-/* May meet a connection that is closed already. */
+/* May meet a connection that is closed already. A whole hello of the test is signed anew, for what
+ * was changed in it. */
 void raw_send(int fd, const void *data, size_t len);
 /* A message of @len bytes with its header and without its body, or the question for one. */
 void raw_head(int fd, enum frame_type type, uint32_t seq, uint32_t len);
@@ -23,7 +24,13 @@ void raw_reset(int fd);
 
 /* --- the test connects --- */
 int raw_connect(const struct side *s);
+/* From another address of this machine. */
+int raw_connect_from(const struct side *s, const char *source);
 struct hello hello_of(unsigned incarnation);
+/* As the test's; @listens: the side connects. @asked: what it answers, or NULL. */
+void sign(struct hello *h, unsigned incarnation, bool listens, const struct hello *asked);
+/* As the answer to what the side has said on @fd. */
+void sign_answer(int fd, struct hello *h, unsigned incarnation);
 /* The side gets to know the test as its peer HOSTILE. */
 void expect_raw(struct side *s, unsigned incarnation);
 /* One channel, greeted as far as our ACCEPT. */

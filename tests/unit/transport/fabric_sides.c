@@ -126,6 +126,7 @@ void on_peer_down(void *arg, unsigned peer, int err, const char *why)
     s->down++;
     s->down_peer = peer;
     s->down_err = err;
+    snprintf(s->down_why, sizeof(s->down_why), "%s", why);
 }
 
 static void on_apart(void *arg, unsigned peer)
@@ -152,6 +153,10 @@ static int make_fabric(struct world *w, const struct fabric_events *ev, struct f
             conf.channels = strstr(w->kind, "x 3") ? 3 : 0;
             conf.express = strstr(w->kind, "express");
             conf.mend_ms = strstr(w->kind, "mend") ? 20000 : 0;
+            conf.encryption = strstr(w->kind, "sealed") ? FABRIC_ENCRYPT_ON
+                              : strstr(w->kind, "auto") ? FABRIC_ENCRYPT_AUTO
+                                                        : FABRIC_ENCRYPT_OFF;
+            conf.trusted = strstr(w->kind, "trusted");
         }
         r = fabric_new(&conf, ev, ret_f, why);
         if (r)

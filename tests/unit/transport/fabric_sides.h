@@ -47,6 +47,7 @@ struct side {
     unsigned msgs, bad_order, bad_bytes, taken, down, down_peer;
     uint32_t next_seq[8];
     int down_err;
+    char down_why[128];
     struct body *body[MAX_LOG]; /* claimed or kept bodies, by arrival */
     unsigned bodies;
     unsigned del_on_msg; /* peer + 1: delete it when a message arrives */
@@ -109,6 +110,10 @@ void refused(const char *kind, const char *device, const char *tls, const char *
 int run_tcp_tests(void);     /* test_fabric_tcp.c */
 int run_link_tests(void);    /* test_fabric_links.c */
 int run_mend_tests(void);    /* test_fabric_mend.c */
+int run_sealed_tests(void);  /* test_fabric_sealed.c */
+int run_greet_tests(void);   /* test_fabric_greet.c */
+int run_key_tests(void);     /* test_fabric_keys.c */
+int run_old_tests(void);     /* test_fabric_old.c */
 int run_express_tests(void); /* test_fabric_express.c */
 int run_ucx_tests(void);     /* test_fabric_ucx.c */
 

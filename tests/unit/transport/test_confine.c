@@ -9,12 +9,18 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+
+#include "transport/fabric/tcp/seal.h"
 
 #define KEY_FILE "/tmp/commd-test-confine.XXXXXX"
 static char key_file[] = KEY_FILE;
@@ -153,11 +159,87 @@ static void the_key_is_out_of_reach(void **state)
     unlink(key_file);
 }
 
+/* What the engine's unit allows, and less: every call but these is refused, as there, by EPERM. */
+static int few_calls(void)
+{
+    enum { SET_MDWE = 65, REFUSE_EXEC_GAIN = 1 }; /* MemoryDenyWriteExecute, Linux 6.3 */
+    static const unsigned allowed[] = {
+        __NR_read,   __NR_write,      __NR_futex,        __NR_getrandom, __NR_mmap,
+        __NR_munmap, __NR_mremap,     __NR_mprotect,     __NR_brk,       __NR_madvise,
+        __NR_exit,   __NR_exit_group, __NR_clock_gettime};
+    struct sock_filter code[2 * ARRAY_LEN(allowed) + 2];
+    struct sock_fprog program = {.filter = code};
+    unsigned n = 0;
+
+    prctl(SET_MDWE, REFUSE_EXEC_GAIN, 0, 0, 0);
+    code[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0);
+    for (unsigned i = 0; i < ARRAY_LEN(allowed); i++) {
+        code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, allowed[i], 0, 1);
+        code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    }
+    code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
+    program.len = (unsigned short)n;
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+           prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
+static int seals_with(enum seal_cipher cipher)
+{
+    uint8_t key[SEAL_SECRET], record[4 + SEAL_MORE], got[4];
+    struct iovec iov = {(void *)(uintptr_t) "text", 4};
+    struct seal *out, *in;
+    int r;
+
+    if (getrandom(key, sizeof(key), 0) != sizeof(key))
+        return 1;
+    out = seal_new(cipher, key, true);
+    in = seal_new(cipher, key, false);
+    if (!out || !in)
+        return 2;
+    seal_set_records(out, 1);
+    for (unsigned i = 0; i < 3; i++) { /* with new keys */
+        r = seal_put(out, &iov, 1, record);
+        if (r || seal_get(in, record, got) || memcmp(got, "text", 4))
+            return 3;
+    }
+    seal_free(out);
+    seal_free(in);
+    return 0;
+}
+
+/* libcrypto is first used when a peer is added: then nothing can be opened any more. */
+static int seals(void)
+{
+    int r;
+
+#ifdef __SANITIZE_ADDRESS__
+    return 255; /* its runtime makes other calls */
+#endif
+    confine(CONFINE_LOADING); /* it may lack Landlock; the calls are refused all the same */
+    confine(CONFINE_SERVING);
+    if (few_calls())
+        return 255;
+    if (open("/dev/null", O_RDONLY) >= 0)
+        return 4;
+    r = seals_with(SEAL_AES_128_GCM);
+    return r ? r : seals_with(SEAL_CHACHA20_POLY1305);
+}
+
+static void data_are_encrypted_all_the_same(void **state)
+{
+    int r = in_child(seals);
+
+    if (r == 255)
+        skip();
+    assert_int_equal(r, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_key_is_out_of_reach),
                                        cmocka_unit_test(the_drivers_pipes_stay_open),
-                                       cmocka_unit_test(an_empty_name_for_the_pipes)};
+                                       cmocka_unit_test(an_empty_name_for_the_pipes),
+                                       cmocka_unit_test(data_are_encrypted_all_the_same)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

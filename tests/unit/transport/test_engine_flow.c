@@ -238,7 +238,7 @@ static void other_group_works(struct cluster *c)
                               .recv = &x[k],
                               .count = 1};
 
-        assert_int_equal(run_begin(&runs[k], others[k], &op), 0);
+        assert_int_equal(run_begin(&runs[k], others[k]->now, &op), 0);
     }
     for (unsigned turns = 0; left && turns < 10000; turns++) {
         unsigned k = turns % 2;
@@ -289,7 +289,7 @@ static unsigned steps_ahead(struct cluster *c, struct run *r)
                           .recv = buffers.recv[ROOT],
                           .count = buffers.n};
 
-    assert_int_equal(run_begin(r, c->group[ROOT], &op), 0);
+    assert_int_equal(run_begin(r, c->group[ROOT]->now, &op), 0);
     for (unsigned turns = 0; turns < 100; turns++) {
         run_poll(r);
         engine_poll_all(e);
@@ -335,7 +335,7 @@ static bool begin_and_stop(struct cluster *c, struct run *r)
 
     for (unsigned k = 0; k < 2; k++) {
         op.recv = buffers.recv[k];
-        if (run_begin(&r[k], ending->member[k], &op))
+        if (run_begin(&r[k], ending->member[k]->now, &op))
             return false;
     }
     for (run_poll(&r[0]); idle < 500; idle++) { /* rank 0 never looks again */

@@ -516,7 +516,7 @@ static unsigned sends_of(uint64_t group)
 static void member_writes(struct commd_group *g, const struct mail_rec *rec, struct mail_tx *tx)
 {
     if (!tx->cells)
-        mail_engine_tx_init(&g->board.mail, g->local, tx);
+        mail_engine_tx_init(&g->now->board.mail, g->now->local, tx);
     mail_put(tx, rec);
     mail_flag(tx->word, tx->bit);
 }

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include <fcntl.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 
 int engine_process(int argc, char **argv);
 #define main engine_process
@@ -73,7 +74,7 @@ static int bell_new(unsigned client)
 /* What client/lib/coll/run.c does. */
 static void ring(struct commd_group *g, int bell)
 {
-    if (atomic_exchange(&g->board.hdr->engine_asleep, 0))
+    if (atomic_exchange(&g->now->board.hdr->engine_asleep, 0))
         assert_int_equal(write(bell, &(uint64_t){1}, sizeof(uint64_t)), sizeof(uint64_t));
 }
 
@@ -147,7 +148,7 @@ static void a_doorbell_that_was_taken_away_is_silent(void **state)
     sleep_now();
     ring(c->group[0], old);
     assert_int_equal(epoll_wait(shell.epoll, &ev, 1, 0), 0);
-    atomic_store(&c->group[0]->board.hdr->engine_asleep, 1); /* it was not heard */
+    atomic_store(&c->group[0]->now->board.hdr->engine_asleep, 1); /* it was not heard */
     ring(c->group[0], bell);
     look(&shell, 0);
     assert_false(engine_idle(shell.engine));
@@ -220,7 +221,7 @@ static void a_client_in_many_groups(void **state)
     }
     sleep_now();
     for (unsigned i = 0; i < GROUPS; i++) /* all at once: in parts, to the end */
-        atomic_store(&many[i]->member[0]->board.hdr->engine_asleep, 0);
+        atomic_store(&many[i]->member[0]->now->board.hdr->engine_asleep, 0);
     ring(c->group[0], bell);
     look(&shell, 0);
     assert_false(engine_idle(e));
@@ -365,7 +366,7 @@ static void another_commd_is_told_what_there_is(void **state)
     e->ev = (struct engine_events){.on_board_error = on_board_error, .arg = &shell};
     shell.peers[1].incarnation = 77;
     shell.peers[3].incarnation = 78;
-    on_peer_down(&shell, 3, "its cable is cut");
+    on_peer_down(&shell, 3, false, "its cable is cut");
     eboard_fail(eboard_find(e, 0x21), CAUSE_MISMATCH, 1, "ranks disagree");
     assert_int_equal(write(first, "cd", 2), 2); /* it dies in the middle of a frame */
     control_read(&shell);
@@ -373,8 +374,8 @@ static void another_commd_is_told_what_there_is(void **state)
     control_read(&shell);
     assert_true(shell.running);
     assert_int_equal(shell.control.sock, -1);
-    on_peer_down(&shell, 3, "its cable is cut"); /* nobody hears that */
-    close(next_commd(line));                     /* one that has died already */
+    on_peer_down(&shell, 3, false, "its cable is cut"); /* nobody hears that */
+    close(next_commd(line));                            /* one that has died already */
     second = next_commd(line);
     control_read(&shell);
     hears_all_again(second, 0x21);
@@ -394,6 +395,75 @@ static void another_commd_is_told_what_there_is(void **state)
     cluster_group_free(c, other);
     shell_end(first);
     close(second);
+    cluster_free(c);
+}
+
+/* No number below it is free. */
+static void no_descriptor_is_left(struct rlimit *ret_before)
+{
+    int least = dup(0);
+
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, ret_before), 0);
+    close(least);
+    assert_int_equal(
+        setrlimit(RLIMIT_NOFILE, &(struct rlimit){(rlim_t)least, ret_before->rlim_max}), 0);
+    assert_int_equal(dup(0), -1);
+}
+
+/* It hears the next commd and keeps its boards, and does not end, however often commd dies. */
+static void another_commd_comes_when_no_descriptor_is_left(void **state)
+{
+    static const uint16_t nodes[] = {0, 1}, ranks[] = {0, 1};
+    struct cluster *c = cluster_new(2, 2, nodes, 1);
+    struct commd_context *ctx[] = {&c->ctx, &c->ctx};
+    struct cluster_group *named = cluster_group_new(c, 0x20, ranks, 2, ctx, -1);
+    struct fabric none = {.ops = &no_ops};
+    uint32_t peers[] = {0, 1};
+    struct msg add = {.type = MSG_BOARD_ADD,
+                      .board_add = {.group = 0x20,
+                                    .nnodes = 2,
+                                    .world = 2,
+                                    .peers = peers,
+                                    .rank_node = (uint32_t[]){0, 1}}};
+    int first = shell_begin(c, &none), line = give_line(), fd = -1;
+    const struct eboard *before = eboard_find(shell.engine, 0x20);
+    struct rlimit limit;
+    struct msg m;
+
+    for (unsigned times = 0; times < 3; times++) {
+        int next = next_commd(line);
+
+        no_descriptor_is_left(&limit);
+        control_read(&shell);
+        control_msg(&shell, &add, &fd); /* for whose descriptor there was no room */
+        control_msg(&shell, &(struct msg){.type = MSG_ENGINE_KEEP}, &fd);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        assert_true(shell.running && shell.control.sock >= 0);
+        hears(next, MSG_ENGINE_HELLO, &m);
+        hears(next, MSG_ENGINE_RESUMED, &m);
+        assert_int_equal(recv(next, &(char){0}, 1, MSG_DONTWAIT), -1); /* no error is told */
+        assert_ptr_equal(eboard_find(shell.engine, 0x20), before);
+        close(next);
+    }
+    fd = next_commd(line);
+    close(shell.control.spare); /* somebody has taken the reserve, too */
+    shell.control.spare = dup(0);
+    no_descriptor_is_left(&limit);
+    shell.control.spare = -1;
+    control_read(&shell);
+    assert_true(shell.running);
+    assert_int_equal(shell.control.sock, -1);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    assert_int_equal(recv(fd, &(char){0}, 1, MSG_DONTWAIT), 0); /* this commd hears it */
+    close(fd);
+    fd = next_commd(line);
+    control_read(&shell);
+    hears(fd, MSG_ENGINE_HELLO, &m);
+    close(fd);
+    close(line);
+    engine_board_del(shell.engine, 0x20, true);
+    cluster_group_free(c, named);
+    shell_end(first);
     cluster_free(c);
 }
 
@@ -456,6 +526,7 @@ int main(void)
         cmocka_unit_test(a_client_in_many_groups),
         cmocka_unit_test(boards_are_unmapped_elsewhere),
         cmocka_unit_test(another_commd_is_told_what_there_is),
+        cmocka_unit_test(another_commd_comes_when_no_descriptor_is_left),
         cmocka_unit_test(reports_do_not_wait),
         cmocka_unit_test(without_a_line_it_ends_with_commd),
     };

@@ -45,7 +45,7 @@ static size_t stream_size(uint64_t *rng)
 
 /* Both ways at once, sizes 0 B..1 MB, bodies taken at once, later, and never. */
 /* What a fabric says of a peer, if it says anything, is at least what went there. */
-static void check_traffic(struct side *side, unsigned peer, uint64_t least)
+static void check_traffic(const char *kind, struct side *side, unsigned peer, uint64_t least)
 {
     struct fabric_traffic traffic;
 
@@ -53,6 +53,10 @@ static void check_traffic(struct side *side, unsigned peer, uint64_t least)
         return;
     assert_true(side->f->ops->traffic(side->f, peer, &traffic));
     assert_true(traffic.sent >= least && traffic.received >= least);
+    if (strstr(kind, "sealed"))
+        assert_true(link_is_encrypted(traffic.encryption));
+    else
+        assert_int_equal(traffic.encryption, LINK_CLEAR_LOOPBACK);
     assert_false(side->f->ops->traffic(side->f, FABRIC_MAX_PEERS - 1, &traffic));
     assert_false(side->f->ops->traffic(side->f, FABRIC_MAX_PEERS, &traffic));
 }
@@ -90,7 +94,7 @@ static void random_stream(void **state)
         assert_true(w->side[k].bodies > 6);
         for (unsigned i = 0; i < w->side[k].bodies; i++)
             assert_true(w->side[k].body[i]->done <= 1 && w->side[k].body[i]->st == 0);
-        check_traffic(&w->side[k], 1 - k, STREAM * 8);
+        check_traffic(w->kind, &w->side[k], 1 - k, STREAM * 8);
     }
     for (unsigned i = 0; i < 2 * STREAM; i++)
         assert_int_equal(s[i].st, 0);
@@ -115,7 +119,7 @@ static void stranger_with(void **state, unsigned wrong_side)
             me->f->ops->peer_add(me->f, 1 - i, other->addr, other->addr_len, mine, theirs), 0);
         put(me, 1 - i, 0, 8, i ? MB : 10, &s[i]);
     }
-    pump_until(w, w->side[1 - wrong_side].f->stats.strangers > 0);
+    pump_until(w, w->side[0].f->stats.strangers + w->side[1].f->stats.strangers > 0);
     pump_until_quiet(w);
     assert_int_equal(w->side[0].msgs + w->side[1].msgs, 0);
     assert_int_equal(w->side[0].bodies + w->side[1].bodies, 0);
@@ -484,11 +488,18 @@ int main(int argc, char **argv)
         contract(contract_random_life, "fault"),
         cmocka_unit_test(fault_breaks_after_n),
     };
-    const struct CMUnitTest tcp[] = {
-        contracts("tcp"),         contract(contract_random_life, "tcp"),
-        contracts("tcp x 3"),     contract(contract_random_life, "tcp x 3"),
-        contracts("tcp express"), contract(contract_random_life, "tcp express"),
-        contracts("tcp mend"),    contract(contract_random_life, "tcp mend")};
+    const struct CMUnitTest tcp[] = {contracts("tcp"),
+                                     contract(contract_random_life, "tcp"),
+                                     contracts("tcp x 3"),
+                                     contract(contract_random_life, "tcp x 3"),
+                                     contracts("tcp express"),
+                                     contract(contract_random_life, "tcp express"),
+                                     contracts("tcp mend"),
+                                     contract(contract_random_life, "tcp mend"),
+                                     contracts("tcp sealed"),
+                                     contract(contract_random_life, "tcp sealed"),
+                                     contracts("tcp x 3 express mend sealed"),
+                                     contract(contract_random_life, "tcp x 3 express mend sealed")};
     int failed;
 
     exec_with_ucx_env(argv);
@@ -509,6 +520,10 @@ int main(int argc, char **argv)
     failed += run_tcp_tests();
     failed += run_link_tests();
     failed += run_mend_tests();
+    failed += run_sealed_tests();
+    failed += run_greet_tests();
+    failed += run_key_tests();
+    failed += run_old_tests();
     failed += run_express_tests();
 #ifdef HAVE_UCX
     failed += cmocka_run_group_tests_name("fabric ucx", ucx, NULL, NULL);

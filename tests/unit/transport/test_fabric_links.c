@@ -18,15 +18,15 @@ static void connects_again(void **state)
     struct side *s = &w->side[0];
     struct tcp_addr a;
     int listener = raw_listen(s, &a), fd = -1;
-    uint32_t accept;
+    struct accept accept;
     struct hello h;
-    uint8_t mine[32];
+    struct hello mine = {0};
 
-    token(mine, 0, HOSTILE, 1);
+    sign(&mine, 1, false, NULL); /* the same token as the side's */
     expect_listener(s, &a, 1);
     for (unsigned i = 0; i < 3; i++) {
         fd = raw_come(w, listener, &h);
-        assert_memory_equal(h.token, mine, 32);
+        assert_memory_equal(h.id, mine.id, ID_LEN);
         if (i == 1) {
             raw_send(fd, &h, sizeof(h)); /* its own token: wrong */
             pump_until(w, s->f->stats.strangers == 1);
@@ -37,7 +37,7 @@ static void connects_again(void **state)
     raw_answer(fd, &h, 1);
     pump_until(w, readable(fd));
     assert_int_equal(recv(fd, &accept, sizeof(accept), MSG_WAITALL), sizeof(accept));
-    assert_int_equal(accept, ACCEPT_MAGIC);
+    assert_int_equal(accept.magic, ACCEPT_MAGIC);
     assert_int_equal(s->down, 0);
     close(fd);
     pump_until(w, s->down == 1); /* now it was a link */
@@ -58,7 +58,7 @@ static void each_channel_connects_again(void **state)
     int listener = raw_listen(s, &a), fd[4];
     struct sending out;
     struct hello h[4];
-    uint32_t accept;
+    struct accept accept;
 
     expect_listener(s, &a, 1);
     put(s, HOSTILE, 0, 8, 8, &out);
@@ -68,7 +68,7 @@ static void each_channel_connects_again(void **state)
         raw_answer(fd[i], &h[i], 1);
         pump_until(w, readable(fd[i]));
         assert_int_equal(recv(fd[i], &accept, sizeof(accept), MSG_WAITALL), sizeof(accept));
-        assert_int_equal(accept, ACCEPT_MAGIC);
+        assert_int_equal(accept.magic, ACCEPT_MAGIC);
     }
     close(fd[2]);
     fd[3] = raw_come(w, listener, &h[3]);
@@ -152,7 +152,6 @@ static void byte_by_byte(void **state)
     struct side *s = &w->side[0];
     struct hello h = hello_of(1);
     struct frame f = {.type = FRAME_MSG, .hdr_len = 8};
-    uint32_t accept = ACCEPT_MAGIC;
     struct head head = {.seq = 0};
     struct tcp_addr a;
     int listener = raw_listen(s, &a), fd = raw_connect(s);
@@ -161,7 +160,7 @@ static void byte_by_byte(void **state)
     drip(w, fd, &h, sizeof(h));
     pump_until(w, readable(fd));
     assert_int_equal(recv(fd, &h, sizeof(h), MSG_WAITALL), sizeof(h));
-    drip(w, fd, &accept, sizeof(accept));
+    drip(w, fd, &TAILQ_FIRST(&inside(s)->conns)->accept, sizeof(struct accept));
     drip(w, fd, &f, sizeof(f));
     drip(w, fd, &head, 8);
     pump_until(w, s->msgs == 1);
@@ -171,7 +170,7 @@ static void byte_by_byte(void **state)
     expect_listener(s, &a, 2);
     s->next_seq[HOSTILE] = 0;
     fd = raw_come(w, listener, &h);
-    token(h.token, HOSTILE, 0, 2);
+    sign_answer(fd, &h, 2);
     drip(w, fd, &h, sizeof(h));
     drip(w, fd, &f, sizeof(f));
     drip(w, fd, &head, 8);
@@ -330,6 +329,8 @@ static void age(struct side *s, unsigned ms)
 {
     struct conn *c;
 
+    TAILQ_FOREACH(c, &inside(s)->lobby, link)
+        c->since_ms -= ms;
     TAILQ_FOREACH(c, &inside(s)->conns, link)
         c->since_ms -= ms;
 }
@@ -382,6 +383,54 @@ static void evicted_with_an_event(void **state)
     world_free(w);
 }
 
+/* Strangers of one address that all say a hello make room, and not who waits beside them. */
+static void a_full_lobby_keeps_other_addresses(void **state)
+{
+    enum { LOBBY = 128, MANY = 2 * LOBBY };
+    struct world *w = world_new("tcp", 1);
+    struct side *s = &w->side[0];
+    struct hello mine = hello_of(1), theirs = hello_of(77);
+    int early = raw_connect(s), fd[MANY];
+
+    raw_send(early, &mine, sizeof(mine));
+    pump_until(w, s->f->stats.strangers == 1);
+    for (unsigned i = 0; i < MANY; i++) {
+        fd[i] = raw_connect_from(s, "127.0.0.9");
+        raw_send(fd[i], &theirs, sizeof(theirs));
+        pump_until(w, s->f->stats.strangers == i + 2);
+    }
+    assert_int_equal(inside(s)->nlobby, LOBBY);
+    assert_true(ended(w, fd[0]));
+    expect_raw(s, 1);
+    pump_until(w, readable(early));
+    assert_int_equal(inside(s)->nlobby, LOBBY - 1); /* it was greeted */
+    close(early);
+    for (unsigned i = 0; i < MANY; i++)
+        close(fd[i]);
+    world_free(w);
+}
+
+/* A crowd that waits to be accepted does not turn away who comes behind it. */
+static void a_crowd_may_queue(void **state)
+{
+    enum { CROWD = 500 };
+    struct world *w = world_new("tcp", 1);
+    struct side *s = &w->side[0];
+    struct sockaddr_in in = address_of(s);
+    int fd[CROWD];
+
+    for (unsigned i = 0; i < CROWD; i++) { /* nobody accepts: this thread is the engine's, too */
+        fd[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        connect(fd[i], (struct sockaddr *)&in, sizeof(in));
+        assert_int_equal(poll(&(struct pollfd){.fd = fd[i], .events = POLLOUT}, 1, 900), 1);
+    }
+    raw_linked(w, s, 1);
+    assert_int_equal(s->down, 0);
+    for (unsigned i = 0; i < CROWD; i++)
+        close(fd[i]);
+    world_free(w);
+}
+
 static void limit_files(rlim_t n, struct rlimit *ret_before)
 {
     struct rlimit limit;
@@ -418,6 +467,32 @@ static void out_of_descriptors(void **state)
     pump_until(w, inside(s)->nlobby == 1 && !inside(s)->deaf);
     close(fd);
     close(listener);
+    world_free(w);
+}
+
+/* Strangers do not use up the descriptors that a peer needs. */
+static void strangers_leave_descriptors(void **state)
+{
+    enum { STRANGERS = 20 };
+    struct world *w = world_new("tcp", 1);
+    struct side *s = &w->side[0];
+    int fd[STRANGERS], peer, most;
+    struct rlimit before;
+
+    for (unsigned i = 0; i < STRANGERS; i++)
+        fd[i] = raw_connect(s);
+    pump_until(w, inside(s)->nlobby == STRANGERS);
+    peer = raw_connect(s);
+    most = dup(peer);
+    close(most);
+    limit_files((rlim_t)most, &before);
+    pump_until(w, readable(fd[0])); /* the oldest had to go */
+    setrlimit(RLIMIT_NOFILE, &before);
+    assert_int_equal(inside(s)->nlobby, STRANGERS);
+    assert_false(inside(s)->deaf);
+    for (unsigned i = 0; i < STRANGERS; i++)
+        close(fd[i]);
+    close(peer);
     world_free(w);
 }
 
@@ -490,6 +565,9 @@ int run_link_tests(void)
         cmocka_unit_test(asks_and_never_reads),
         cmocka_unit_test(nobody_waits_for_ever),
         cmocka_unit_test(evicted_with_an_event),
+        cmocka_unit_test(a_full_lobby_keeps_other_addresses),
+        cmocka_unit_test(a_crowd_may_queue),
+        cmocka_unit_test(strangers_leave_descriptors),
         cmocka_unit_test(out_of_descriptors),
         cmocka_unit_test(one_peer_does_not_hold_up_a_turn),
         cmocka_unit_test(numbers_wrap),

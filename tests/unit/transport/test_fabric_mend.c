@@ -4,6 +4,8 @@
 #endif
 #include "tests/unit/transport/fabric_raw.h"
 
+#include <linux/filter.h>
+#include <netinet/tcp.h>
 #include <sys/ioctl.h>
 
 /* --- both sides are ours ------------------------------------------------------------------- */
@@ -96,7 +98,8 @@ static void life(const char *kind, uint64_t seed)
 
 static void each_byte_once_and_in_order(void **state)
 {
-    static const char *const kinds[] = {"tcp mend", "tcp x 3 mend", "tcp express mend"};
+    static const char *const kinds[] = {"tcp mend", "tcp x 3 mend", "tcp express mend",
+                                        "tcp mend sealed", "tcp x 3 mend sealed"};
 
     for (uint64_t seed = 1; seed <= 5; seed++)
         life(kinds[seed % ARRAY_LEN(kinds)], seed);
@@ -105,7 +108,8 @@ static void each_byte_once_and_in_order(void **state)
 /* Whoever asks which node is gone hears it before the next ping. */
 static void apart_is_told_at_once(void **state)
 {
-    static const char *const kinds[] = {"tcp mend", "tcp x 3 mend"};
+    static const char *const kinds[] = {"tcp mend", "tcp x 3 mend", "tcp mend sealed",
+                                        "tcp x 3 mend sealed"};
 
     for (unsigned i = 0; i < ARRAY_LEN(kinds); i++) {
         struct world *w = linked(kinds[i]);
@@ -195,6 +199,7 @@ static struct hello mending_hello(unsigned incarnation, uint64_t got)
 
     h.of = HELLO_MENDS;
     h.got = got;
+    sign(&h, incarnation, false, NULL);
     return h;
 }
 
@@ -372,7 +377,7 @@ static void comes_by_itself(void **state)
     struct tcp_addr a;
     int listener = raw_listen(s, &a), fd;
     struct sending out;
-    uint32_t accept;
+    struct accept accept;
     uint8_t bytes[32];
     struct hello h;
 
@@ -394,7 +399,7 @@ static void comes_by_itself(void **state)
     raw_answer(fd, &h, 1);
     pump_until(w, out.done == 1);
     assert_int_equal(recv(fd, &accept, sizeof(accept), MSG_WAITALL), sizeof(accept));
-    assert_int_equal(accept, ACCEPT_MAGIC);
+    assert_int_equal(accept.magic, ACCEPT_MAGIC);
     assert_int_equal(recv(fd, bytes, sizeof(bytes), MSG_WAITALL), sizeof(bytes));
     assert_int_equal(s->down, 0);
     close(fd);
@@ -423,8 +428,8 @@ static void half_open(void **state)
     raw_answer(old, &h, 1);
     pump_until(w, inside(s)->nopen == 1);
     fd = raw_connect(s);
-    token(h.token, HOSTILE, 0, 1);
     h.of = HELLO_MENDS;
+    sign(&h, 1, true, NULL);
     raw_send(fd, &h, sizeof(h));
     pump_until(w, readable(fd));
     assert_int_equal(recv(fd, &answer, sizeof(answer), MSG_WAITALL), sizeof(answer));
@@ -519,11 +524,11 @@ static void comes_again_unread(void **state)
     fd = come_again(w, s, 1, 0, &answer);
     next = raw_connect(s);
     raw_send(next, &h, most);
-    pump_until(w, TAILQ_LAST(&inside(s)->conns, conn_list)->hello_got == most);
+    pump_until(w, inside(s)->nlobby && TAILQ_LAST(&inside(s)->lobby, conn_list)->hello_got == most);
     raw_send(next, (uint8_t *)&h + most, 1); /* its event comes first */
     raw_accept(fd);
     raw_head(fd, FRAME_MSG, 0, 0);
-    while (unread(TAILQ_FIRST(&inside(s)->conns)) < (int)sizeof(uint32_t) + MESSAGE)
+    while (unread(TAILQ_FIRST(&inside(s)->conns)) < (int)sizeof(struct accept) + MESSAGE)
         continue;
     pump_until(w, readable(next));
     assert_int_equal(recv(next, &answer, sizeof(answer), MSG_WAITALL), sizeof(answer));
@@ -656,8 +661,8 @@ static void comes_and_goes(void **state)
     raw_answer(old, &h, 1);
     pump_until(w, inside(s)->nopen == 1);
     fd = raw_connect(s);
-    token(h.token, HOSTILE, 0, 1);
     h.of = HELLO_MENDS;
+    sign(&h, 1, true, NULL);
     raw_send(fd, &h, sizeof(h));
     raw_reset(fd);
     fd = raw_come(w, listener, &h);
@@ -685,6 +690,7 @@ static void overtaken_attempt(void **state)
     pump_until(w, inside(s)->nopen == 1);
     raw_reset(fd);
     h.attempt = UINT16_MAX;
+    sign(&h, 1, false, NULL);
     late = h;
     before = raw_connect(s);
     raw_send(before, &late, sizeof(late) - 1);
@@ -770,6 +776,112 @@ static void pauses_between_attempts(void **state)
     world_free(w);
 }
 
+/* ---- silence --------------------------------------------------------------------------------- */
+
+/* What comes to @fd is dropped before TCP sees it, as by a firewall that says nothing. */
+static void deafen(int fd)
+{
+    struct sock_filter none = BPF_STMT(BPF_RET | BPF_K, 0);
+    struct sock_fprog prog = {1, &none};
+
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &prog, sizeof(prog)), 0);
+}
+
+static struct tcp_info info_of(const struct conn *c)
+{
+    struct tcp_info info = {0};
+    socklen_t len = sizeof(info);
+
+    assert_int_equal(getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &len), 0);
+    return info;
+}
+
+enum { FLOOD = 400, FLOOD_BODY = 60000 };
+
+/* Until the other side's window, and our kernel's memory, is full. */
+static void flood(struct world *w, struct side *s, struct sending out[FLOOD])
+{
+    struct conn *c = TAILQ_FIRST(&inside(s)->conns);
+
+    for (unsigned i = 0; i < FLOOD; i++)
+        put(s, HOSTILE, i, 8, FLOOD_BODY, &out[i]);
+    pump_until(w, !info_of(c).tcpi_unacked && info_of(c).tcpi_backoff);
+}
+
+/* Nothing is acknowledged any more, and nothing says so: with data on the way; with data that wait
+ * for a window; and in time again, as if the way had only been shut for a while. */
+static void nobody_acknowledges(void **state)
+{
+    for (unsigned i = 0; i < 3; i++) {
+        struct world *w = world_new("tcp mend", 1);
+        struct side *s = &w->side[0];
+        struct sending out[FLOOD];
+        unsigned n = i == 1 ? FLOOD : 1;
+        struct hello answer;
+        struct conn *c;
+        int fd;
+
+        inside(s)->mend_ms = i < 2 ? 300 : 10000;
+        fd = raw_linked(w, s, 1);
+        pump_until(w, inside(s)->nopen == 1);
+        c = TAILQ_FIRST(&inside(s)->conns);
+        pump_until(w, !inside(s)->timer_on); /* idle, and not kept awake */
+        if (i == 1)
+            flood(w, s, out);
+        deafen(fd);
+        if (i != 1)
+            put(s, HOSTILE, 0, 8, 0, &out[0]);
+        if (i == 2)
+            inside(s)->mend_ms = 300; /* until it has noticed */
+        pump_until(w, c->state == CONN_CUT);
+        assert_int_equal(c->err, ETIMEDOUT);
+        if (i == 2) {
+            inside(s)->mend_ms = 10000;
+            close(fd);
+            fd = come_again(w, s, 1, 0, &answer);
+            raw_accept(fd);
+            pump_until(w, out[0].done == 1 && readable(fd) && !inside(s)->timer_on);
+        } else {
+            pump_until(w, s->down == 1);
+        }
+        assert_int_equal(s->down, i < 2);
+        close(fd);
+        pump_until(w, count_done(out, n) == n);
+        free_sendings(out, n);
+        world_free(w);
+    }
+}
+
+/* A side that does not read is asked ever less often whether its window is open, and answers. */
+static void a_closed_window_is_not_silence(void **state)
+{
+    struct world *w = world_new("tcp mend", 1);
+    struct side *s = &w->side[0];
+    struct sending out[FLOOD];
+    uint8_t sink[4096];
+    struct conn *c;
+    int fd;
+
+    inside(s)->mend_ms = 300;
+    fd = raw_linked(w, s, 1);
+    pump_until(w, inside(s)->nopen == 1);
+    c = TAILQ_FIRST(&inside(s)->conns);
+    flood(w, s, out);
+    pump_until(w, info_of(c).tcpi_last_ack_recv > 2500);
+    assert_int_equal(c->state, CONN_OPEN);
+    assert_int_equal(c->attempt + s->down, 0);
+    while (count_done(out, FLOOD) < FLOOD || inside(s)->timer_on) {
+        while (recv(fd, sink, sizeof(sink), MSG_DONTWAIT) > 0)
+            continue;
+        if (!turn(w))
+            rest(w);
+    }
+    assert_int_equal(s->down, 0);
+    close(fd);
+    free_sendings(out, FLOOD);
+    world_free(w);
+}
+
 int run_mend_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -794,6 +906,8 @@ int run_mend_tests(void)
         cmocka_unit_test(overtaken_attempt),
         cmocka_unit_test(has_more_than_was_written_again),
         cmocka_unit_test(pauses_between_attempts),
+        cmocka_unit_test(nobody_acknowledges),
+        cmocka_unit_test(a_closed_window_is_not_silence),
     };
 
     return cmocka_run_group_tests_name("fabric tcp mend", tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* fabric_tcp.c - the fabric over plain TCP, for networks without RDMA.
+/* fabric_tcp.c - the fabric over TCP, for networks without RDMA.
  *
  * Why not UCX, which has a tcp transport: there a body is copied to a segment before it is sent,
  * and lands in a segment before it is copied to where it belongs; each turn of the engine costs an
@@ -7,10 +7,10 @@
  * far as the lobby. Measured in tests/bench/README.md.
  *
  * Model. One thread. One listener (fabric_tcp_listen.c); one connection per pair of peers (and
- * channel), made by one of the two (fabric_tcp_conn.c) and greeted with tokens (fabric_tcp_peer.c).
- * A connection carries frames both ways (fabric_tcp_out.c, fabric_tcp_in.c). Bodies up to
- * FABRIC_EAGER_MAX follow their header at once; larger ones are asked for, and sent in parts when
- * the receiver has memory for them.
+ * channel), made by one of the two (fabric_tcp_conn.c); both prove that they know the tokens of
+ * this pair (fabric_tcp_greet.c). A connection carries frames both ways (fabric_tcp_out.c,
+ * fabric_tcp_in.c). Bodies up to FABRIC_EAGER_MAX follow their header at once; larger ones are
+ * asked for, and sent in parts when the receiver has memory for them.
  *
  * Express messages have a connection of their own, so that they need not wait behind other messages
  * in the queue, in the kernel's memory on both sides, or in the network.
@@ -20,7 +20,8 @@
  * call. What is written is kept until the other side has it, so that a stream can go on over
  * another socket (fabric_tcp_mend.c).
  *
- * What is not protected: data are neither encrypted nor signed, and tokens go in the clear. Hence
+ * Where the two want it, all behind the greeting is encrypted and authenticated
+ * (fabric_tcp_seal.c). Else who reads the traffic can read and forge data:
  * transport.trusted_network. */
 #include <errno.h>
 #include <netinet/in.h>
@@ -33,6 +34,7 @@ enum {
     FREE_REQS_KEEP = 256,
     DIRECT_MAX = 2,    /* so few connections, express ones not counted, are read without epoll */
     LOOK_EVERY = 64,   /* and epoll is asked every so many turns */
+    CROWD_EVERY = 16,  /* the same, while connections wait to be accepted */
     EXPRESS_EVERY = 8, /* turns, when they are short and no express message came for long */
 };
 
@@ -182,9 +184,11 @@ static int tcp_address(struct fabric *f, void *buf, size_t *inout_len)
 {
     struct tcp *t = container_of(f, struct tcp, base);
     struct tcp_addr a = {.magic = FABRIC_TCP_MAGIC,
-                         .version = HELLO_VERSION,
+                         .version = old_is_let_in(t, NULL) ? HELLO_OLD : HELLO_VERSION,
                          .family = t->addr.ss_family == AF_INET ? 4 : 6,
-                         .port = ntohs(*addr_port(&t->addr))};
+                         .port = ntohs(*addr_port(&t->addr)),
+                         .encryption = (uint8_t)t->encryption,
+                         .newest = HELLO_VERSION};
 
     if (*inout_len < sizeof(a))
         return -ENOSPC;
@@ -210,7 +214,7 @@ static bool look_for_express(struct tcp *t)
 static bool read_all(struct tcp *t)
 {
     bool direct = !t->armed && t->nconns == t->nopen && t->nopen - t->nexpress <= DIRECT_MAX &&
-                  ++t->turns % LOOK_EVERY;
+                  ++t->turns % (t->crowd ? CROWD_EVERY : LOOK_EVERY);
     struct conn *c;
     bool any = false;
 
@@ -302,7 +306,7 @@ static void tcp_free(struct fabric *f)
         tcp_peer_del(f, i);
     peers_reap(t);
     drop_claims(t);
-    while ((c = TAILQ_FIRST(&t->conns)))
+    while ((c = TAILQ_FIRST(&t->lobby)) || (c = TAILQ_FIRST(&t->conns)))
         conn_close(c);
     conns_sweep(t);
     while ((req = TAILQ_FIRST(&t->free_reqs))) {
@@ -325,6 +329,7 @@ static const struct fabric_ops tcp_ops = {
     .fd = tcp_fd,
     .arm = tcp_arm,
     .traffic = tcp_traffic,
+    .peer_key = tcp_peer_key,
     .free = tcp_free,
 };
 
@@ -345,10 +350,13 @@ int fabric_tcp_new(const struct fabric_conf *conf, const struct fabric_events *e
     t->channels = conf->channels ? MIN(conf->channels, (unsigned)FABRIC_CHANNELS_MAX) : 1;
     t->express = conf->express;
     t->mend_ms = conf->mend_ms;
+    t->encryption = conf->encryption;
+    t->trusted = conf->trusted;
     snprintf(t->congestion, sizeof(t->congestion), "%s",
              conf->congestion ? conf->congestion : "auto");
     STAILQ_INIT(&t->to_fail);
     STAILQ_INIT(&t->to_close);
+    TAILQ_INIT(&t->lobby);
     TAILQ_INIT(&t->conns);
     TAILQ_INIT(&t->closed);
     TAILQ_INIT(&t->writers);

@@ -2,9 +2,12 @@
  *
  * Who wakes a connection: epoll, in every state that has a socket. In the states CONNECTING, LOBBY,
  * ACCEPTED and CUT the other side may never answer, so these have a limit, which the timer looks
- * at; it runs only while there is such a connection, or a peer is to be connected again. Strangers
- * fill the lobby and nothing else: when it is full the oldest has to go, and a peer that was turned
- * away connects again. */
+ * at; an OPEN one to which something was written must be acknowledged. The timer runs only while
+ * there is such a connection, or a peer is to be connected again.
+ *
+ * Strangers fill the lobby and nothing else, and a turn lets in ACCEPT_BUDGET, so that an operation
+ * under way waits for few of them. When the lobby is full, or no descriptor is left, one in it has
+ * to go (lobby_victim()), and a peer that was turned away connects again. */
 #include <errno.h>
 #include <linux/pkt_sched.h> /* TC_PRIO_INTERACTIVE */
 #include <netinet/in.h>
@@ -14,6 +17,7 @@
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 
+#include "shm/util/hash.h"
 #include "shm/util/wait.h"
 #include "transport/fabric/tcp/fabric_tcp_priv.h"
 
@@ -24,7 +28,8 @@ enum {
     MEND_TRY_MS = 400,  /* for a new socket of a stream; then another one is tried */
     TICK_MS = 100,
     LOOK_EVENTS = 64,
-    ACCEPT_BUDGET = 16,
+    ACCEPT_BUDGET = 4, /* one costs as much as some turns */
+    HOST_HASHES = 256,
     KEEP_IDLE_S = 5,
     KEEP_EVERY_S = 1,
     KEEP_COUNT = 3,
@@ -45,10 +50,42 @@ static const bool conn_may[CONN_NSTATES][CONN_NSTATES] = { /* rows: from; column
 };
 /* clang-format on */
 
+/* The list that it is in. */
+static struct conn_list *conn_home(const struct conn *c)
+{
+    switch (c->state) {
+    case CONN_NEW:
+        return NULL;
+    case CONN_LOBBY:
+        return &c->t->lobby;
+    case CONN_CLOSED:
+        return &c->t->closed;
+    case CONN_CONNECTING:
+    case CONN_GREETING:
+    case CONN_ACCEPTED:
+    case CONN_OPEN:
+    case CONN_BROKEN:
+    case CONN_CUT:
+    case CONN_NSTATES:
+        break;
+    }
+    return &c->t->conns;
+}
+
+static void conn_move(struct conn *c, struct conn_list *from, struct conn_list *to)
+{
+    if (from == to)
+        return;
+    if (from)
+        TAILQ_REMOVE(from, c, link);
+    TAILQ_INSERT_TAIL(to, c, link);
+}
+
 static void conn_count(struct conn *c, int by)
 {
     struct tcp *t = c->t;
 
+    t->nconns += conn_home(c) == &t->conns ? by : 0;
     t->nlobby += c->state == CONN_LOBBY ? by : 0;
     t->nbroken += c->state == CONN_BROKEN ? by : 0;
     if (!conn_is_open(c))
@@ -61,10 +98,13 @@ static void conn_count(struct conn *c, int by)
 
 void conn_set_state(struct conn *c, enum conn_state state)
 {
+    struct conn_list *from = conn_home(c);
+
     assert(conn_may[c->state][state]);
     conn_count(c, -1);
     c->state = state;
     conn_count(c, 1);
+    conn_move(c, from, conn_home(c));
     if (state < CONN_BROKEN)
         c->since_ms = now_ms();
 }
@@ -87,6 +127,7 @@ static void tune(int fd)
 void conn_settle(struct conn *c)
 {
     assert(!conn_is_open(c) && c->channel < c->peer->channels + c->peer->express);
+    tune(c->fd);
     c->express = c->channel == c->peer->channels;
     if (c->express)
         set_int(c->fd, SOL_SOCKET, SO_PRIORITY, TC_PRIO_INTERACTIVE);
@@ -116,9 +157,8 @@ static struct conn *conn_new(struct tcp *t, int *fd, enum conn_state state)
         return NULL;
     }
     TAILQ_INIT(&c->out);
+    TAILQ_INIT(&c->plain);
     TAILQ_INIT(&c->kept);
-    TAILQ_INSERT_TAIL(&t->conns, c, link);
-    t->nconns++;
     timer_need(t);
     return c;
 }
@@ -142,6 +182,7 @@ void conn_unplug(struct conn *c)
     conn_stop_writing(c);
     c->polled_out = false;
     c->hello_got = 0;
+    c->silent_ms = 0;
     close_fdp(&c->fd); /* epoll forgets it */
 }
 
@@ -149,6 +190,7 @@ void conn_plug(struct conn *c, struct conn *from)
 {
     assert(c->state == CONN_CUT && c->fd < 0);
     c->fd = steal_fd(&from->fd);
+    c->accept = from->accept;
     conn_close(from);
     conn_set_state(c, CONN_ACCEPTED);
     conn_settle(c);
@@ -161,7 +203,7 @@ void conn_close(struct conn *c)
 
     if (c->state == CONN_CLOSED)
         return;
-    assert(t->held >= c->held && t->nparked >= c->parked && t->nconns > 0);
+    assert(t->held >= c->held && t->nparked >= c->parked);
     conn_set_state(c, CONN_CLOSED);
     t->held -= c->held;
     if (c->keeping)
@@ -176,9 +218,7 @@ void conn_close(struct conn *c)
     conn_unplug(c);
     c->sink = NULL;
     free(steal_ptr(c->rest));
-    TAILQ_REMOVE(&t->conns, c, link);
-    t->nconns--;
-    TAILQ_INSERT_TAIL(&t->closed, c, link);
+    conn_unseal(c);
 }
 
 void conns_sweep(struct tcp *t)
@@ -193,24 +233,34 @@ void conns_sweep(struct tcp *t)
 
 /* ---- listening and connecting ---------------------------------------------------------------- */
 
-/* Closes the oldest connection in the lobby that has not said who it is, else the oldest: a peer
- * says its hello at once, and then waits for us to learn its token. */
+/* Who has to leave the lobby: the oldest that has not said who it is, else the oldest of the
+ * address that has most there: a peer says its hello at once, and then waits for us to learn its
+ * token. */
+static struct conn *lobby_victim(const struct tcp *t)
+{
+    uint8_t held[HOST_HASHES] = {0};
+    struct conn *c, *victim = NULL;
+    unsigned most = 0;
+
+    _Static_assert(LOBBY_MAX <= UINT8_MAX, "counted in bytes");
+    TAILQ_FOREACH(c, &t->lobby, link) {
+        if (c->hello_got < sizeof(c->hello))
+            return c;
+        held[c->host % HOST_HASHES]++;
+    }
+    TAILQ_FOREACH(c, &t->lobby, link) {
+        if (held[c->host % HOST_HASHES] <= most)
+            continue;
+        most = held[c->host % HOST_HASHES];
+        victim = c;
+    }
+    return victim;
+}
+
 static void evict(struct tcp *t)
 {
-    struct conn *c, *victim = NULL;
-
-    TAILQ_FOREACH(c, &t->conns, link) { /* oldest first */
-        if (c->state != CONN_LOBBY)
-            continue;
-        if (!victim)
-            victim = c;
-        if (c->hello_got < sizeof(c->hello)) {
-            victim = c;
-            break;
-        }
-    }
-    if (victim)
-        conn_close(victim);
+    assert(t->nlobby);
+    conn_close(lobby_victim(t));
 }
 
 /* No descriptors are left: until the next tick epoll must not report connections to accept. */
@@ -225,25 +275,64 @@ static void set_deaf(struct tcp *t, bool deaf)
     timer_need(t);
 }
 
+static uint32_t host_hash(struct sockaddr_storage *addr)
+{
+    return (uint32_t)hash_bytes(HASH_BEGIN, addr_ip(addr), addr->ss_family == AF_INET6 ? 16 : 4);
+}
+
+/* Takes @fd. */
+static void lobby_add(struct tcp *t, int *fd, struct sockaddr_storage *from)
+{
+    struct conn *c;
+
+    if (t->nlobby >= LOBBY_MAX)
+        evict(t);
+    c = conn_new(t, fd, CONN_LOBBY);
+    if (c)
+        c->host = host_hash(from);
+}
+
+static bool someone_waits(const struct tcp *t)
+{
+    struct pollfd p = {.fd = t->listener, .events = POLLIN};
+
+    return poll(&p, 1, 0) > 0;
+}
+
+/* True: it was to be tried again. */
+static bool accept_failed(struct tcp *t, int err)
+{
+    if (err == EMFILE || err == ENFILE) { /* this comes before EAGAIN */
+        if (!someone_waits(t))
+            return false;
+        if (t->nlobby) {
+            evict(t);
+            return true;
+        }
+    }
+    if (err != EAGAIN && err != EINTR && err != ECONNABORTED)
+        set_deaf(t, true);
+    return false;
+}
+
 static bool accept_all(struct tcp *t)
 {
     bool any = false;
 
+    t->crowd = false;
     for (unsigned i = 0; i < ACCEPT_BUDGET; i++) {
+        struct sockaddr_storage from = {0};
+        socklen_t len = sizeof(from);
         _cleanup_(close_fdp) int fd =
-            accept4(t->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+            accept4(t->listener, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
-        if (fd < 0) {
-            if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-                set_deaf(t, true);
+        if (fd >= 0)
+            lobby_add(t, &fd, &from);
+        else if (!accept_failed(t, errno))
             return any;
-        }
         any = true;
-        if (t->nlobby >= LOBBY_MAX)
-            evict(t);
-        tune(fd);
-        conn_new(t, &fd, CONN_LOBBY);
     }
+    t->crowd = true;
     return any;
 }
 
@@ -258,7 +347,6 @@ int tcp_connect(struct tcp_peer *peer, unsigned channel)
 
     if (fd < 0)
         return -errno;
-    tune(fd);
     net_congestion_take(fd, t->congestion);
     set_int(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
     *addr_port(&from) = 0;
@@ -297,17 +385,19 @@ static bool connected(struct conn *c)
 {
     struct tcp_peer *peer = c->peer;
     struct hello hello = {.magic = HELLO_MAGIC,
-                          .version = HELLO_VERSION,
+                          .version = peer->version,
                           .channel = (uint16_t)c->channel,
                           .channels = (uint16_t)peer->channels,
                           .express = (uint16_t)peer->express,
                           .of = c->cut_ms ? HELLO_MENDS : HELLO_BEGINS,
                           .attempt = c->cut_ms ? ++c->attempt : 0,
+                          .ciphers = peer->encrypted ? (uint16_t)seal_ciphers() : 0,
                           .got = c->got};
     int err = socket_error(c);
 
-    memcpy(hello.token, peer->token, sizeof(hello.token));
-    if (!err && send(c->fd, &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello))
+    if (!err)
+        err = -hello_say(c, peer, &hello, false);
+    if (!err && !hello_send(c->fd, &hello))
         err = errno ? errno : EIO;
     if (err) {
         conn_lost(c, err);
@@ -324,22 +414,24 @@ static bool read_hello(struct conn *c)
     uint8_t more;
     bool whole = c->hello_got == sizeof(c->hello);
     /* before the hello is answered nothing may follow it */
-    ssize_t n = whole ? recv(c->fd, &more, 1, MSG_PEEK)
-                      : recv(c->fd, at, sizeof(c->hello) - c->hello_got, 0);
+    ssize_t n =
+        whole ? recv(c->fd, &more, 1, MSG_PEEK) : recv(c->fd, at, hello_size(c) - c->hello_got, 0);
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return false;
     if (n <= 0 || whole)
         conn_lost(c, n < 0 ? errno : 0);
-    else if ((c->hello_got += (size_t)n) == sizeof(c->hello))
+    else if ((c->hello_got += (size_t)n) == hello_size(c)) {
+        hello_read(c);
         peer_greeted(c);
+    }
     return true;
 }
 
 static bool read_accept(struct conn *c)
 {
-    size_t all = sizeof(c->hello.magic);
-    ssize_t n = recv(c->fd, (uint8_t *)&c->hello.magic + c->hello_got, all - c->hello_got, 0);
+    size_t all = accept_size(c->peer);
+    ssize_t n = recv(c->fd, (uint8_t *)&c->heard + c->hello_got, all - c->hello_got, 0);
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return false;
@@ -347,10 +439,11 @@ static bool read_accept(struct conn *c)
         conn_lost(c, n < 0 ? errno : 0);
     else if ((c->hello_got += (size_t)n) < all)
         return true;
-    else if (c->hello.magic == ACCEPT_MAGIC)
+    else if (accept_is_right(c))
         peer_opened(c);
     else
-        peer_fail(c->peer, -EPROTO, "the other side did not accept the answer to its hello");
+        peer_fail(c->peer, -EBADMSG,
+                  "authentication failed: our answer to a hello is not accepted");
     return true;
 }
 
@@ -395,11 +488,6 @@ static bool conn_tick(struct conn *c, uint64_t now)
 {
     uint64_t age = now - c->since_ms;
 
-    if (c->state == CONN_LOBBY) {
-        if (age > (c->hello_got < sizeof(c->hello) ? HELLO_MS : LOBBY_MS))
-            conn_close(c);
-        return true;
-    }
     if (c->cut_ms) {
         if (now - c->cut_ms > c->t->mend_ms)
             peer_not_mended(c);
@@ -408,6 +496,8 @@ static bool conn_tick(struct conn *c, uint64_t now)
             conn_lost(c, ETIMEDOUT);
         return true;
     }
+    if (c->state == CONN_OPEN)
+        return conn_probe(c) | conn_check_ack(c);
     if (c->state != CONN_CONNECTING && c->state != CONN_ACCEPTED)
         return false;
     if (age > CONNECT_MS && !has_arrived(c))
@@ -415,13 +505,24 @@ static bool conn_tick(struct conn *c, uint64_t now)
     return true;
 }
 
+static void lobby_tick(struct tcp *t, uint64_t now)
+{
+    for (struct conn *c = TAILQ_FIRST(&t->lobby), *next; c; c = next) {
+        next = TAILQ_NEXT(c, link);
+        if (now - c->since_ms > (c->hello_got < sizeof(c->hello) ? HELLO_MS : LOBBY_MS))
+            conn_close(c);
+    }
+}
+
 static bool tick(struct tcp *t)
 {
     uint64_t expired, now = now_ms();
-    bool need = false;
+    bool need;
 
     if (read(t->timer, &expired, sizeof(expired)) != sizeof(expired))
         return false;
+    lobby_tick(t, now);
+    need = t->nlobby > 0;
     for (struct conn *c = TAILQ_FIRST(&t->conns), *next; c; c = next) {
         next = TAILQ_NEXT(c, link);
         need |= conn_tick(c, now);

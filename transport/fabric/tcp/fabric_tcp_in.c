@@ -79,8 +79,7 @@ struct inbound *body_taken(struct tcp_peer *peer, const uint32_t *id)
     return b;
 }
 
-/* @n bytes have reached the sink, or were thrown away. */
-static void sink_got(struct conn *c, size_t n)
+void sink_got(struct conn *c, size_t n)
 {
     struct inbound *b = c->sink;
 
@@ -103,8 +102,17 @@ static bool reading(const struct conn *c)
     return (conn_is_open(c) || c->cut_ms) && !c->parked && peer_lives(c->peer);
 }
 
+struct inbound *conn_sink(const struct conn *c, size_t n)
+{
+    return n <= c->sink_left && !c->rest_len && reading(c) ? c->sink : NULL;
+}
+
 static bool frame_ok(const struct conn *c, const struct frame *f)
 {
+    if (f->type == FRAME_PROBE)
+        return f->hdr_len == 0 && f->len == PROBE_LEN;
+    if (f->type == FRAME_KEY)
+        return c->seals && f->hdr_len == 0 && f->len == 0 && f->id;
     if (c->express)
         return f->type == FRAME_MSG && !f->behind && f->hdr_len <= FABRIC_HDR_MAX &&
                f->len <= FABRIC_EXPRESS_MAX;
@@ -230,6 +238,14 @@ static void on_part(struct conn *c, const struct frame *f)
     c->big = BIG_MEMORY;
 }
 
+static void on_bye(struct tcp_peer *peer, const struct frame *f)
+{
+    if (f->id == BYE_FORGED)
+        peer_fail(peer, -EBADMSG, "authentication failed at the other side");
+    else
+        peer_fail(peer, -ECONNRESET, "the other side has closed the link");
+}
+
 /* Takes the frame at @p, and returns its bytes. 0: the frame is not complete, or has to wait. */
 static size_t frame_take(struct conn *c, const uint8_t *p, size_t len)
 {
@@ -252,9 +268,13 @@ static size_t frame_take(struct conn *c, const uint8_t *p, size_t len)
     if (f.type == FRAME_PART)
         on_part(c, &f);
     else if (f.type == FRAME_BYE)
-        peer_fail(peer, -ECONNRESET, "the other side has closed the link");
+        on_bye(peer, &f);
+    else if (f.type == FRAME_PROBE)
+        c->sink_left = f.len; /* thrown away */
     else if (f.type == FRAME_GRANT || f.type == FRAME_DROP)
         peer_answered(peer, &f);
+    else if (f.type == FRAME_KEY)
+        conn_hear_key(c, f.id);
     else if (in_turn(c, &f))
         tcp_deliver(c, &f, p + sizeof(f));
     else
@@ -299,11 +319,38 @@ static void conn_parse(struct conn *c, const uint8_t *p, size_t len)
     peer_unref(peer);
 }
 
+static bool read_sealed(struct conn *c)
+{
+    bool crowded = c->t->base.crowded && !c->express, any = false;
+    size_t sum = 0;
+
+    for (unsigned round = 0; round < READ_ROUNDS && c->state == CONN_OPEN && reading(c); round++) {
+        size_t want = conn_sealed_want(c);
+        ssize_t got = conn_recv_sealed(c);
+
+        if (got < 0 && (errno == EAGAIN || errno == EINTR))
+            break;
+        any = true;
+        if (got <= 0) {
+            conn_lost(c, got ? errno : 0);
+            break;
+        }
+        sum += (size_t)got;
+        if ((size_t)got < want || (crowded && sum >= READ_CROWDED))
+            break;
+    }
+    c->t->long_read |= sum >= READ_LONG;
+    return any;
+}
+
 bool conn_read(struct conn *c)
 {
     struct tcp *t = c->t;
     bool any = false, crowded = t->base.crowded && !c->express;
     size_t sum = 0;
+
+    if (c->opens)
+        return read_sealed(c);
 
     for (unsigned round = 0; round < READ_ROUNDS && c->state == CONN_OPEN && reading(c); round++) {
         size_t direct = c->sink ? c->sink_left : 0, kept = c->rest_len, want = READ_MAX - kept,
@@ -355,8 +402,7 @@ static void parse_rest(struct conn *c)
     free(rest);
 }
 
-/* Parses @p, behind what is kept already. */
-static bool feed(struct conn *c, const uint8_t *p, size_t n)
+bool conn_feed(struct conn *c, const uint8_t *p, size_t n)
 {
     uint8_t *rest;
 
@@ -378,14 +424,15 @@ static bool feed(struct conn *c, const uint8_t *p, size_t n)
 void conn_drain(struct conn *c)
 {
     for (unsigned round = 0; round < DRAIN_ROUNDS; round++) {
-        ssize_t got = recv(c->fd, c->t->buf, READ_MAX, MSG_DONTWAIT);
+        ssize_t got =
+            c->opens ? conn_recv_sealed(c) : recv(c->fd, c->t->buf, READ_MAX, MSG_DONTWAIT);
 
         if (got <= 0 && !(got < 0 && errno == EINTR))
             return;
-        if (got < 0)
+        if (got < 0 || c->opens)
             continue;
         c->got += (size_t)got;
-        if (!feed(c, c->t->buf, (size_t)got))
+        if (!conn_feed(c, c->t->buf, (size_t)got))
             peer_fail(c->peer, -ENOMEM, "no memory for what a broken connection had");
     }
 }

@@ -51,7 +51,7 @@ static int listen_on(struct tcp *t, unsigned port)
         return -errno;
     set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
     *addr_port(&t->addr) = htons((uint16_t)port);
-    if (bind(fd, (struct sockaddr *)&t->addr, addr_len(&t->addr)) || listen(fd, LOBBY_MAX) ||
+    if (bind(fd, (struct sockaddr *)&t->addr, addr_len(&t->addr)) || listen(fd, LISTEN_QUEUE) ||
         getsockname(fd, (struct sockaddr *)&t->addr, &len))
         return -errno;
     t->listener = steal_fd(&fd);
@@ -74,7 +74,7 @@ static bool listen_again(struct tcp *t, int kept, unsigned low, unsigned high)
     host = addr;
     *addr_port(&host) = *addr_port(&t->addr) = 0;
     if (memcmp(&host, &t->addr, addr_len(&host)) != 0 || (low && (port < low || port > high)) ||
-        fcntl(fd, F_SETFL, O_NONBLOCK) || listen(fd, LOBBY_MAX))
+        fcntl(fd, F_SETFL, O_NONBLOCK) || listen(fd, LISTEN_QUEUE))
         return false;
     fcntl(fd, F_SETFD, FD_CLOEXEC);
     t->addr = addr;
@@ -113,7 +113,7 @@ static int open_polling(struct tcp *t, char *why)
 
     t->epoll = epoll_create1(EPOLL_CLOEXEC);
     t->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-    t->buf = malloc(READ_MAX);
+    t->buf = malloc(READ_SEALED);
     if (t->buf && t->epoll >= 0 && t->timer >= 0 &&
         !epoll_ctl(t->epoll, EPOLL_CTL_ADD, t->listener, &listener) &&
         !epoll_ctl(t->epoll, EPOLL_CTL_ADD, t->timer, &timer))

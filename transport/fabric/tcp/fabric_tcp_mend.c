@@ -20,10 +20,17 @@
  * ms if nothing goes back: they are copied after PATIENCE turns. Before the engine sleeps all
  * bodies are copied. A frame of an asked body that is not its last is kept as a request of its own.
  *
+ * What is dropped on the way breaks no socket for about a quarter of an hour. So a socket to which
+ * something was written is looked at now and then: if nothing that the kernel has sent since is
+ * acknowledged for mend_ms, it has broken. A side that does not read for long has a closed window;
+ * it acknowledges all the same, but is asked less and less often: so what counts is not how long
+ * ago it did, but whether it was asked after that.
+ *
  * If the other engine dies, commd says so sooner than mend_ms. If a box on the way acknowledges in
  * the other side's name, the other side has less than was released here, and the link ends. */
 #include <errno.h>
 #include <linux/sockios.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -37,6 +44,7 @@ enum {
     LOOK_BYTES = 64 << 10, /* written between two looks */
     LOOK_REQS = 64,        /* and kept */
     PATIENCE = 16,         /* looks in vain, before the tail is copied */
+    ACK_TICKS = 10,        /* between two looks who acknowledges */
     LASTED_MS = 200,       /* after a socket that was open for less, and brought nothing, we wait */
 };
 
@@ -247,6 +255,50 @@ void conn_cut(struct conn *c)
     timer_need(c->t);
 }
 
+/* ---- silence --------------------------------------------------------------------------------- */
+
+void conn_expect_ack(struct conn *c)
+{
+    if (c->ack_ticks || !c->t->mend_ms)
+        return;
+    c->ack_ticks = ACK_TICKS;
+    timer_need(c->t);
+}
+
+/* Has the kernel sent something after the last acknowledgement that came? The window may be closed,
+ * so that it sends nothing but probes, which it does not count among what it has sent. */
+static bool asked_since(const struct tcp_info *info)
+{
+    return info->tcpi_unacked ? info->tcpi_last_data_sent < info->tcpi_last_ack_recv
+                              : info->tcpi_probes > 0;
+}
+
+bool conn_check_ack(struct conn *c)
+{
+    uint64_t now = now_ms();
+    struct tcp_info info = {0};
+    socklen_t len = sizeof(info);
+    int unacked;
+
+    if (!c->ack_ticks || --c->ack_ticks)
+        return c->ack_ticks > 0;
+    if (ioctl(c->fd, SIOCOUTQ, &unacked) || unacked <= 0 ||
+        getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &len)) {
+        c->silent_ms = 0;
+        return false; /* until something is written again */
+    }
+    c->ack_ticks = ACK_TICKS;
+    if (!asked_since(&info))
+        c->silent_ms = 0;
+    else if (!c->silent_ms || info.tcpi_last_ack_recv < now - c->silent_ms)
+        c->silent_ms = now; /* what was sent last may be on its way */
+    else if (now - c->silent_ms >= c->t->mend_ms)
+        conn_lost(c, ETIMEDOUT);
+    return true;
+}
+
+/* ---- a new socket ---------------------------------------------------------------------------- */
+
 static void connect_again(struct conn *c)
 {
     bool failing = c->got == c->got_at && now_ms() < c->since_ms + LASTED_MS;
@@ -303,6 +355,8 @@ void conn_rewind(struct conn *c, uint64_t got)
     if (req)
         req->sent = got - c->kept_at;
     c->sent = c->socket_at = got;
+    if (c->seals)
+        conn_resealed(c);
 }
 
 void conn_mended(struct conn *c)
@@ -311,6 +365,6 @@ void conn_mended(struct conn *c)
     c->cut_ms = 0;
     c->peer->mends++;
     conn_watch(c);
-    if (!TAILQ_EMPTY(&c->out))
+    if (!TAILQ_EMPTY(&c->out) || !TAILQ_EMPTY(&c->plain))
         conn_want_write(c);
 }

@@ -12,7 +12,11 @@
 
 #include "transport/fabric/tcp/fabric_tcp_priv.h"
 
-enum { WRITE_ROUNDS = 4, IOV_REQS = 16 };
+enum {
+    WRITE_ROUNDS = 4,
+    IOV_REQS = 16,
+    POST_AHEAD = 256 << 10, /* sealed and not written: then what is sent waits in the clear */
+};
 
 static size_t req_left(const struct fabric_req *req)
 {
@@ -38,7 +42,7 @@ void conn_stop_writing(struct conn *c)
 
 void conn_put(struct conn *c, struct fabric_req *req)
 {
-    TAILQ_INSERT_TAIL(&c->out, req, link);
+    TAILQ_INSERT_TAIL(conn_queue(c), req, link);
     c->t->touched = true;
     conn_want_write(c);
 }
@@ -63,6 +67,20 @@ int conn_put_frame(struct conn *c, enum frame_type type, uint32_t id)
     req_set_frame(req, &f);
     conn_put(c, req);
     return 0;
+}
+
+void conn_put_probe(struct conn *c)
+{
+    static const uint8_t nothing[PROBE_LEN];
+    struct fabric_req *req = tcp_req_new(c->peer);
+    struct frame f = {.type = FRAME_PROBE, .len = PROBE_LEN};
+
+    if (!req)
+        return;
+    req_set_frame(req, &f);
+    req->part = nothing;
+    req->part_len = sizeof(nothing);
+    conn_put(c, req);
 }
 
 /* Small messages share a connection, large ones take all connections in turns. */
@@ -100,8 +118,7 @@ static ssize_t conn_sendmsg(struct conn *c, struct iovec *iov, unsigned n)
     return sent < 0 ? -errno : sent;
 }
 
-/* The next frame of an asked body. */
-static void req_next_part(struct fabric_req *req)
+void req_next_part(struct fabric_req *req)
 {
     size_t len = MIN(req->body_len - req->next, (size_t)PART_MAX);
     struct frame f = {.type = FRAME_PART, .id = req->id, .len = (uint32_t)len, .size = req->next};
@@ -139,6 +156,8 @@ void conn_wrote(struct conn *c, size_t n)
     struct fabric_req *req;
 
     c->sent += n;
+    c->ahead -= c->seals ? n : 0;
+    conn_expect_ack(c);
     while ((req = TAILQ_FIRST(&c->out)) && n >= req_left(req)) {
         n -= req_left(req);
         TAILQ_REMOVE(&c->out, req, link);
@@ -152,13 +171,13 @@ void conn_wrote(struct conn *c, size_t n)
         req->sent += n;
 }
 
-bool conn_write(struct conn *c)
+/* Writes c->out; true if bytes went out. */
+static bool write_out(struct conn *c)
 {
     struct iovec iov[2 * IOV_REQS];
     struct fabric_req *req;
     bool any = false;
 
-    assert(c->writing && c->state == CONN_OPEN);
     for (unsigned round = 0; round < WRITE_ROUNDS && !TAILQ_EMPTY(&c->out); round++) {
         size_t total = 0;
         unsigned n = 0;
@@ -181,13 +200,46 @@ bool conn_write(struct conn *c)
         conn_wrote(c, (size_t)sent);
         if ((size_t)sent < total)
             break;
+        if (c->seals)
+            conn_seal_more(c);
     }
-    if (TAILQ_EMPTY(&c->out)) {
+    return any;
+}
+
+bool conn_write(struct conn *c)
+{
+    bool any;
+
+    assert(c->writing && c->state == CONN_OPEN);
+    any = c->seals && conn_seal_more(c);
+    any |= write_out(c);
+    if (c->state == CONN_OPEN && TAILQ_EMPTY(&c->out) && TAILQ_EMPTY(&c->plain)) {
         conn_stop_writing(c);
         if (c->polled_out)
             conn_watch(c);
     }
     return any;
+}
+
+/* As conn_post(), of a stream that is encrypted. */
+static int post_sealed(struct conn *c, struct fabric_req *req)
+{
+    int r = conn_seal(c, req);
+
+    assert(TAILQ_EMPTY(&c->plain));
+    if (r) { /* its place in the order is taken, so nothing may follow */
+        peer_fail(c->peer, r, "cannot encrypt what is to be sent");
+        return r;
+    }
+    tcp_req_free(req);
+    if (c->writing || TAILQ_NEXT(TAILQ_FIRST(&c->out), link))
+        conn_want_write(c); /* behind what the socket did not take */
+    else if (write_out(c) && c->peer->failed)
+        return 1; /* the link's end is told otherwise */
+    else if (!TAILQ_EMPTY(&c->out))
+        conn_want_write(c);
+    c->t->touched |= !TAILQ_EMPTY(&c->out);
+    return 1;
 }
 
 /* The queue is empty, so writes at once. 1: the body is not needed any more; 0: it is, or what
@@ -205,6 +257,7 @@ static int conn_post(struct conn *c, struct fabric_req *req)
     }
     req->sent += sent > 0 ? (size_t)sent : 0;
     c->sent += sent > 0 ? (size_t)sent : 0;
+    conn_expect_ack(c);
     if (req_left(req) == 0)
         return conn_keep(c, req, false);
     conn_put(c, req);
@@ -267,9 +320,9 @@ int peer_post(struct fabric_req *req, size_t hdr_len)
     }
     /* `more` waits in the queue, if there is one channel: on others what follows would overtake it
      */
-    if (TAILQ_EMPTY(&c->out) && c->state == CONN_OPEN &&
+    if (TAILQ_EMPTY(conn_queue(c)) && c->state == CONN_OPEN && c->ahead < POST_AHEAD &&
         (c->express || !(peer->t->base.more && peer->channels == 1)))
-        return conn_post(c, req);
+        return c->seals ? post_sealed(c, req) : conn_post(c, req);
     conn_put(c, req);
     return 0;
 }

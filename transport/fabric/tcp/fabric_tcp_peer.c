@@ -5,17 +5,17 @@
  * for express messages) and not two:
  *
  *     connects                          accepts
- *     hello{its token} ---------------> whose is it? nobody's yet: stays in the lobby
+ *     hello{its id} ------------------> whose is it? nobody's yet: stays in the lobby
  *                                       once that peer is added:
- *     is it that peer's? <------------- hello{its token}
+ *     is it that peer's? <------------- hello{its id}
  *     ACCEPT, and messages -----------> now it may send, too
  *
  * So it does not matter which side adds the other first, and no messages go to a side that has not
- * shown the right token. A connection that ends before it is open is made again, with growing
- * pauses. If it ends afterwards, its stream goes on over a new socket (fabric_tcp_mend.c); where
- * that fails the link is down, and the control plane decides what that means. A side that drops a
- * peer on purpose says BYE, if the socket takes it at once. Tokens are fresh for each pair and
- * incarnation: what is left of an earlier one is a stranger.
+ * shown that it knows the tokens (fabric_tcp_greet.c). A connection that ends before it is open is
+ * made again, with growing pauses. If it ends afterwards, its stream goes on over a new socket
+ * (fabric_tcp_mend.c); where that fails the link is down, and the control plane decides what that
+ * means. A side that drops a peer on purpose says BYE, if the socket takes it at once. Tokens are
+ * fresh for each pair and incarnation: what is left of an earlier one is a stranger.
  *
  * A link may break inside any call, and the caller may drop a peer in any callback; both only queue
  * the peer. peers_reap() does the work between two turns. */
@@ -36,6 +36,7 @@ void peer_unref(struct tcp_peer *peer)
         return;
     assert(peer->state == PEER_GONE && LIST_EMPTY(&peer->bodies) && peer->answers == 0);
     LIST_REMOVE(peer, all_link);
+    explicit_bzero(peer, sizeof(*peer));
     free(peer);
 }
 
@@ -77,7 +78,7 @@ void peer_not_mended(struct conn *c)
 
     snprintf(fault, sizeof(fault), "%s; no new connection in %u ms", end_text(c->err),
              c->t->mend_ms);
-    peer_fail(c->peer, c->err ? -c->err : -ECONNRESET, fault);
+    peer_fail(c->peer, -ETIMEDOUT, fault);
 }
 
 void conn_lost(struct conn *c, int err)
@@ -116,6 +117,13 @@ void peer_tell_apart(struct tcp_peer *peer)
         t->ev.on_apart(t->ev.arg, peer->index);
 }
 
+static void peer_up(struct tcp_peer *peer)
+{
+    peer_set_state(&peer->state, PEER_UP);
+    peer->up_ms = now_ms();
+    peer_forget(peer);
+}
+
 void peer_opened(struct conn *c)
 {
     struct tcp_peer *peer = c->peer;
@@ -127,10 +135,13 @@ void peer_opened(struct conn *c)
     c->got_at = c->got;
     c->opened = c->attempt;
     peer->retries = 0;
+    conn_expect_ack(c);
     if (c->cut_ms)
         conn_mended(c);
+    else
+        conn_tell_key(c);
     if (peer->nopen == peer->channels + peer->express && peer->state == PEER_GREETING)
-        peer_set_state(&peer->state, PEER_UP);
+        peer_up(peer);
     peer_tell_apart(peer);
     if (peer->nopen < peer->channels + peer->express)
         return;
@@ -173,8 +184,9 @@ static void adopt(struct conn *c, struct tcp_peer *peer)
         stranger(c);
         return;
     }
-    memcpy(hello.token, peer->token, sizeof(hello.token));
-    if (send(c->fd, &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) {
+    hello.ciphers = peer->encrypted ? (uint16_t)seal_choose(seal_ciphers(), hello.ciphers) : 0;
+    if (hello_say(c, peer, &hello, true) || conn_agree(c, peer, false) ||
+        !hello_send(c->fd, &hello)) {
         conn_close(c);
         return;
     }
@@ -227,8 +239,9 @@ static void adopt_stream(struct conn *from, struct tcp_peer *peer)
         return;
     }
     hello.got = c->got;
-    memcpy(hello.token, peer->token, sizeof(hello.token));
-    if (send(from->fd, &hello, sizeof(hello), MSG_NOSIGNAL) == sizeof(hello)) {
+    hello.ciphers = 0; /* the stream has its keys */
+    if (!hello_say(from, peer, &hello, true) && !conn_agree(from, peer, false) &&
+        hello_send(from->fd, &hello)) {
         conn_plug(c, from);
         return;
     }
@@ -246,7 +259,7 @@ static struct tcp_peer *find_by_hello(struct tcp *t, const struct hello *hello)
     for (unsigned i = 0; i < FABRIC_MAX_PEERS; i++)
         if (t->slot[i] && peer_lives(t->slot[i]) && (mends || !t->slot[i]->connects) &&
             t->slot[i]->state == (mends ? PEER_UP : PEER_GREETING) &&
-            net_same_token(t->slot[i]->expect, hello->token))
+            hello_is_of(t->slot[i], hello, NULL))
             found = t->slot[i];
     return found;
 }
@@ -254,8 +267,7 @@ static struct tcp_peer *find_by_hello(struct tcp *t, const struct hello *hello)
 /* Somebody in the lobby has said who it is. */
 static void guest_greeted(struct conn *c)
 {
-    static const struct hello unknown = {
-        .magic = HELLO_MAGIC, .version = HELLO_VERSION, .of = HELLO_UNKNOWN};
+    struct hello unknown = {.magic = HELLO_MAGIC, .version = c->hello.version, .of = HELLO_UNKNOWN};
     struct tcp_peer *peer = find_by_hello(c->t, &c->hello);
 
     if (peer && c->hello.of == HELLO_MENDS) {
@@ -265,17 +277,27 @@ static void guest_greeted(struct conn *c)
     } else if (c->hello.of == HELLO_BEGINS) {
         c->t->base.stats.strangers++; /* until the peer is added */
     } else {
-        send(c->fd, &unknown, sizeof(unknown), MSG_NOSIGNAL); /* the stream may be given up here */
+        hello_send(c->fd, &unknown); /* the stream may be given up here */
         stranger(c);
     }
 }
 
+/* What a peer speaks is known from the control plane, so nobody on the way talks us into less. */
+static bool version_fits(const struct conn *c)
+{
+    if (c->hello.magic != HELLO_MAGIC)
+        return false;
+    if (c->peer)
+        return c->hello.version == c->peer->version;
+    return c->hello.version == HELLO_VERSION ||
+           (c->hello.version == HELLO_OLD && old_is_let_in(c->t, NULL));
+}
+
 void peer_greeted(struct conn *c)
 {
-    uint32_t accept = ACCEPT_MAGIC;
     struct tcp_peer *peer = c->peer;
 
-    if (c->hello.magic != HELLO_MAGIC || c->hello.version != HELLO_VERSION) {
+    if (!version_fits(c)) {
         stranger(c);
         return;
     }
@@ -289,8 +311,12 @@ void peer_greeted(struct conn *c)
         peer_fail(peer, -ECONNRESET, end_text(0));
         return;
     }
-    if (!net_same_token(peer->expect, c->hello.token)) {
+    if (!hello_is_of(peer, &c->hello, &c->said)) {
         stranger(c);
+        return;
+    }
+    if (conn_agree(c, peer, true)) {
+        peer_fail(peer, -EPROTO, "the other side has no cipher of ours");
         return;
     }
     if (c->cut_ms) {
@@ -299,7 +325,7 @@ void peer_greeted(struct conn *c)
     }
     if (!peer_lives(peer))
         return; /* dropped in a callback of conn_rewind() */
-    if (send(c->fd, &accept, sizeof(accept), MSG_NOSIGNAL) != sizeof(accept))
+    if (send(c->fd, &c->accept, accept_size(peer), MSG_NOSIGNAL) != (ssize_t)accept_size(peer))
         conn_lost(c, EPIPE);
     else
         peer_opened(c);
@@ -336,22 +362,52 @@ void peers_tick(struct tcp *t, uint64_t now)
 
 /* ---- coming ---------------------------------------------------------------------------------- */
 
-static int parse_addr(const void *addr, size_t len, struct sockaddr_storage *ret_addr)
+/* Both sides come to the same. 1: encrypted; 0: in the clear; or what peer_add() returns. */
+static int agree_encryption(const struct tcp *t, const struct tcp_addr *a, uint16_t version,
+                            const struct sockaddr_storage *addr)
+{
+    uint8_t ours = (uint8_t)t->encryption, theirs = a->encryption;
+
+    if (version == HELLO_OLD)
+        return old_is_let_in(t, addr) ? 0 : -EPERM;
+    if (theirs > FABRIC_ENCRYPT_ON)
+        return -EINVAL;
+    if (ours == FABRIC_ENCRYPT_ON || theirs == FABRIC_ENCRYPT_ON)
+        return ours == FABRIC_ENCRYPT_OFF || theirs == FABRIC_ENCRYPT_OFF ? -EACCES : 1;
+    if (ours == FABRIC_ENCRYPT_OFF || theirs == FABRIC_ENCRYPT_OFF)
+        return 0;
+    return !both_on_loopback(t, addr);
+}
+
+/* The version that both sides speak; 0: there is none. */
+static uint16_t agree_version(const struct tcp_addr *a)
+{
+    uint16_t newest = a->newest ? a->newest : a->version;
+
+    if (a->version > HELLO_VERSION || newest < HELLO_OLD || newest < a->version)
+        return 0;
+    return MIN(newest, (uint16_t)HELLO_VERSION);
+}
+
+static int parse_addr(const struct tcp *t, const void *addr, size_t len, struct tcp_peer *peer)
 {
     struct tcp_addr a;
+    int r;
 
-    *ret_addr = (struct sockaddr_storage){0};
     if (len != sizeof(a))
         return -EPROTONOSUPPORT;
     memcpy(&a, addr, sizeof(a));
-    if (memcmp(a.magic, FABRIC_TCP_MAGIC, sizeof(a.magic)) || a.version != HELLO_VERSION)
+    peer->version = agree_version(&a);
+    if (memcmp(a.magic, FABRIC_TCP_MAGIC, sizeof(a.magic)) || !peer->version)
         return -EPROTONOSUPPORT;
     if (a.port == 0 || (a.family != 4 && a.family != 6))
         return -EINVAL;
-    ret_addr->ss_family = a.family == 4 ? AF_INET : AF_INET6;
-    *addr_port(ret_addr) = htons(a.port);
-    memcpy(addr_ip(ret_addr), a.ip, a.family == 4 ? 4 : 16);
-    return 0;
+    peer->addr.ss_family = a.family == 4 ? AF_INET : AF_INET6;
+    *addr_port(&peer->addr) = htons(a.port);
+    memcpy(addr_ip(&peer->addr), a.ip, a.family == 4 ? 4 : 16);
+    r = agree_encryption(t, &a, peer->version, &peer->addr);
+    peer->encrypted = r > 0;
+    return r < 0 ? r : 0;
 }
 
 static int tcp_check_new(const struct tcp *t, const struct tcp_peer *peer)
@@ -361,8 +417,8 @@ static int tcp_check_new(const struct tcp *t, const struct tcp_peer *peer)
     if (net_same_token(peer->token, peer->expect))
         return -EINVAL; /* the smaller token says which side connects */
     for (unsigned i = 0; i < FABRIC_MAX_PEERS; i++)
-        if (t->slot[i] && (net_same_token(t->slot[i]->expect, peer->expect) ||
-                           net_same_token(t->slot[i]->token, peer->token)))
+        if (t->slot[i] && (!memcmp(t->slot[i]->their_id, peer->their_id, ID_LEN) ||
+                           !memcmp(t->slot[i]->id, peer->id, ID_LEN)))
             return -EADDRINUSE;
     return 0;
 }
@@ -370,10 +426,10 @@ static int tcp_check_new(const struct tcp *t, const struct tcp_peer *peer)
 /* Connections of @peer that came before it was added. */
 static void adopt_waiting(struct tcp_peer *peer)
 {
-    for (struct conn *c = TAILQ_FIRST(&peer->t->conns), *next; c; c = next) {
+    for (struct conn *c = TAILQ_FIRST(&peer->t->lobby), *next; c; c = next) {
         next = TAILQ_NEXT(c, link);
-        if (c->state == CONN_LOBBY && c->hello_got == sizeof(c->hello) &&
-            c->hello.of == HELLO_BEGINS && net_same_token(c->hello.token, peer->expect))
+        if (c->hello_got == sizeof(c->hello) && c->hello.of == HELLO_BEGINS &&
+            hello_is_of(peer, &c->hello, NULL))
             adopt(c, peer);
     }
 }
@@ -382,27 +438,33 @@ int tcp_peer_add(struct fabric *f, unsigned index, const void *addr, size_t addr
                  const uint8_t token[32], const uint8_t expect[32])
 {
     struct tcp *t = container_of(f, struct tcp, base);
-    struct sockaddr_storage parsed;
-    struct tcp_peer *peer;
+    struct tcp_peer *peer, parsed = {.t = t, .refs = 1, .index = index};
     int r;
 
     if (index >= FABRIC_MAX_PEERS || addr_len == 0 || addr_len > FABRIC_ADDR_MAX)
         return -EINVAL;
-    r = parse_addr(addr, addr_len, &parsed);
+    r = parse_addr(t, addr, addr_len, &parsed);
     if (r)
         return r;
     peer = calloc(1, sizeof(*peer));
     if (!peer)
         return -ENOMEM;
-    *peer = (struct tcp_peer){.t = t, .refs = 1, .index = index, .addr = parsed};
+    *peer = parsed;
     TAILQ_INIT(&peer->waiting);
     TAILQ_INIT(&peer->asked);
     memcpy(peer->token, token, sizeof(peer->token));
     memcpy(peer->expect, expect, sizeof(peer->expect));
-    r = tcp_check_new(t, peer);
+    r = peer_ids(peer);
+    if (!r)
+        r = tcp_check_new(t, peer);
     if (r) {
+        explicit_bzero(peer, sizeof(*peer));
         free(peer);
         return r;
+    }
+    if (!peer_is_old(peer)) {
+        explicit_bzero(peer->token, sizeof(peer->token));
+        explicit_bzero(peer->expect, sizeof(peer->expect));
     }
     LIST_INSERT_HEAD(&t->peers, peer, all_link);
     t->slot[index] = peer;
@@ -435,10 +497,16 @@ void tcp_peer_del(struct fabric *f, unsigned index)
 
 static void say_bye(struct tcp_peer *peer)
 {
-    struct frame bye = {.type = FRAME_BYE};
+    struct frame bye = {.type = FRAME_BYE, .id = peer->err == -EBADMSG ? BYE_FORGED : BYE_PLAIN};
+    struct iovec iov = {&bye, sizeof(bye)};
+    uint8_t record[sizeof(bye) + SEAL_MORE];
     struct conn *c = peer->conn[0];
 
-    if (c && c->state == CONN_OPEN && (TAILQ_EMPTY(&c->out) || !TAILQ_FIRST(&c->out)->sent))
+    if (!c || c->state != CONN_OPEN)
+        return;
+    if (c->seals && TAILQ_EMPTY(&c->out) && !seal_put(c->seals, &iov, 1, record))
+        send(c->fd, record, sizeof(record), MSG_DONTWAIT | MSG_NOSIGNAL);
+    else if (!c->seals && (TAILQ_EMPTY(&c->out) || !TAILQ_FIRST(&c->out)->sent))
         send(c->fd, &bye, sizeof(bye), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
@@ -457,6 +525,7 @@ static void cut(struct tcp_peer *peer, int st)
             continue;
         TAILQ_CONCAT(&doomed, &c->kept, link);
         TAILQ_CONCAT(&doomed, &c->out, link);
+        TAILQ_CONCAT(&doomed, &c->plain, link);
         conn_close(c);
     }
     TAILQ_CONCAT(&doomed, &peer->asked, link);

@@ -8,48 +8,75 @@
 
 #include "transport/fabric/fabric.h"
 #include "transport/fabric/fabric_net.h"
+#include "transport/fabric/tcp/seal.h"
 
 enum {
     INLINE_MAX = FABRIC_EXPRESS_MAX, /* bodies up to this are handed out from the read buffer */
     PART_MAX = 256 << 10,            /* of an asked body in one frame: other frames go in between */
     READ_MAX = 64 << 10,             /* more than a frame with an inline body */
+    READ_SEALED = 4 * (SEAL_DATA + SEAL_MORE),
     READ_AFTER_BODY = 4 << 10,
     BIG_MEMORY = 8,
     FAULT_MAX = 64,
     EXPRESS_TURNS = 64,  /* after an express message express connections are looked at in each */
     ANSWERS_MAX = 65536, /* to one peer, not yet written because the peer does not read */
     LOBBY_MAX = 128,
+    LISTEN_QUEUE = 1024, /* a crowd that comes at once: a peer behind it is not turned away */
+    ID_LEN = 16,
+    MAC_LEN = 16,
+    NONCE_LEN = 16,
+    PROBE_LEN = SEAL_DATA - 24, /* with its frame: a whole record */
+    PROBE_TICKS = 10,           /* of quiet, and what was sealed is followed by a probe */
 };
 
 /* --- on the wire --------------------------------------------------------------------------
  * Both ends run the same build on the same byte order: the control plane compares versions before
  * it hands out tokens. */
 
+/* @version is the oldest that this side lets in, @newest the one that it speaks best. A side of
+ * HELLO_OLD has 0 for @encryption and @newest, and looks at neither. */
 struct tcp_addr {
     char magic[8];
     uint16_t version, family; /* 4 or 6 */
-    uint16_t port, reserved;
-    uint8_t ip[16]; /* in network order */
+    uint16_t port;
+    uint8_t encryption, newest; /* enum fabric_encryption: what this side wants */
+    uint8_t ip[16];             /* in network order */
 };
+_Static_assert(sizeof(struct tcp_addr) == 32, "of all versions");
 
-enum { HELLO_MAGIC = 0x636d6448, HELLO_VERSION = 4, ACCEPT_MAGIC = 0x636d6441 };
+enum { HELLO_MAGIC = 0x636d6448, HELLO_VERSION = 5, HELLO_OLD = 4, ACCEPT_MAGIC = 0x636d6441 };
 enum hello_of { HELLO_BEGINS, HELLO_MENDS, HELLO_UNKNOWN };
 
-/* First on every connection, both ways. The side that accepted answers when it knows the token;
- * the side that connected then says ACCEPT_MAGIC: the answer was right. What follows is the stream.
- * An express connection (@express is 0 or 1) has the number @channels. */
+/* First on every connection, both ways. The side that accepted answers when it knows the id; the
+ * side that connected then says ACCEPT: the answer was right. What follows is the stream. An
+ * express connection (@express is 0 or 1) has the number @channels. Tokens never go over the
+ * network: fabric_tcp_greet.c. */
 struct hello {
     uint32_t magic;
     uint16_t version, channel, channels, express;
     /* enum hello_of: the stream begins; it goes on, behind the @got bytes that the sender has; or,
-     * as an answer without a token: there is no such stream to go on with. */
+     * as an answer without an id: there is no such stream to go on with. */
     uint16_t of;
     uint16_t
         attempt; /* number of the attempt to go on; an earlier one that comes late cuts nothing */
-    uint8_t token[32];
+    uint16_t ciphers; /* enum seal_cipher: those it has; in an answer: the one; 0: in the clear */
+    uint16_t reserved[3];
     uint64_t got;
+    union {
+        struct {
+            uint8_t id[ID_LEN], nonce[NONCE_LEN]; /* whose, and 16 random bytes */
+        };
+        uint8_t token[32]; /* not on the wire: what a hello of HELLO_OLD says (fabric_tcp_old.c) */
+    };
+    uint8_t mac[MAC_LEN]; /* of all before it, and of the hello that it answers; the last field */
 };
-_Static_assert(sizeof(struct hello) == 56, "wire layout");
+_Static_assert(sizeof(struct hello) == 80, "wire layout");
+
+struct accept {
+    uint32_t magic;
+    uint8_t mac[MAC_LEN];
+};
+_Static_assert(sizeof(struct accept) == 20, "wire layout");
 
 enum frame_type {
     FRAME_MSG = 1, /* header, and body of @len bytes */
@@ -57,9 +84,13 @@ enum frame_type {
     FRAME_GRANT,   /* send the body @id */
     FRAME_DROP,    /* the body @id is not wanted */
     FRAME_PART,    /* @len bytes of the granted body @id, from @size on */
-    FRAME_BYE,     /* the other side has dropped this peer on purpose */
-    FRAME_LAST = FRAME_BYE
+    FRAME_BYE,     /* the other side has dropped this peer on purpose; @id: enum bye */
+    FRAME_KEY,     /* encrypted streams: the sender has the fresh secret with the name @id */
+    FRAME_PROBE,   /* PROBE_LEN bytes for nobody: fabric_tcp_seal.c */
+    FRAME_LAST = FRAME_PROBE
 };
+
+enum bye { BYE_PLAIN, BYE_FORGED }; /* what came there was not what was sent here */
 
 struct frame {
     uint32_t len;
@@ -71,6 +102,7 @@ struct frame {
     uint64_t size;
 };
 _Static_assert(sizeof(struct frame) == 24, "wire layout");
+_Static_assert(sizeof(struct frame) + PROBE_LEN == SEAL_DATA, "a probe is one record");
 
 /* Something to be written: a message, or a frame of ours without a body. */
 struct fabric_req {
@@ -132,11 +164,23 @@ struct conn {
     int fd;
     enum conn_state state;
     unsigned channel;
+    uint32_t host;     /* in the lobby: by address, a hash of it */
     uint64_t since_ms; /* when this state began; of a broken or cut one: when it was opened */
     /* Attempts to go on with the stream: our last, the last of the peer, the one that opened it. */
     uint16_t attempt, attempt_seen, opened;
     struct hello hello; /* the other side's */
     size_t hello_got;
+    struct hello said;          /* ours */
+    struct accept accept;       /* ours, or what the other side has to say */
+    struct accept heard;        /* what it says */
+    struct seal *seals, *opens; /* owned; NULL: in the clear, or there are no keys yet */
+    uint32_t key;               /* name of the fresh secret that the other side has; 0: of none */
+    uint32_t key_used;          /* of that which our records are of */
+    struct req_list plain;      /* to be sealed, and then in @out */
+    size_t ahead;               /* bytes of @out that are sealed and not written */
+    unsigned probe_ticks;       /* until a probe is sent; 0: none is due */
+    uint8_t *sealed;            /* owned; read, but not a whole record */
+    size_t sealed_len;
     /* The stream, counted in bytes behind the greeting: read, written, and of these @kept from
      * @kept_at on; @socket_at, @got_at: where the present socket began. See fabric_tcp_mend.c. */
     uint64_t got, sent, kept_at, socket_at, got_at;
@@ -146,6 +190,8 @@ struct conn {
     unsigned patience;          /* looks since the other side acknowledged something */
     unsigned unlooked;          /* bytes since the kernel was asked how far the other side is */
     uint64_t cut_ms;            /* when it ceased to be open; 0: it is open, or never was */
+    unsigned ack_ticks;         /* until we look who acknowledges; 0: nothing is written */
+    uint64_t silent_ms;         /* nobody has acknowledged since; 0: somebody does */
     int err;                    /* that broke it */
     struct fabric_traffic past; /* of the sockets before */
     uint8_t *rest;              /* owned; read, but not a whole frame, or one that has to wait */
@@ -158,7 +204,7 @@ struct conn {
     struct req_list out;
     bool writing, polled_out; /* in t->writers; epoll is asked for EPOLLOUT */
     bool keeping;             /* in t->keepers */
-    TAILQ_ENTRY(conn) link;   /* t->conns or t->closed */
+    TAILQ_ENTRY(conn) link;   /* t->lobby, t->conns or t->closed */
     TAILQ_ENTRY(conn) write_link, keep_link;
 };
 
@@ -179,7 +225,16 @@ struct tcp_peer {
     bool connects;
     int err;
     char fault[FAULT_MAX];
-    uint8_t token[32], expect[32];
+    uint8_t token[32], expect[32]; /* kept for a peer of before alone; else gone once added */
+    /* The secrets of both sides, made of the tokens: for macs, and for the keys of streams. The
+     * latter is gone once all streams have begun: who reads our memory then cannot read what was
+     * sent before the keys of now. */
+    uint8_t link[SEAL_SECRET], streams[SEAL_SECRET];
+    uint8_t id[ID_LEN], their_id[ID_LEN];
+    uint16_t version; /* of the hellos that the two say */
+    bool encrypted;
+    uint8_t fresh[SEAL_SECRET]; /* from the TLS session of the two commds */
+    uint32_t fresh_name;        /* 0: there is none yet */
     struct sockaddr_storage addr;
     struct conn *conn[FABRIC_CHANNELS_MAX + 1]; /* the express one behind the channels */
     unsigned channels, nopen, turn;             /* @turn: which channel the next large body takes */
@@ -187,6 +242,7 @@ struct tcp_peer {
     unsigned answers;                           /* queued, or kept */
     unsigned mends;                             /* times a stream went on over another socket */
     bool told_connected;                        /* on_apart() */
+    uint64_t up_ms;                             /* when it came to be PEER_UP */
     uint32_t seq_out, seq_in, next_id, express_out, express_in;
     uint64_t retry_ms; /* connect again then; 0: no need */
     unsigned retries;
@@ -208,14 +264,17 @@ struct tcp {
     char congestion[16];
     unsigned channels, express; /* of peers that we connect to */
     unsigned mend_ms;           /* for a new socket; 0: a link ends with any of its sockets */
+    enum fabric_encryption encryption;
+    bool trusted;
     int listener, epoll, timer;
     bool timer_on, deaf; /* deaf: out of descriptors, listening again at the next tick */
+    bool crowd;          /* more may wait to be accepted */
     struct sockaddr_storage addr;
     struct tcp_peer *slot[FABRIC_MAX_PEERS];
     LIST_HEAD(, tcp_peer) peers;
     STAILQ_HEAD(, tcp_peer) to_fail, to_close;
-    struct conn_list conns, closed, writers, keepers;
-    unsigned nconns, nopen, nexpress, nlobby; /* @nexpress: open */
+    struct conn_list lobby, conns, closed, writers, keepers; /* lobby: oldest first */
+    unsigned nconns, nopen, nexpress, nlobby;                /* @nexpress: open */
     struct req_list free_reqs;
     unsigned nfree, nparked;
     unsigned express_turns; /* in so many more, express connections are looked at in each */
@@ -226,7 +285,7 @@ struct tcp {
     bool stopping;          /* in free(): completions only, no events */
     bool armed;
     unsigned turns;
-    uint8_t *buf; /* READ_MAX bytes */
+    uint8_t *buf; /* READ_SEALED bytes, which are more than READ_MAX */
 };
 
 /* fabric_tcp.c */
@@ -274,7 +333,9 @@ void conn_put(struct conn *c, struct fabric_req *req); /* at the end of the queu
 int peer_post(struct fabric_req *req, size_t hdr_len);
 /* Queues a frame of our own. */
 int conn_put_frame(struct conn *c, enum frame_type type, uint32_t id);
+void conn_put_probe(struct conn *c); /* or does without, if there is no memory */
 void peer_answered(struct tcp_peer *peer, const struct frame *f); /* GRANT or DROP */
+void req_next_part(struct fabric_req *req);                       /* of an asked body */
 
 /* fabric_tcp_in.c */
 bool conn_read(struct conn *c); /* true if bytes came in */
@@ -282,8 +343,51 @@ bool conn_read(struct conn *c); /* true if bytes came in */
 bool conns_resume(struct tcp *t);
 void conn_drain(struct conn *c); /* reads all that the socket has; bounded */
 struct inbound *body_taken(struct tcp_peer *peer, const uint32_t *id); /* NULL: any; or none */
+/* @n bytes have reached the sink, or were thrown away. */
+void sink_got(struct conn *c, size_t n);
+/* Where the next @n bytes of the stream belong; NULL: that is not known of all of them yet. */
+struct inbound *conn_sink(const struct conn *c, size_t n);
+/* Parses @p, behind what is kept already; false: no memory. */
+bool conn_feed(struct conn *c, const uint8_t *p, size_t n);
 void body_free(struct inbound *b);
 void body_end(struct inbound *b, int st); /* tells the caller, too */
+
+/* fabric_tcp_greet.c: who is who */
+int peer_ids(struct tcp_peer *peer);     /* and secrets, from its tokens */
+void peer_forget(struct tcp_peer *peer); /* all its streams have begun */
+/* Our hello on @c, as the side that connects, or as the answer to c->hello. 0, or negative errno:
+ * no memory, or no random numbers. */
+int hello_say(struct conn *c, struct tcp_peer *peer, struct hello *hello, bool answers);
+bool hello_is_of(const struct tcp_peer *peer, const struct hello *hello, const struct hello *asked);
+/* Both hellos are known: what ACCEPT has to be, and the keys of a stream that begins. */
+int conn_agree(struct conn *c, struct tcp_peer *peer, bool connects);
+bool accept_is_right(const struct conn *c);
+
+/* fabric_tcp_old.c: peers of the version before, which cannot encrypt */
+/* May such a peer at @addr be greeted? NULL: one anywhere. */
+bool old_is_let_in(const struct tcp *t, const struct sockaddr_storage *addr);
+/* @addr NULL: are we? */
+bool both_on_loopback(const struct tcp *t, const struct sockaddr_storage *addr);
+bool peer_is_old(const struct tcp_peer *peer);
+size_t hello_size(const struct conn *c);       /* of the other side's, as far as is known */
+void hello_read(struct conn *c);               /* such a hello becomes one of today's */
+bool hello_send(int fd, const struct hello *); /* in the layout of its version */
+bool old_hello_is_of(const struct tcp_peer *peer, const struct hello *hello);
+size_t accept_size(const struct tcp_peer *peer);
+
+/* fabric_tcp_seal.c: streams that are encrypted */
+struct req_list *conn_queue(struct conn *c);                 /* of what is to be written */
+int conn_seal(struct conn *c, const struct fabric_req *req); /* all of it; or nothing */
+bool conn_seal_more(struct conn *c); /* what is queued, as far as is needed now */
+void conn_resealed(struct conn *c);  /* @c->out was put together anew */
+/* How much to read at most: if the records that come are full ones, it ends where a record does. */
+size_t conn_sealed_want(const struct conn *c);
+ssize_t conn_recv_sealed(struct conn *c); /* one recv(), and what follows from it */
+bool conn_probe(struct conn *c);          /* at each tick; true: at the next one, too */
+void conn_unseal(struct conn *c);         /* has no keys any more */
+void conn_tell_key(struct conn *c);       /* the stream has begun, or there is a fresh secret */
+void conn_hear_key(struct conn *c, uint32_t name); /* the other side has that one */
+void tcp_peer_key(struct fabric *f, unsigned index, const uint8_t secret[32]);
 
 /* fabric_tcp_mend.c */
 size_t req_len(const struct fabric_req *req); /* in the stream */
@@ -298,7 +402,11 @@ void conn_cut(struct conn *c);
 /* The other side has @got bytes of the stream: what follows is written again. If these are more or
  * fewer than it can have, the peer fails. */
 void conn_rewind(struct conn *c, uint64_t got);
-void conn_mended(struct conn *c); /* is open again */
+void conn_mended(struct conn *c);     /* is open again */
+void conn_expect_ack(struct conn *c); /* something has been written */
+/* At each tick of an open connection: breaks it if nobody acknowledges. True: at the next one, too.
+ */
+bool conn_check_ack(struct conn *c);
 
 /* fabric_tcp_traffic.c */
 void conn_add_traffic(const struct conn *c, struct fabric_traffic *traffic);

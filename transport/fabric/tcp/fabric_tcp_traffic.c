@@ -3,6 +3,7 @@
 #include <linux/tcp.h> /* that of libc lacks what the kernel has added since */
 #include <netinet/in.h>
 
+#include "shm/util/wait.h"
 #include "transport/fabric/tcp/fabric_tcp_priv.h"
 
 enum { LATELY_MS = 2000 };
@@ -37,6 +38,36 @@ void conn_add_traffic(const struct conn *c, struct fabric_traffic *traffic)
             traffic->min_rtt_us ? MIN(traffic->min_rtt_us, info.tcpi_min_rtt) : info.tcpi_min_rtt;
 }
 
+static void add_key(const struct seal *s, uint64_t now, struct fabric_traffic *traffic)
+{
+    uint64_t ms = now - seal_since_ms(s);
+
+    if (link_is_encrypted(traffic->encryption) && ms <= traffic->key_ms)
+        return;
+    traffic->encryption =
+        seal_kind(s) == SEAL_AES_128_GCM ? LINK_AES_128_GCM : LINK_CHACHA20_POLY1305;
+    traffic->key_ms = ms;
+    traffic->generation = seal_generation(s);
+}
+
+static void add_encryption(const struct tcp_peer *peer, struct fabric_traffic *traffic)
+{
+    uint64_t now = now_ms();
+
+    traffic->key_ms = now - peer->up_ms;
+    traffic->encryption = both_on_loopback(peer->t, &peer->addr) ? LINK_CLEAR_LOOPBACK
+                          : peer_is_old(peer)                    ? LINK_CLEAR_OLD
+                                                                 : LINK_CLEAR_OFF;
+    for (unsigned i = 0; i < ARRAY_LEN(peer->conn); i++) {
+        const struct conn *c = peer->conn[i];
+
+        if (c && c->seals) {
+            add_key(c->seals, now, traffic);
+            add_key(c->opens, now, traffic);
+        }
+    }
+}
+
 bool tcp_traffic(struct fabric *f, unsigned index, struct fabric_traffic *ret_traffic)
 {
     struct tcp *t = container_of(f, struct tcp, base);
@@ -46,6 +77,7 @@ bool tcp_traffic(struct fabric *f, unsigned index, struct fabric_traffic *ret_tr
     if (!peer || !peer_connected(peer))
         return false;
     ret_traffic->mends = peer->mends;
+    add_encryption(peer, ret_traffic);
     for (unsigned i = 0; i < ARRAY_LEN(peer->conn); i++) {
         const struct conn *c = peer->conn[i];
 

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "shm/util/wait.h"
 #include "transport/fabric/ucx/fabric_ucx_priv.h"
 
 enum {
@@ -198,7 +199,11 @@ static bool ucx_traffic(struct fabric *f, unsigned index, struct fabric_traffic 
 
     if (!peer || peer->state != PEER_UP)
         return false;
-    *ret_traffic = (struct fabric_traffic){.sent = peer->sent, .received = peer->received};
+    *ret_traffic =
+        (struct fabric_traffic){.sent = peer->sent,
+                                .received = peer->received,
+                                .encryption = u->loopback ? LINK_CLEAR_LOOPBACK : LINK_CLEAR_UCX,
+                                .key_ms = now_ms() - peer->up_ms};
     return true;
 }
 
@@ -231,6 +236,7 @@ int fabric_ucx_new_tuned(const struct fabric_conf *conf, const struct fabric_ucx
     u->base.ops = &ucx_ops;
     u->ev = *ev;
     u->eager_max = tuning->eager_max;
+    u->loopback = conf->device && !strcmp(conf->device, "lo");
     snprintf(u->congestion, sizeof(u->congestion), "%s",
              conf->congestion ? conf->congestion : "auto");
     u->efd = -1;

@@ -43,6 +43,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "shm/util/wait.h"
 #include "transport/fabric/ucx/fabric_ucx_priv.h"
 
 enum { CATCH_UP_MAX = 64 }; /* endpoints opened anew for one hello: more take more hellos */
@@ -174,6 +175,7 @@ static void accept_hello(struct ucx_peer *peer, const struct wire_hello *hello)
     if (hello->says == HELLO_ACCEPTED && peer->state == PEER_GREETING) {
         ucx_sockets_tune(peer->u->congestion);
         peer_set_state(&peer->state, PEER_UP);
+        peer->up_ms = now_ms();
         peer->settled = true;
         flush_waiting(peer);
     }

@@ -91,6 +91,7 @@ struct ucx_peer {
     unsigned refs; /* slot, endpoint, every request and claim */
     unsigned index;
     enum peer_state state;
+    uint64_t up_ms;
     struct ucx_route *route; /* borrowed: routes end with their fabric */
     ucp_ep_h ep;
     uint32_t serial; /* number of ep among the endpoints of the route */
@@ -120,6 +121,7 @@ struct ucx {
     struct fabric base;
     struct fabric_events ev;
     size_t eager_max;
+    bool loopback;
     char congestion[16]; /* "system", "auto" or what the kernel has */
     ucp_context_h ctx;
     ucp_worker_h worker;

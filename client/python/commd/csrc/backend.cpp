@@ -20,6 +20,8 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+#include <c10/util/hash.h>
 
 #include "ops.h"
 #include "profile.h"
@@ -27,10 +29,17 @@
 namespace commd
 {
 
-ProcessGroupCommd::ProcessGroupCommd(const GroupSpec &spec)
-    : Backend(spec.rank, spec.size), group_(Group::join(spec)), store_(spec.store),
-      timeout_(spec.timeout), id_(spec.id), ranks_(spec.ranks)
+ProcessGroupCommd::ProcessGroupCommd(const GroupSpec &spec, std::shared_ptr<Group> joined)
+    : Backend(spec.rank, spec.size), group_(joined ? joined : Group::join(spec)),
+      store_(spec.store), timeout_(spec.timeout), id_(spec.id), ranks_(spec.ranks),
+      meeting_(spec.meeting), reconfigurable_(spec.reconfigurable),
+      handle_(c10::str("commd:", getpid(), ":", random_token()))
 {
+    if (joined) {
+        group_->place(id_, rank_, size_, ranks_);
+        if (!reconfigurable_)
+            group_->set_timeout(timeout_);
+    }
     register_group(id_, group_);
 }
 
@@ -50,13 +59,17 @@ c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupCommd::getBackendOptions(
     options->group_name = id_;
     options->global_ranks_in_group.assign(ranks_.begin(), ranks_.end());
 #endif
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+    options->enable_reconfigure = reconfigurable_;
+#endif
     return options;
 }
 
 void ProcessGroupCommd::setTimeout(std::chrono::milliseconds timeout)
 {
     timeout = checked_timeout("set_timeout", timeout);
-    group_->set_timeout(timeout);
+    if (group_->joined())
+        group_->set_timeout(timeout);
     timeout_ = timeout;
 }
 
@@ -114,12 +127,16 @@ void ProcessGroupCommd::eagerConnectSingleDevice(at::Device device)
 
 void ProcessGroupCommd::shutdown()
 {
+    GilRelease no_gil; /* not all releases of torch have done so */
+
     unregister_group(id_, group_);
     group_->close();
 }
 
 void ProcessGroupCommd::abort()
 {
+    GilRelease no_gil;
+
     group_->abort("torch.distributed abort()");
 }
 
@@ -158,6 +175,7 @@ ProcessGroupCommd::split(const c10::intrusive_ptr<c10d::Store> &store,
         return nullptr;
     GroupSpec spec =
         spec_for(store ? store : store_, static_cast<int>(me - ranks.begin()), ranks.size(), *opts);
+    spec.meeting = meeting_;
     for (int rank : ranks)
         spec.ranks.push_back(ranks_.empty() ? rank : ranks_[rank]);
     auto child = c10::make_intrusive<ProcessGroupCommd>(spec);
@@ -173,6 +191,41 @@ ProcessGroupCommd::merge(const c10::intrusive_ptr<c10d::Store> &store,
 {
     check_root("merge", rank, size);
     return c10::make_intrusive<ProcessGroupCommd>(spec_for(store, rank, size, *opts));
+}
+
+/* torch.distributed.shrink_group(). Those that stay call it, and know who does: so they need
+ * neither the store, whose host may be what was lost, nor the group, which may be broken. What
+ * remains of it is for torch to destroy. */
+c10::intrusive_ptr<c10d::Backend> ProcessGroupCommd::shrink(const std::vector<int64_t> &excluded,
+                                                            int flags,
+                                                            const c10::intrusive_ptr<Options> &opts)
+{
+    GilRelease no_gil;
+    GroupSpec spec;
+    int rank_there = -1;
+
+    for (int rank = 0; rank < size_; rank++) {
+        if (std::find(excluded.begin(), excluded.end(), rank) != excluded.end())
+            continue;
+        if (rank == rank_)
+            rank_there = static_cast<int>(spec.ranks.size());
+        spec.ranks.push_back(ranks_.empty() ? rank : ranks_[rank]);
+    }
+    TORCH_CHECK_VALUE(rank_there >= 0, "commd: shrink: this rank is among the excluded ones");
+    if (flags & 1) /* SHRINK_ABORT of distributed_c10d.py */
+        group_->abort("torch.distributed.shrink_group()");
+    spec.store = store_;
+    spec.rank = rank_there;
+    spec.size = static_cast<int>(spec.ranks.size());
+    spec.timeout = opts ? checked_timeout("process group", opts->timeout) : timeout_;
+    spec.id = id_;
+    spec.meeting = c10::sha1(c10::str(group_->name(), " without ", c10::Join(",", excluded)))
+                       .str()
+                       .substr(0, 24);
+    auto child = c10::make_intrusive<ProcessGroupCommd>(spec);
+    if (connected_)
+        child->eagerConnectSingleDevice(*connected_);
+    return child;
 }
 #endif
 
@@ -227,6 +280,8 @@ WorkPtr ProcessGroupCommd::execute(Plan plan, bool sync)
     free_retired_works();
     if (C10_UNLIKELY(!group_->recorded()->described()))
         group_->recorded()->describe(getGroupDesc());
+    if (C10_UNLIKELY(reconfigurable_))
+        check_stands();
     std::optional<ParamComms> range;
     if (C10_UNLIKELY(profiled()))
         range.emplace(*group_->recorded(), plan, rank_, size_, sync);

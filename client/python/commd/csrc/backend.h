@@ -2,10 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/version.h>
 
 #include "device_work.h"
@@ -37,8 +39,9 @@ struct OptionsCommd : c10d::Backend::Options {
 class ProcessGroupCommd : public c10d::Backend
 {
   public:
-    /* Joins the group; collective over its members. */
-    explicit ProcessGroupCommd(const GroupSpec &spec);
+    /* Joins the group; collective over its members. @joined: it has, see Group::rejoin() and
+     * Group::unjoined(). */
+    explicit ProcessGroupCommd(const GroupSpec &spec, std::shared_ptr<Group> joined = nullptr);
     ~ProcessGroupCommd() override;
 
     const std::string getBackendName() const override
@@ -71,7 +74,55 @@ class ProcessGroupCommd : public c10d::Backend
     c10::intrusive_ptr<Backend> merge(const c10::intrusive_ptr<c10d::Store> &store,
                                       const c10::intrusive_ptr<Options> &opts, const int &rank,
                                       const int &size) override;
+    bool supportsShrinking() const
+    {
+        return true;
+    }
+    c10::intrusive_ptr<Backend> shrink(const std::vector<int64_t> &excluded, int flags,
+                                       const c10::intrusive_ptr<Options> &opts);
 #endif
+
+    /* recover.cpp */
+    Epoch recover(c10d::ProcessGroup &pg, const RecoverySpec &spec);
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+    /* reconfigure.cpp */
+    bool supportsReconfigure() const override
+    {
+        return true;
+    }
+    c10d::ReconfigureHandle get_reconfigure_handle() const override;
+    WorkPtr reconfigure(const c10d::ReconfigureOptions &opts) override;
+#endif
+#ifdef C10D_BACKEND_HAS_HOOKS
+    void registerAbortHook(int64_t id, c10d::AbortHook hook) override
+    {
+        group_->set_hook(id, std::move(hook));
+    }
+    void unregisterAbortHook(int64_t id) override
+    {
+        group_->set_hook(id, nullptr);
+    }
+#endif
+    Epoch epoch()
+    {
+        return group_->epoch();
+    }
+    /* @ranks: the global ones of the members; empty for the whole world. */
+    void place(std::vector<int64_t> ranks);
+    /* Collective: groups that are made from now on meet without a store. */
+    void agree_on_meeting();
+    const std::string &meeting() const
+    {
+        return meeting_;
+    }
+    void set_meeting(std::string meeting)
+    {
+        meeting_ = std::move(meeting);
+    }
+    bool stands()
+    {
+        return !group_->failure();
+    }
 
     void startCoalescing() override;
     WorkPtr endCoalescing() override;
@@ -121,6 +172,8 @@ class ProcessGroupCommd : public c10d::Backend
     void monitoredBarrier(const c10d::BarrierOptions &opts, bool wait_all_ranks) override;
 
   private:
+    void become(int rank, int size);
+    void check_stands();
     void add_all_reduce(Plan &plan, const at::Tensor &tensor, const Redop &redop);
     void add_reduce_scatter(Plan &plan, const at::Tensor &output, const at::Tensor &input,
                             const Redop &redop);
@@ -138,7 +191,11 @@ class ProcessGroupCommd : public c10d::Backend
     const c10::intrusive_ptr<c10d::Store> store_;
     std::chrono::milliseconds timeout_;
     const std::string id_;
-    const std::vector<int64_t> ranks_; /* global ones; empty for the whole world */
+    std::vector<int64_t> ranks_;  /* global ones; empty for the whole world */
+    std::string meeting_;         /* see GroupSpec; empty: store_ serves */
+    bool reconfigurable_ = false; /* see reconfigure.cpp */
+    std::string handle_;          /* too: of this rank */
+    std::set<int64_t> uuids_;     /* too: that were used */
 
     std::atomic<uint64_t> monitored_{0};  /* monitored barriers so far */
     std::atomic<bool> coalescing_{false}; /* is there a batch_? */

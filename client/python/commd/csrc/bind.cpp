@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <pybind11/chrono.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/python.h>
 
@@ -60,7 +61,10 @@ GilRelease::~GilRelease()
 namespace
 {
 
-c10::intrusive_ptr<ProcessGroupCommd> create(const c10d::DistributedBackendOptions &options)
+/* @joined: by rejoin(); @meeting: see GroupSpec. */
+c10::intrusive_ptr<ProcessGroupCommd> create(const c10d::DistributedBackendOptions &options,
+                                             std::shared_ptr<Group> joined,
+                                             const std::string &meeting)
 {
     GroupSpec spec;
 
@@ -70,8 +74,14 @@ c10::intrusive_ptr<ProcessGroupCommd> create(const c10d::DistributedBackendOptio
     spec.timeout = checked_timeout("process group", limit_of(options.timeout));
     spec.id = options.group_id;
     spec.ranks = options.global_ranks_in_group;
+    spec.meeting = meeting;
     GilRelease no_gil;
-    return c10::make_intrusive<ProcessGroupCommd>(spec);
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+    spec.reconfigurable = options.enable_reconfigure;
+    if (spec.reconfigurable)
+        joined = Group::unjoined("torch/" + spec.id);
+#endif
+    return c10::make_intrusive<ProcessGroupCommd>(spec, std::move(joined));
 }
 
 } // namespace
@@ -103,13 +113,44 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
             },
             py::arg("timeout"), py::call_guard<py::gil_scoped_release>())
         .def("_abandon_coalescing", &ProcessGroupCommd::abandonCoalescing,
-             py::call_guard<py::gil_scoped_release>());
+             py::call_guard<py::gil_scoped_release>())
+        /* _recover.py */
+        .def(
+            "_recover",
+            [](ProcessGroupCommd &backend, const c10::intrusive_ptr<c10d::ProcessGroup> &group,
+               const commd::RecoverySpec &spec) { return backend.recover(*group, spec); },
+            py::call_guard<py::gil_scoped_release>())
+        .def("_place", &ProcessGroupCommd::place, py::call_guard<py::gil_scoped_release>())
+        .def("_agree_on_meeting", &ProcessGroupCommd::agree_on_meeting,
+             py::call_guard<py::gil_scoped_release>())
+        .def("_stands", &ProcessGroupCommd::stands, py::call_guard<py::gil_scoped_release>())
+        .def("_epoch", &ProcessGroupCommd::epoch)
+        .def_property("_meeting", &ProcessGroupCommd::meeting, &ProcessGroupCommd::set_meeting);
+    py::class_<commd::RecoverySpec>(m, "RecoverySpec")
+        .def(py::init<>())
+        .def_readwrite("name", &commd::RecoverySpec::name)
+        .def_readwrite("policy", &commd::RecoverySpec::policy)
+        .def_readwrite("size", &commd::RecoverySpec::size)
+        .def_readwrite("min_size", &commd::RecoverySpec::min_size)
+        .def_readwrite("wait_ms", &commd::RecoverySpec::wait_ms)
+        .def_readwrite("timeout_ms", &commd::RecoverySpec::timeout_ms);
+    py::class_<commd::Epoch>(m, "Epoch")
+        .def_readonly("rank", &commd::Epoch::rank)
+        .def_readonly("size", &commd::Epoch::size)
+        .def_readonly("number", &commd::Epoch::number)
+        .def_readonly("before", &commd::Epoch::before);
+    py::class_<commd::Group, std::shared_ptr<commd::Group>>(m, "JoinedGroup")
+        .def("epoch", &commd::Group::epoch)
+        .def("close", &commd::Group::close, py::call_guard<py::gil_scoped_release>());
+    m.def("rejoin", &commd::Group::rejoin, py::arg("rank"), py::arg("spec"),
+          py::call_guard<py::gil_scoped_release>());
     /* _amend.py */
     py::class_<commd::Waiting>(m, "Waiting")
         .def(py::init<const std::string &, int, int>(), py::arg("name"), py::arg("rank"),
              py::arg("size"), py::call_guard<py::gil_scoped_release>())
         .def("close", &commd::Waiting::close, py::call_guard<py::gil_scoped_release>());
-    m.def("create", &commd::create, py::arg("options"));
+    m.def("create", &commd::create, py::arg("options"), py::arg("joined") = nullptr,
+          py::arg("meeting") = "");
     m.def("empty", &commd::empty, py::arg("sizes"), py::arg("dtype"),
           py::call_guard<py::gil_scoped_release>());
     /* Bytes: a pickle is no text. */

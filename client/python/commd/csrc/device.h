@@ -33,6 +33,10 @@ class LastDevice
         known_.store(static_cast<int>(device.type()) << 8 | static_cast<uint8_t>(device.index()),
                      std::memory_order_relaxed);
     }
+    void forget()
+    {
+        known_.store(-1, std::memory_order_relaxed);
+    }
     std::optional<at::Device> get() const;
     /* @index of this kind, or, where none was used, of the one that there is. */
     std::optional<at::Device> with_index(int64_t index) const;

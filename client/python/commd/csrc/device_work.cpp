@@ -100,7 +100,7 @@ void Submission::start(const std::shared_ptr<Submission> &self)
         delete held;
         group_->remove_pending();
         if (numbered_)
-            group_->note_failure(r);
+            group_->note_failure(*commd_last_error());
         raise_pending_any();
         std::rethrow_exception(error);
     }
@@ -131,7 +131,7 @@ void Submission::on_done(void *arg, const commd_error *error)
 
     delete held;
     if (error && self->numbered_)
-        group->note_failure(error->code);
+        group->note_failure(*error);
     self->note_end(error ? error->message : nullptr);
     {
         std::lock_guard<std::mutex> guard(self->lock_);

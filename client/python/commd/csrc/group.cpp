@@ -24,6 +24,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -55,17 +56,6 @@ constexpr size_t kTokens = 64;           /* rank 0 removes a token as soon as it
 
 std::atomic<bool> exiting_flag{false};
 std::atomic<bool> gone_flag{false};
-
-std::string random_token()
-{
-    unsigned char bytes[12];
-    char text[2 * sizeof(bytes) + 1];
-
-    TORCH_CHECK(getrandom(bytes, sizeof(bytes), 0) == sizeof(bytes), "commd: getrandom failed");
-    for (size_t i = 0; i < sizeof(bytes); i++)
-        snprintf(text + 2 * i, 3, "%02x", bytes[i]);
-    return text;
-}
 
 std::string join_ranks(const std::vector<int64_t> &ranks)
 {
@@ -189,6 +179,17 @@ void forget_token(const GroupSpec &spec, const std::string &key)
 
 } // namespace
 
+std::string random_token()
+{
+    unsigned char bytes[12];
+    char text[2 * sizeof(bytes) + 1];
+
+    TORCH_CHECK(getrandom(bytes, sizeof(bytes), 0) == sizeof(bytes), "commd: getrandom failed");
+    for (size_t i = 0; i < sizeof(bytes); i++)
+        snprintf(text + 2 * i, 3, "%02x", bytes[i]);
+    return text;
+}
+
 std::exception_ptr backend_error(const std::string &message)
 {
     return std::make_exception_ptr(C10_BUILD_ERROR(DistBackendError, message));
@@ -225,9 +226,9 @@ int64_t to_timeout_ms(const char *what, milliseconds timeout)
     return timeout.count() > 0 ? timeout.count() : -1;
 }
 
-Group::Group(std::string name, commd_group *handle, std::shared_ptr<RecordedGroup> recorded)
-    : name_(std::move(name)), recorded_(std::move(recorded)), pid_(getpid()),
-      generation_(generation()), handle_(handle)
+Group::Group(std::string name, commd_group *handle, State state)
+    : name_(std::move(name)), pid_(getpid()), generation_(generation()), handle_(handle),
+      state_(state)
 {
 }
 
@@ -246,39 +247,51 @@ at::Tensor empty(const std::vector<int64_t> &sizes, at::ScalarType dtype)
     return at::from_blob(memory, sizes, [](void *p) { commd_free(p); }, at::dtype(dtype));
 }
 
-static std::shared_ptr<RecordedGroup> recorded_group(const GroupSpec &spec)
+void Group::place(const std::string &id, int rank, int size, std::vector<int64_t> ranks)
 {
-    std::vector<int64_t> ranks = spec.ranks;
+    for (int i = static_cast<int>(ranks.size()); i < size; i++)
+        ranks.push_back(i); /* the whole world has none */
+    auto recorded = std::make_shared<RecordedGroup>(id, rank, std::move(ranks));
+    if (recorded_)
+        recorded->set_timeout(recorded_->timeout_of(0));
+    recorded_ = std::move(recorded);
+}
 
-    for (int i = 0; spec.ranks.empty() && i < spec.size; i++)
-        ranks.push_back(i);
-    return std::make_shared<RecordedGroup>(spec.id, spec.rank, std::move(ranks));
+/* Of the process's groups, for its end. */
+void Group::remember(const std::shared_ptr<Group> &group)
+{
+    static const int at_end = std::atexit([] { gone_flag.store(true); });
+    Process &p = process();
+    std::lock_guard<std::mutex> guard(p.lock);
+
+    (void)at_end;
+    p.groups.push_back(group);
 }
 
 std::shared_ptr<Group> Group::join(const GroupSpec &spec)
 {
-    static const int at_end = std::atexit([] { gone_flag.store(true); });
     commd_context *context = context_ref();
     commd_group *handle = nullptr;
     std::string name, key = store_key(spec);
+    const bool by_store = spec.meeting.empty();
 
-    (void)at_end;
     try {
-        name = group_name(spec, agree_on_token(spec, key));
+        name = group_name(spec, by_store ? agree_on_token(spec, key) : spec.meeting);
         int r = commd_group_join(context, ("/" + name).c_str(), spec.rank, spec.size,
                                  to_timeout_ms("join", spec.timeout), &handle);
-        forget_token(spec, key);
+        if (by_store)
+            forget_token(spec, key);
         if (r)
             throw_last_error(r);
     } catch (...) {
         context_unref();
         throw;
     }
-    std::shared_ptr<Group> group(new Group(name, handle, recorded_group(spec)));
+    std::shared_ptr<Group> group(new Group(name, handle));
+    group->place(spec.id, spec.rank, spec.size, spec.ranks);
     group->set_timeout(spec.timeout);
-    Process &p = process();
-    std::lock_guard<std::mutex> guard(p.lock);
-    p.groups.push_back(group);
+    remember(group);
+    raise_pending_any(); /* interrupted when all had agreed already */
     return group;
 }
 
@@ -287,22 +300,40 @@ bool Group::ours() const
     return generation_ == generation();
 }
 
-/* Entering counts first and looks at closed_ then; close() does it the other way round. Both are
+/* Entering counts first and looks at state_ then; close() does it the other way round. Both are
  * sequentially consistent, so at least one of them sees the other. */
 Group::Call::Call(Group &group) : group_(group)
 {
-    if (C10_UNLIKELY(!group.ours())) {
-        std::rethrow_exception(
-            backend_error(c10::str("commd: group ", group.name_, " belongs to process ", group.pid_,
-                                   "; a forked process has to make its own")));
-    }
+    if (C10_UNLIKELY(!group.ours()))
+        group.refuse(State::OPEN);
     group.users_.fetch_add(1);
-    if (C10_UNLIKELY(group.closed_.load())) {
+    const State state = group.state_.load();
+    if (C10_UNLIKELY(state != State::OPEN)) {
         group.release();
-        std::rethrow_exception(backend_error(
-            "commd: group " + group.name_ +
-            " is closed: " + (exiting() ? "the program has ended" : "it was destroyed")));
+        group.refuse(state);
     }
+}
+
+void Group::refuse(State state)
+{
+    std::string why;
+
+    switch (state) {
+    case State::UNJOINED:
+        why = "has no members yet: it was made with enable_reconfigure=True, and waits for the "
+              "first torch.distributed._reconfigure()";
+        break;
+    case State::RECOVERING:
+        why = "is being recovered by another thread";
+        break;
+    case State::CLOSED:
+        why = exiting() ? "is closed: the program has ended" : "is closed: it was destroyed";
+        break;
+    case State::OPEN:
+        why = c10::str("belongs to process ", pid_, "; a forked process has to make its own");
+        break;
+    }
+    std::rethrow_exception(backend_error(c10::str("commd: group ", name(), " ", why)));
 }
 
 void Group::release()
@@ -366,7 +397,7 @@ void Group::close()
 {
     if (exiting())
         return close_at_exit();
-    if (!ours() || closed_.exchange(true))
+    if (!ours() || state_.exchange(State::CLOSED) == State::CLOSED)
         return;
     if (!wait_idle(kDrain)) {
         commd_group_abort(handle_, "a rank destroyed the group while operations were pending");
@@ -380,7 +411,7 @@ void Group::close()
 
 void Group::close_at_exit()
 {
-    if (!ours() || gone() || closed_.exchange(true))
+    if (!ours() || gone() || state_.exchange(State::CLOSED) == State::CLOSED)
         return;
     /* With something pending the process just ends: the others are told that this rank is lost,
      * with its pid, which says more than an abort. */
@@ -395,9 +426,14 @@ void Group::abort(const char *reason)
     if (!ours())
         return;
     users_.fetch_add(1); /* as Call: keeps the handle alive */
-    if (!closed_.load()) {
-        commd_group_abort(handle_, reason);
-        note_failure(COMMD_E_ABORTED);
+    const State state = state_.load();
+    if (state == State::OPEN || state == State::RECOVERING) {
+        {
+            std::lock_guard<std::mutex> guard(lock_); /* reconfigure() may change it */
+            if (handle_)
+                commd_group_abort(handle_, reason);
+        }
+        set_failure(COMMD_E_ABORTED);
     }
     release();
 }
@@ -410,12 +446,41 @@ void Group::set_timeout(milliseconds timeout)
     recorded_->set_timeout(timeout.count() > 0 ? timeout.count() : -1);
 }
 
-void Group::note_failure(int code)
+/* A rank that gives up at its limit aborts the group for the others. They had the same limit, and
+ * one of them is the first by chance: all shall say that it was a time-out. */
+static int cause_of(const commd_error &error)
+{
+    bool timed_out =
+        error.code == COMMD_E_ABORTED && strstr(error.message, " ran into its timeout");
+
+    return timed_out ? COMMD_E_TIMEOUT : error.code;
+}
+
+void Group::note_failure(const commd_error &error)
+{
+    set_failure(cause_of(error));
+}
+
+void Group::set_failure(int code)
 {
     int none = 0;
 
-    if (commd_error_breaks_group(code))
-        failure_.compare_exchange_strong(none, code, std::memory_order_relaxed);
+    if (!commd_error_breaks_group(code) ||
+        !failure_.compare_exchange_strong(none, code, std::memory_order_relaxed))
+        return;
+    std::lock_guard<std::mutex> guard(lock_);
+    for (const auto &[id, hook] : hooks_)
+        call_back(nullptr, 0, hook);
+}
+
+void Group::set_hook(int64_t id, std::function<void()> hook)
+{
+    std::lock_guard<std::mutex> guard(lock_);
+
+    if (hook)
+        hooks_[id] = std::move(hook);
+    else
+        hooks_.erase(id);
 }
 
 void Group::owe(std::exception_ptr error)

@@ -6,6 +6,8 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -47,6 +49,26 @@ struct GroupSpec {
     std::chrono::milliseconds timeout; /* 0: none */
     std::string id;                    /* torch's group name */
     std::vector<int64_t> ranks;        /* global ranks; empty for the whole world */
+    /* Not empty: all know this token already, and need no store; see Group::agree_on_meeting(). */
+    std::string meeting;
+    bool reconfigurable = false; /* enable_reconfigure=True */
+};
+
+std::string random_token();
+
+/* What a recovery is asked for; see struct commd_recover_options. */
+struct RecoverySpec {
+    std::string name; /* where ranks and new processes meet */
+    int policy = COMMD_RECOVER_SHRINK;
+    int size = 0, min_size = 0;
+    int64_t wait_ms = 0, timeout_ms = 0;
+};
+
+/* A life of a group. */
+struct Epoch {
+    int rank, size;
+    uint64_t number;
+    std::vector<int> before; /* of each rank: which it was; -1: a new process */
 };
 
 /* An operation that nobody asks any more. */
@@ -64,6 +86,11 @@ class Group
   public:
     /* Collective over the members. Throws DistBackendError naming who did not come. */
     static std::shared_ptr<Group> join(const GroupSpec &spec);
+    /* In no group of commd yet: reconfigure() gives it one. */
+    static std::shared_ptr<Group> unjoined(const std::string &name);
+    /* Of a new process: takes seat @rank (-1: any) of a group that is recovered elsewhere. It has
+     * to be placed, see there. */
+    static std::shared_ptr<Group> rejoin(int rank, const RecoverySpec &spec);
 
     /* Held during every library call, so that nobody frees the group under it.
      * Throws if the group is closed or was made by another process. */
@@ -97,6 +124,18 @@ class Group
     /* As close(), without waiting: the process is about to exit. */
     void close_at_exit();
     void abort(const char *reason);
+    /* Brings the group into its next epoch; who lives calls it. No other thread calls anything of
+     * the group meanwhile, but abort(). Throws, and leaves all as it was. */
+    Epoch recover(const RecoverySpec &spec);
+    Epoch epoch();
+    /* Joins another group of commd in place of the present one, which is left, and whose pending
+     * operations end. Collective over the members of the other. Throws, and leaves all as it was,
+     * but for those operations. */
+    void reconfigure(const std::string &name, int rank, int size, std::chrono::milliseconds limit);
+    /* In torch's world: its name, and the global ranks of its members; none: the whole world. */
+    void place(const std::string &id, int rank, int size, std::vector<int64_t> ranks);
+    /* Collective: a token that all have, so that groups of theirs can meet without a store. */
+    std::string agree_on_meeting();
     void set_timeout(std::chrono::milliseconds timeout);
 
     /* Counts the calls of this rank: torch compares it between ranks, so it must not depend on
@@ -109,23 +148,27 @@ class Group
     {
         return issued_.load(std::memory_order_relaxed);
     }
-    /* Remembers the first failure that ended the group. */
-    void note_failure(int code);
-    /* Its code, 0: the group is fine. */
-    int failure() const
-    {
-        return failure_.load(std::memory_order_relaxed);
-    }
+    /* Remembers the first failure that ended the group, and calls the hooks. */
+    void note_failure(const commd_error &error);
+    /* @hook: called once the group has failed, on a thread of its own; empty: none any more. */
+    void set_hook(int64_t id, std::function<void()> hook);
+    /* Its code, 0: the group is fine. Also if no operation has met it yet. Does not wait. */
+    int failure();
     /* What an operation failed with that nobody waits for: the next call on a GPU throws it. */
     void owe(std::exception_ptr error);
     void throw_owed();
     /* Looked at by throw_owed(): a stream may have passed it before the library's thread says so.
      * Whoever goes on after a synchronisation shall hear of it at the same call on all ranks. */
     void leave_behind(std::weak_ptr<Left> operation);
+    bool joined() const
+    {
+        return state_.load() != State::UNJOINED;
+    }
     /* False in a process forked after the group was joined: nothing in it may be used there. */
     bool ours() const;
-    const std::string &name() const
+    std::string name()
     {
+        std::lock_guard<std::mutex> guard(lock_);
         return name_;
     }
     const std::shared_ptr<RecordedGroup> &recorded() const
@@ -134,30 +177,41 @@ class Group
     }
 
   private:
-    Group(std::string name, commd_group *handle, std::shared_ptr<RecordedGroup> recorded);
+    /* UNJOINED or OPEN at first; RECOVERING and OPEN alternate; CLOSED is the end. Calls are
+     * welcome in OPEN only. */
+    enum class State { UNJOINED, OPEN, RECOVERING, CLOSED };
+    class Recovery;
+
+    Group(std::string name, commd_group *handle, State state = State::OPEN);
+    [[noreturn]] void refuse(State state);
+    static void remember(const std::shared_ptr<Group> &group);
+    void forget_operations();
+    void set_failure(int code);
+    Epoch read_epoch() const;
     void release();
     bool wait_idle(std::chrono::milliseconds limit);
     void leave();
     void settle_left();
     void log_owed();
 
-    const std::string name_;
-    const std::shared_ptr<RecordedGroup> recorded_;
-    const pid_t pid_; /* for messages */
+    std::string name_;                        /* under lock_ */
+    std::shared_ptr<RecordedGroup> recorded_; /* changed by place() */
+    const pid_t pid_;                         /* for messages */
     const unsigned generation_;
-    commd_group *handle_; /* owned until leave() */
+    commd_group *handle_; /* owned until leave(); NULL if UNJOINED. Changed under lock_ */
     std::atomic<int> failure_{0};
     std::atomic<bool> owes_{false};
     std::atomic<uint64_t> issued_{0};
     /* See Call: who uses the handle, and whether new users are still welcome. */
     std::atomic<int> users_{0};
-    std::atomic<bool> closed_{false};
+    std::atomic<State> state_{State::OPEN};
     std::atomic<int> pending_{0};  /* of the users: asynchronous operations */
     std::atomic<int> watchers_{0}; /* threads that wait on idle_ */
     std::mutex lock_;
     std::condition_variable idle_;
-    std::exception_ptr owed_;              /* under lock_ */
-    std::deque<std::weak_ptr<Left>> left_; /* too; in the order of the calls */
+    std::exception_ptr owed_;                        /* under lock_ */
+    std::deque<std::weak_ptr<Left>> left_;           /* too; in the order of the calls */
+    std::map<int64_t, std::function<void()>> hooks_; /* too */
 };
 
 /* A tensor of zeros in memory of commd_alloc(), of the connection that the groups share. */

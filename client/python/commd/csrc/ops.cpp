@@ -99,7 +99,7 @@ void all_reduce_(const at::Tensor &tensor, c10::string_view op_name, c10::string
     RecordId record = record_begin(group->recorded(), plan, group->next_sequence(), true);
     int r = commd_run(call.handle(), &op);
     if (C10_UNLIKELY(r)) {
-        group->note_failure(r);
+        group->note_failure(*commd_last_error());
         record_end(record, commd_last_error()->message);
         throw_last_error(r);
     }

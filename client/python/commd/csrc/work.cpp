@@ -164,7 +164,7 @@ void WorkCommd::run()
         int r = commd_run(call.handle(), &op);
         if (C10_UNLIKELY(r)) {
             if (plan_.numbered)
-                group_->note_failure(r);
+                group_->note_failure(*commd_last_error());
             record_end(record_, commd_last_error()->message);
             throw_last_error(r);
         }
@@ -254,7 +254,7 @@ void WorkCommd::finished(const commd_error *error)
         return;
     }
     if (plan_.numbered || !parts_.empty())
-        group_->note_failure(error->code);
+        group_->note_failure(*error);
     complete(backend_error(*error), to_outcome(error->code));
 }
 

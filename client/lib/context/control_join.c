@@ -1,0 +1,149 @@
+/* control_join.c - a join, as the thread that asks sees it: it waits for commd's answer, which may
+ * be that of the next commd. So the question is sent again then, with what is left of its limits.
+ *
+ * A join may be a recovery (struct msg_client_join): the next epoch of a group in which this
+ * process is. Ranks of that group may still be blocked in it, by ranks that have come here already:
+ * a receive from a rank that lives does not end by the death of another. So the group is revoked
+ * when the recovery is not over in a moment, if it has lost a rank. In a moment those that can have
+ * seen that themselves, and know who it was.
+ *
+ * A join that is interrupted is withdrawn: else commd would count this rank in when the others
+ * come, and they would lose it at once. commd's answer is awaited, for it may be that all had
+ * agreed. So is the join of a group that is split off from one which has lost a rank: who is missed
+ * may be that rank, or one that recovers the parent. */
+#include "client/lib/context/group.h"
+
+#include <stdio.h>
+
+enum {
+    JOIN_GRACE_MS = 10000,
+    WARN_TRIES = 5, /* to learn who is missing */
+    REVOKE_MS = 80,
+    WITHDRAW_MS = 1000, /* for commd's answer */
+};
+
+/* Ends the epoch that others go on from, if a rank of it is lost. True: that need not be asked
+ * again.
+ */
+static bool revoke_torn(const struct membership *g)
+{
+    struct msg m = {.type = MSG_CLIENT_ABORT, .client_abort.group = g->board.group};
+    const struct board *b = &g->board;
+    struct board_cause c;
+    int lost = board_first_dead(b);
+
+    assert_held(&g->ctx->lock);
+    if (board_broken(b->hdr, &c))
+        return true;
+    for (unsigned k = 0; k < b->world && lost < 0; k++)
+        if (board_is_gone(b, k))
+            lost = (int)k; /* it left */
+    if (lost < 0)
+        return false; /* all live, as far as is known: nothing is to be disturbed */
+    snprintf(m.client_abort.text, sizeof m.client_abort.text,
+             "rank %u aborted the group, since rank %d (pid %u on node %s) is gone and others "
+             "recover it: call commd_group_recover()",
+             g->rank, lost, b->ranks[lost].pid, g->nodes[g->members[lost].node]);
+    control_abort_locked(g->ctx, &m);
+    return true;
+}
+
+/* Can a group be made of its ranks? Who has left may have joined already. */
+static bool is_torn(const struct membership *g)
+{
+    struct board_cause c;
+
+    return atomic_load(&g->failed) || board_broken(g->board.hdr, &c) ||
+           board_first_dead(&g->board) >= 0;
+}
+
+/* Until commd has answered for certain. One that is gone knows of no join that nobody awaits. @code
+ * and @why: what it is withdrawn for. */
+static int withdraw(struct commd_context *ctx, const struct awaited *w, int code, const char *why)
+{
+    struct msg m = {.type = MSG_CLIENT_WITHDRAW, .client_withdraw.req = w->req};
+    int64_t deadline = deadline_in(WITHDRAW_MS);
+
+    if (ctx->version >= RECOVERY_VERSION && !control_send_locked(ctx, &m))
+        while (!w->done && !atomic_load(&ctx->lost) && (int64_t)now_ms() < deadline)
+            control_wait_slice(ctx);
+    if (w->done && w->reply.type == MSG_JOINED)
+        return 0;
+    return error_set(error_mine(), code, "join", "group \"%s\": %s", w->ask.client_join.name, why);
+}
+
+static int await_join(struct commd_context *ctx, struct awaited *w,
+                      const struct msg_client_join *join, int64_t deadline_ms)
+{
+    const int64_t since_ms = (int64_t)now_ms();
+    struct commd_error *e = error_mine();
+    const char *name = join->name;
+    unsigned warnings = ctx->warn_ms ? WARN_TRIES : 0;
+    _cleanup_(close_fdp) int speaker = -1;
+    int r;
+
+    while (!w->done) {
+        if (atomic_load(&ctx->lost) && (r = back_wait(ctx, "join", deadline_ms))) {
+            if (r != COMMD_E_NO_DAEMON && r != COMMD_E_NODE_LOST)
+                return r;
+            error_set(e, COMMD_E_NODE_LOST, "join",
+                      "group \"%s\": commd on node %s went away while this rank was joining", name,
+                      ctx->node);
+            snprintf(e->node, sizeof e->node, "%s", ctx->node);
+            return e->code;
+        }
+        if (deadline_ms >= 0 && (int64_t)now_ms() > deadline_ms + JOIN_GRACE_MS)
+            return error_set(
+                e, COMMD_E_TIMEOUT, "join",
+                "group \"%s\": commd on node %s does not answer (the limit passed %d s "
+                "ago)",
+                name, ctx->node, JOIN_GRACE_MS / 1000);
+        if (!w->done && !atomic_load(&ctx->lost))
+            control_wait_slice(ctx);
+        if (!w->done && w->follows && (int64_t)now_ms() - since_ms >= REVOKE_MS &&
+            revoke_torn(w->follows))
+            w->follows = NULL;
+        if (!w->done && !atomic_load(&ctx->lost) && warnings &&
+            (int64_t)now_ms() - since_ms >= ctx->warn_ms) {
+            warnings--;
+            pthread_mutex_unlock(&ctx->lock);
+            if (join_warn(ctx, join, (int64_t)now_ms() - since_ms, !warnings, &speaker))
+                warnings = 0;
+            pthread_mutex_lock(&ctx->lock);
+        }
+        if (!w->done && w->parent && is_torn(w->parent))
+            return withdraw(ctx, w, COMMD_E_ABORTED, "the group that it is made of is broken");
+        if (!w->done && context_interrupted_unlocked(ctx) && !w->done)
+            return withdraw(ctx, w, COMMD_E_INTERRUPTED, "interrupted");
+    }
+    return 0;
+}
+
+int control_join(struct commd_context *ctx, const struct msg *msg, struct awaited *w,
+                 int64_t deadline_ms)
+{
+    int r;
+
+    w->ask = *msg;
+    w->ask_fd = -1;
+    w->deadline_ms = deadline_ms;
+    pthread_mutex_lock(&ctx->lock);
+    r = back_need(ctx, "join");
+    if (r == 0) {
+        ctx->waits_size = 0; /* a later commd shall not hear of it */
+        control_wait_begin(ctx, MSG_JOINED, w);
+        w->ask.client_join.req = w->req;
+        control_ask_again(ctx, w);
+        r = await_join(ctx, w, &w->ask.client_join, deadline_ms);
+        control_wait_end(ctx, w);
+        /* the answer may have come after the decision to give up */
+        if (r && w->done && w->reply.type == MSG_JOINED)
+            control_leave_unwanted(ctx, w->reply.joined.group);
+    }
+    pthread_mutex_unlock(&ctx->lock);
+    if (r) {
+        close_fdp(&w->fd);
+        msg_fini(&w->reply);
+    }
+    return r;
+}

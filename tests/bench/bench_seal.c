@@ -1,0 +1,197 @@
+/* bench_seal.c - what encryption costs a core: records alone, and a stream between two fabrics of
+ * one thread, in the clear and encrypted. It prints the time on the core, of the best round of
+ * many, so that what else runs on the machine disturbs little.
+ *
+ *     bench_seal
+ *
+ * The last column of the records is the rate of data that are encrypted on one side and decrypted
+ * on the other by one core each. Not part of make check. */
+#include <errno.h>
+#include <stdio.h>
+#include <time.h>
+
+#include <openssl/crypto.h>
+
+#include "shm/util/base.h"
+#include "transport/fabric/fabric.h"
+#include "transport/fabric/tcp/seal.h"
+
+enum { ROUNDS = 200, RECORDS = 50, BODY = 128 << 10, AHEAD = 4, BODIES = 64 };
+
+static double core_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+static void die(const char *what)
+{
+    fprintf(stderr, "bench_seal: %s\n", what);
+    exit(1);
+}
+
+/* ---- records alone --------------------------------------------------------------------------- */
+
+static void records(enum seal_cipher cipher, const char *name, size_t len)
+{
+    static uint8_t data[SEAL_DATA], got[SEAL_DATA], sealed[RECORDS][SEAL_DATA + SEAL_MORE];
+    static const uint8_t secret[SEAL_SECRET] = {1};
+    struct seal *out = seal_new(cipher, secret, true), *in = seal_new(cipher, secret, false);
+    struct iovec iov = {data, len};
+    double put = 1e18, get = 1e18;
+
+    if (!out || !in)
+        die("libcrypto lacks a cipher");
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        double begin = core_ns(), middle;
+
+        for (unsigned i = 0; i < RECORDS; i++)
+            if (seal_put(out, &iov, 1, sealed[i]))
+                die("cannot encrypt");
+        middle = core_ns();
+        for (unsigned i = 0; i < RECORDS; i++)
+            if (seal_get(in, sealed[i], got))
+                die("cannot decrypt");
+        put = MIN(put, (middle - begin) / RECORDS);
+        get = MIN(get, (core_ns() - middle) / RECORDS);
+    }
+    printf("%-20s %8zu %10.0f %10.0f %8.2f\n", name, len, put, get, (double)len / MAX(put, get));
+    seal_free(out);
+    seal_free(in);
+}
+
+/* ---- a stream between two fabrics ------------------------------------------------------------ */
+
+struct end {
+    struct fabric *f;
+    uint8_t *in[AHEAD];
+    unsigned got, inflight;
+};
+
+static void on_done(void *arg, int st)
+{
+    struct end *e = arg;
+
+    if (st)
+        die("the link broke");
+    e->inflight--;
+}
+
+static void on_body(void *arg, int st)
+{
+    struct end *e = arg;
+
+    if (st)
+        die("the link broke");
+    e->got++;
+}
+
+static void on_msg(void *arg, const struct fabric_msg *m)
+{
+    struct end *e = arg;
+
+    if (!m->claim)
+        e->got++;
+    else if (e->f->ops->recv(e->f, m->claim, e->in[e->got % AHEAD], m->body_len, on_body, e) == 1)
+        e->got++;
+}
+
+static void on_down(void *arg, unsigned peer, int err, const char *why)
+{
+    die(why);
+}
+
+static void end_open(struct end *e, enum fabric_encryption encryption)
+{
+    struct fabric_conf conf = {
+        .kind = "tcp", .device = "lo", .tls = "tcp", .mend_ms = 1000, .encryption = encryption};
+    struct fabric_events ev = {.on_msg = on_msg, .on_peer_down = on_down, .arg = e};
+    char why[256];
+
+    *e = (struct end){0};
+    for (unsigned i = 0; i < AHEAD; i++)
+        e->in[i] = calloc(1, BODY);
+    if (fabric_tcp_new(&conf, &ev, &e->f, why))
+        die(why);
+}
+
+static void meet(struct end *e, struct end *other, bool second)
+{
+    static const uint8_t token[2][32] = {{1}, {2}};
+    uint8_t addr[FABRIC_ADDR_MAX];
+    size_t len = sizeof(addr);
+
+    if (other->f->ops->address(other->f, addr, &len) ||
+        e->f->ops->peer_add(e->f, 0, addr, len, token[second], token[!second]))
+        die("no address");
+}
+
+static void turn(struct end e[2])
+{
+    e[0].f->ops->progress(e[0].f);
+    e[1].f->ops->progress(e[1].f);
+}
+
+/* Time on the core for @n bodies of @len bytes there, and for each of them to be there. */
+static double pass(struct end e[2], const uint8_t *body, size_t len, unsigned n)
+{
+    uint64_t header = 0;
+    double begin = core_ns();
+
+    e[1].got = 0;
+    for (unsigned i = 0; i < n || e[1].got < n || e[0].inflight; turn(e)) {
+        int r;
+
+        if (i == n || i - e[1].got >= AHEAD)
+            continue;
+        r = e[0].f->ops->send(e[0].f, 0, &header, sizeof(header), body, len, on_done, &e[0]);
+        if (r < 0)
+            die("cannot send");
+        e[0].inflight += r == 0;
+        i++;
+    }
+    return (core_ns() - begin) / n;
+}
+
+static void stream(enum fabric_encryption encryption, const char *name)
+{
+    static const size_t sizes[] = {8, 4096, BODY};
+    uint8_t *body = calloc(1, BODY);
+    struct end e[2];
+
+    end_open(&e[0], encryption);
+    end_open(&e[1], encryption);
+    meet(&e[0], &e[1], false);
+    meet(&e[1], &e[0], true);
+    for (unsigned i = 0; i < ARRAY_LEN(sizes); i++) {
+        double best = 1e18;
+
+        for (unsigned round = 0; round < ROUNDS; round++)
+            best = MIN(best, pass(e, body, sizes[i], BODIES));
+        printf("%-20s %8zu %10.0f %19.2f\n", name, sizes[i], best, (double)sizes[i] / best);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        fabric_free(e[i].f);
+        for (unsigned k = 0; k < AHEAD; k++)
+            free(e[i].in[k]);
+    }
+    free(body);
+}
+
+int main(void)
+{
+    static const size_t sizes[] = {64, 4096, SEAL_DATA};
+
+    printf("%s\n\n", OpenSSL_version(OPENSSL_VERSION));
+    printf("%-20s %8s %10s %10s %8s\n", "record", "bytes", "put, ns", "get, ns", "GB/s");
+    for (unsigned i = 0; i < ARRAY_LEN(sizes); i++)
+        records(SEAL_AES_128_GCM, "AES-128-GCM", sizes[i]);
+    for (unsigned i = 0; i < ARRAY_LEN(sizes); i++)
+        records(SEAL_CHACHA20_POLY1305, "ChaCha20-Poly1305", sizes[i]);
+    printf("\n%-20s %8s %10s %19s\n", "both sides on a core", "bytes", "ns each", "GB/s");
+    stream(FABRIC_ENCRYPT_OFF, "in the clear");
+    stream(FABRIC_ENCRYPT_ON, "encrypted");
+    return 0;
+}

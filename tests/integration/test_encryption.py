@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""Whole nodes whose data are encrypted, and who else is on the network: somebody who reads all of
+it, a man in the middle who changes it, and strangers who repeat what they have heard. Needs root,
+for a network of its own."""
+
+import os
+import random
+import signal
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+from cluster import check, equal, main, until  # noqa: E402
+from middle import ACCEPT, HELLO, Dump, Middle, Stranger, Wire, data_ports  # noqa: E402
+from test_collectives import SEED, stream  # noqa: E402
+from test_netns import Namespaces  # noqa: E402
+
+TENSOR, TEXT, GROUP = b"Z" * 64, b"a message for one rank", "the name of a group"
+ON = {"encryption": "on"}
+
+
+# ---- what somebody who reads all can find --------------------------------------------------------
+
+
+def traffic(cluster):
+    """Tensors and messages of all sizes, in a group that has a name."""
+    ranks = cluster.ranks(GROUP, [0, 1])
+    for count in (100, 5000, 500_000):
+        for rank in ranks:
+            kind = dict(count=count, dtype="u8", redop="max", fill=TENSOR[0])
+            rank.start("all_reduce", name=GROUP, **kind)
+        for rank in ranks:
+            equal(rank.finish(), TENSOR[:16].hex())
+    for rank in ranks:
+        rank.start("verify", name=GROUP)
+    for rank in ranks:
+        rank.finish()
+    ranks[1].start("recv", name=GROUP, peer=0, tag=3, size=len(TEXT))
+    ranks[0].call("send", name=GROUP, peer=1, tag=3, text=TEXT.decode())
+    equal(ranks[1].finish()[2], len(TEXT))
+    for rank in ranks:
+        rank.call("leave", name=GROUP)
+
+
+def found(dump, cluster):
+    """What can be read in a dump of both planes."""
+    planes = {"data": data_ports(cluster), "control": [node.port for node in cluster.nodes]}
+    seen = set()
+    for plane, ports in planes.items():
+        content = dump.of(ports)
+        check(len(content) > 1000, f"{plane} were on this network: {len(content)} bytes")
+        words = {"tensor": TENSOR, "message": TEXT, "broadcast": b"last one",
+                 "name": GROUP.encode()}  # fmt: skip
+        seen |= {(plane, what) for what, word in words.items() if word in content}
+    return seen
+
+
+def dumped(transport):
+    with Wire(2, transport) as cluster:
+        with Dump(cluster.space) as dump:
+            cluster.start()
+            traffic(cluster)
+        return found(dump, cluster)
+
+
+def test_a_known_tensor_is_found_without():
+    """So the tests below can fail."""
+    equal(
+        dumped({"encryption": "off"}),
+        {("data", "tensor"), ("data", "message"), ("data", "broadcast")},
+    )
+
+
+def test_a_known_tensor_is_not_found():
+    equal(dumped(ON), set())
+    equal(dumped({**ON, "channels": "3"}), set())
+
+
+def test_not_by_default_either():
+    """Nodes that are not on loopback, and nobody who has asked for anything."""
+    with Namespaces(transport={"trusted_network": "false", "device": "veth0"}) as cluster:
+        with Dump(cluster.names[0], "veth0") as dump:
+            traffic(cluster)
+        planes = dump.of(data_ports(cluster) + [node.port for node in cluster.nodes])
+        check(len(planes) > 500_000, f"{len(planes)} bytes")
+        for word in (TENSOR, TEXT, b"last one", GROUP.encode()):
+            check(word not in planes, word)
+
+
+# ---- a man in the middle -------------------------------------------------------------------------
+
+
+def flip(data, connection):
+    at = random.randrange(len(data))
+    return data[:at] + bytes([data[at] ^ 1 << random.randrange(8)]) + data[at + 1 :]
+
+
+def drop(data, connection):
+    return b""
+
+
+def lose(data, connection):
+    at = random.randrange(len(data))
+    return data[:at] + data[at + 1 :]
+
+
+def repeat(data, connection):
+    return data + data
+
+
+def swap(data, connection):
+    half = (len(data) + 1) // 2
+    return data[half:] + data[:half]
+
+
+def inject(data, connection):
+    return os.urandom(64) + data
+
+
+def reflect(data, connection):
+    """The side that connected gets its own words."""
+    return connection.hello[0]
+
+
+def meddled(how, way, transport):
+    """A job that verifies each result has no wrong one, and all its ranks are told why it ends."""
+    with Wire(2, transport) as cluster, Middle(cluster.space, data_ports(cluster)) as middle:
+        cluster.expect("authentication failed")
+        cluster.start()
+        ranks = cluster.ranks("job", [0, 1])
+        for rank in ranks:
+            rank.start("stream", name="job", seed=SEED, operations=5000, max_bytes=1 << 16)
+        middle.meddle(way, 2000, how)
+        middle.until_done()
+        for rank in ranks:
+            error = rank.error()
+            equal(error["code"], "NODE_LOST", error)
+            check("authentication failed" in error["message"], error)
+            rank.call("disconnect")
+        cluster.wait_linked()
+        stream(cluster, [0, 1], 20, 1 << 16, SEED)
+
+
+def test_a_man_in_the_middle():
+    for how in (flip, drop, lose, repeat, swap, inject):
+        for way in (0, 1):
+            print(f"  {how.__name__}, direction {way}:")
+            meddled(how, way, ON)
+
+
+def test_a_man_in_the_middle_of_several_connections():
+    for how in (flip, drop):
+        meddled(how, 0, {**ON, "channels": "2"})
+
+
+def greeted(way, at, how, lost=False):
+    with Wire(2, ON) as cluster, Middle(cluster.space, data_ports(cluster)) as middle:
+        cluster.expect("authentication failed: our answer to a hello is not accepted")
+        cluster.expect("the other side has closed the link")  # of that answer's receiver
+        middle.meddle(way, at, how)
+        cluster.start()
+        middle.until_done()
+        for node in cluster.nodes if lost else ():  # both: who ends it, and who hears of that
+            node.wait_log("lost each other")
+        cluster.wait_linked()
+        stream(cluster, [0, 1], 20, 1 << 16, SEED)
+
+
+def test_greetings_that_are_changed():
+    """Nobody takes them, and the nodes find each other at the next attempt."""
+    for how in (flip, reflect):
+        greeted(1, 0, how)
+    greeted(0, HELLO, lambda data, stream: flip(data[:ACCEPT], stream) + data[ACCEPT:], lost=True)
+
+
+def test_hellos_that_are_repeated():
+    """Of this life, and of the one before: nobody answers, and jobs go on."""
+    with Wire(2, ON) as cluster, Middle(cluster.space, data_ports(cluster)) as middle:
+        cluster.expect("the engine of node node1 was lost")
+        cluster.expect("the engines of nodes .* lost each other")
+        cluster.start()
+        before = list(middle.hellos)
+        node = cluster.nodes[1]
+        old = node.engine_pid()
+        os.kill(old, signal.SIGKILL)
+        until(lambda: node.engine_pid() not in (0, old), "a new engine")
+        cluster.wait_linked()
+        check(len(middle.hellos) >= len(before) + 2, middle.hellos)
+        with Stranger(cluster.space, middle.targets, middle.hellos) as stranger:
+            stream(cluster, [0, 1], 60, 1 << 20, SEED)
+            until(lambda: stranger.said > 2 * len(middle.hellos), "all are repeated")
+            stream(cluster, [0, 1], 60, 1 << 20, SEED + 1)
+        equal(stranger.heard, b"")
+
+
+if __name__ == "__main__":
+    main(globals())

@@ -1,0 +1,465 @@
+#!/usr/bin/env python3
+"""A rank dies, and the others go on in the group's next epoch: commd_group_recover() and
+commd_group_rejoin(), over real processes. After each recovery every rank verifies a sum, a message
+and a broadcast."""
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+from cluster import Cluster, check, equal, main, sanitizer_environment, until  # noqa: E402
+from keeping import gap, kept_nodes  # noqa: E402
+
+PLACES = {"1x4": [0] * 4, "2x2": [0, 0, 1, 1], "3x1": [0, 1, 2]}
+
+
+@contextlib.contextmanager
+def group(places, **changes):
+    with Cluster(max(places) + 1, changes or None) as cluster:
+        yield cluster, cluster.ranks("g", places)
+
+
+def all_do(ranks, do, **arguments):
+    for rank in ranks:
+        rank.start(do, **arguments)
+    return [rank.finish() for rank in ranks]
+
+
+def all_fail(ranks, do, codes, **arguments):
+    for rank in ranks:
+        rank.start(do, **arguments)
+    errors = [rank.error() for rank in ranks]
+    for error in errors:
+        check(error["code"] in codes, f"{error['code']}: {error['message']}")
+    return errors
+
+
+def recovered(ranks, name="g", verify=True, **options):
+    """All of @ranks recover; what they say of themselves, in the order of @ranks. Verified."""
+    places = all_do(ranks, "recover", name=name, **options)
+    if verify:
+        equal(all_do(ranks, "verify", name=name), [places[0]["size"]] * len(ranks))
+    for place in places:
+        equal(place["epoch"], places[0]["epoch"])
+        equal(place["before"], places[0]["before"])
+    return places
+
+
+def no_group_is_left(cluster, ranks, name="g"):
+    all_do(ranks, "leave", name=name)
+    for node in cluster.nodes:
+        if node.process.poll() is None:
+            until(lambda: not node.groups(), f"no group on {node.name}")
+
+
+def shrink_without(places, dead):
+    with group(places) as (cluster, ranks):
+        all_do(ranks, "verify", name="g")
+        rest = [rank for number, rank in enumerate(ranks) if number != dead]
+        for rank in rest:
+            rank.start("loop", name="g")
+            equal(rank.answer()["started"], True)
+        ranks[dead].kill()
+        for rank in rest:
+            error = rank.error()
+            equal((error["code"], error["rank"]), ("RANK_LOST", dead))
+        said = [rank.call_error("check", name="g") for rank in rest]
+        equal({(e["code"], e["rank"]) for e in said}, {("RANK_LOST", dead)})
+        places = recovered(rest)
+        equal([place["rank"] for place in places], list(range(len(rest))))
+        equal({place["epoch"] for place in places}, {2})
+        equal(places[0]["before"], [number for number in range(len(ranks)) if number != dead])
+        all_do(rest, "check", name="g")
+        no_group_is_left(cluster, rest)
+
+
+def test_any_rank_dies_on_one_node():
+    for dead in range(4):
+        shrink_without(PLACES["1x4"], dead)
+
+
+def test_any_rank_dies_on_two_nodes():
+    for dead in range(4):
+        shrink_without(PLACES["2x2"], dead)
+
+
+def test_any_rank_dies_on_three_nodes():
+    for dead in range(3):
+        shrink_without(PLACES["3x1"], dead)
+
+
+def test_the_node_of_rank_0_dies():
+    for places in ("2x2", "3x1"):
+        with group(PLACES[places]) as (cluster, ranks):
+            cluster.expect("node0|lost")
+            rest = [rank for rank, place in zip(ranks, PLACES[places]) if place]
+            for rank in ranks:
+                if rank not in rest:
+                    rank.kill()
+            os.kill(cluster.nodes[0].engine_pid(), signal.SIGKILL)
+            cluster.nodes[0].kill()
+            all_fail(rest, "all_reduce", ("NODE_LOST", "RANK_LOST", "ENGINE_LOST"), name="g",
+                     count=1000)  # fmt: skip
+            placed = recovered(rest)
+            equal([place["rank"] for place in placed], list(range(len(rest))))
+            equal(placed[0]["before"], [n for n, rank in enumerate(ranks) if rank in rest])
+            equal({place["nodes"] for place in placed}, {len(set(PLACES[places])) - 1})
+            all_do(rest, "leave", name="g")
+
+
+def kill_engine_at_work(node, ranks):
+    """Again, where nothing of their group was on the wire: then the group goes on."""
+    lines = [rank.process.stdout for rank in ranks]
+    for _ in range(20):
+        os.kill(until(node.engine_pid, "an engine"), signal.SIGKILL)
+        if select.select(lines, [], [], 2)[0]:
+            return
+    check(False, "an operation was hit")
+
+
+def test_an_engine_dies_and_all_ranks_go_on():
+    with group(PLACES["2x2"]) as (cluster, ranks):
+        cluster.expect("engine")
+        for rank in ranks:
+            rank.start("loop", name="g")
+            equal(rank.answer()["started"], True)
+        kill_engine_at_work(cluster.nodes[1], ranks)
+        equal({rank.error()["code"] for rank in ranks}, {"ENGINE_LOST"})
+        placed = recovered(ranks)
+        equal(placed[0]["before"], [0, 1, 2, 3])
+        no_group_is_left(cluster, ranks)
+
+
+def test_two_die_at_once():
+    for places in ("1x4", "2x2"):
+        with group(PLACES[places]) as (cluster, ranks):
+            ranks[1].kill()
+            ranks[2].kill()
+            rest = [ranks[0], ranks[3]]
+            all_fail(rest, "all_reduce", ("RANK_LOST",), name="g", count=1000)
+            equal([place["rank"] for place in recovered(rest)], [0, 1])
+            no_group_is_left(cluster, rest)
+
+
+def test_a_second_dies_while_the_others_recover():
+    for places in ("1x4", "2x2"):
+        with group(PLACES[places]) as (cluster, ranks):
+            ranks[3].kill()
+            all_fail(ranks[:3], "all_reduce", ("RANK_LOST",), name="g", count=1000)
+            for rank in ranks[:2]:
+                rank.start("recover", name="g")
+            time.sleep(0.2)
+            ranks[0].kill()  # it has asked
+            ranks[2].start("recover", name="g")
+            placed = [rank.finish() for rank in ranks[1:3]]
+            equal([place["rank"] for place in placed], [0, 1])
+            equal([place["before"] for place in placed], [[1, 2]] * 2)
+            all_do(ranks[1:3], "verify", name="g")
+            no_group_is_left(cluster, ranks[1:3])
+
+
+def test_a_new_process_takes_the_seat():
+    for places in ("1x4", "2x2", "3x1"):
+        with group(PLACES[places]) as (cluster, ranks):
+            for turn, dead in enumerate([0, len(ranks) - 1, 1]):
+                ranks[dead].kill()
+                rest = ranks[:dead] + ranks[dead + 1 :]
+                all_fail(rest, "all_reduce", ("RANK_LOST",), name="g", count=1000)
+                new = cluster.rank(PLACES[places][dead])
+                for rank in rest:
+                    rank.start("recover", name="g", policy="wait")
+                new.start("rejoin", name="g", rank=dead if turn else -1)
+                ranks[dead] = new
+                placed = [rank.finish() for rank in ranks]
+                equal([place["rank"] for place in placed], list(range(len(ranks))))
+                want = [-1 if number == dead else number for number in range(len(ranks))]
+                equal(placed[0]["before"], want)
+                equal({place["epoch"] for place in placed}, {turn + 2})
+                all_do(ranks, "verify", name="g")
+            no_group_is_left(cluster, ranks)
+
+
+def test_it_goes_on_without_whom_it_waited_for():
+    for places in ("1x4", "2x2"):
+        with group(PLACES[places]) as (cluster, ranks):
+            ranks[1].kill()
+            rest = [ranks[0], ranks[2], ranks[3]]
+            all_fail(rest, "all_reduce", ("RANK_LOST",), name="g", count=1000)
+            began = time.monotonic()
+            placed = recovered(rest, policy="wait", wait_ms=700)
+            took = time.monotonic() - began
+            check(0.6 < took < 10, f"it waited for {took:.1f} s")
+            equal([place["rank"] for place in placed], [0, 1, 2])
+            equal(placed[0]["before"], [0, 2, 3])
+            no_group_is_left(cluster, rest)
+
+
+def test_a_group_grows_and_loses_again_and_again():
+    with group(PLACES["2x2"]) as (cluster, ranks):
+        for turn in range(10):
+            new = [cluster.rank(place) for place in (0, 1)]
+            for rank in new:
+                rank.start("rejoin", name="g")
+            for rank in ranks:
+                rank.start("recover", name="g", policy="wait", size=6)
+            ranks = ranks + new
+            placed = [rank.finish() for rank in ranks]
+            equal(sorted(place["rank"] for place in placed), list(range(6)))
+            equal({place["size"] for place in placed}, {6})
+            equal(placed[0]["before"], [0, 1, 2, 3, -1, -1])
+            all_do(ranks, "verify", name="g")
+            ranks = [rank for _, rank in sorted(zip((p["rank"] for p in placed), ranks))]
+            for number in (4 if turn % 2 else 0, 2):  # the largest number first
+                ranks.pop(number).kill()
+            recovered(ranks)
+        no_group_is_left(cluster, ranks)
+
+
+def test_a_limit_names_who_was_missed():
+    with group(PLACES["2x2"]) as (cluster, ranks):
+        ranks[3].kill()
+        all_fail(ranks[:3], "all_reduce", ("RANK_LOST",), name="g", count=1000)
+        errors = all_fail(ranks[:2], "recover", ("TIMEOUT",), name="g", timeout_ms=500)
+        for error in errors:
+            equal(error["op"], "recover")
+            check("rank 2 of" in error["message"], error["message"])
+        # the group is as it was, and the call is repeated
+        equal(ranks[0].call_error("check", name="g")["code"] in ("RANK_LOST", "ABORTED"), True)
+        for rank in ranks[:3]:
+            rank.start("recover", name="g", policy="wait", timeout_ms=700)
+        for rank in ranks[:3]:
+            error = rank.error()
+            equal(error["code"], "TIMEOUT")
+            check("seat 3 is free" in error["message"], error["message"])
+        recovered(ranks[:3])
+        error = ranks[3 - 1].call_error("recover", name="g", timeout_ms=300)
+        equal(error["code"], "TIMEOUT")  # all live, and nobody else came
+        new = cluster.rank(0)
+        error = new.call_error("rejoin", name="nothing", timeout_ms=300)
+        equal((error["code"], error["op"]), ("TIMEOUT", "rejoin"))
+
+
+def test_fewer_than_wanted_are_refused():
+    with group(PLACES["1x4"]) as (cluster, ranks):
+        ranks[0].kill()
+        ranks[2].kill()
+        rest = [ranks[1], ranks[3]]
+        all_fail(rest, "all_reduce", ("RANK_LOST",), name="g", count=1000)
+        errors = all_fail(rest, "recover", ("RANK_LOST",), name="g", min_size=3)
+        for error in errors:
+            check("0,2" in error["message"], error["message"])
+        recovered(rest, min_size=2)
+
+
+def test_bad_arguments_and_contradictions_are_refused():
+    with group(PLACES["1x4"]) as (cluster, ranks):
+        ranks[3].kill()
+        rest = ranks[:3]
+        all_fail(rest, "all_reduce", ("RANK_LOST",), name="g", count=1000)
+        for bad in (dict(size=-1), dict(min_size=-2), dict(min_size=99999)):
+            equal(ranks[0].call_error("recover", name="g", **bad)["code"], "INVALID")
+        equal(ranks[2].call_error("recover", name="g", policy="wait", size=2)["code"], "INVALID")
+        ranks[0].start("recover", name="g")
+        time.sleep(0.2)
+        error = ranks[1].call_error("recover", name="g", policy="wait")
+        equal(error["code"], "INVALID")
+        check("shrink" in error["message"], error["message"])
+        for rank in ranks[1:3]:
+            rank.start("recover", name="g")
+        equal(sorted(rank.finish()["rank"] for rank in rest), [0, 1, 2])
+        all_do(rest, "verify", name="g")
+
+
+def test_new_processes_that_do_not_fit_are_refused():
+    with group([0, 0, 0]) as (cluster, ranks):
+        ranks[2].kill()
+        wrong = [(dict(rank=7), "seat 7, but it has 3 seats"),
+                 (dict(size=9), "any seat of 9, but it has 3 seats"),
+                 (dict(rank=1, size=9), "seat 1 of 9, but it has 3 seats")]  # fmt: skip
+        for rank in ranks[:2]:
+            rank.start("recover", name="g", policy="wait")
+        for asked, text in wrong:
+            error = cluster.rank(0).call_error("rejoin", name="g", **asked)
+            equal(error["code"], "INVALID")
+            check(error["message"].endswith(f"asks for {text}"), error["message"])
+        ranks[2] = cluster.rank(0)
+        ranks[2].start("rejoin", name="g", size=3)
+        equal([rank.finish()["size"] for rank in ranks], [3] * 3)
+        all_do(ranks, "verify", name="g")
+
+
+def test_abort_frees_a_blocked_rank():
+    for places in ("1x4", "2x2"):
+        with group(PLACES[places]) as (cluster, ranks):
+            receive = dict(do="recv", peer=3, tag=1, size=8)
+            for blocked in (dict(do="all_reduce", count=1000), receive):
+                ranks[1].start(name="g", **blocked)
+                if blocked["do"] == "all_reduce":
+                    ranks[2].start(name="g", **blocked)
+                else:
+                    ranks[2].start("recv", name="g", peer=0, tag=2, size=1 << 20)
+                ranks[0].call("abort_soon", name="g", after=0.2, reason="the watchdog barks")
+                began = time.monotonic()
+                ranks[0].start(name="g", **blocked)
+                for rank in ranks[:3]:
+                    error = rank.error(10)
+                    equal(error["code"], "ABORTED")
+                    check("rank 0" in error["message"] and "barks" in error["message"],
+                          error["message"])  # fmt: skip
+                check(time.monotonic() - began < 2, "the abort took long")
+                error = ranks[3].call_error("all_reduce", name="g", count=1000)
+                equal(error["code"], "ABORTED")
+                placed = recovered(ranks)
+                equal(placed[0]["before"], [0, 1, 2, 3])
+            no_group_is_left(cluster, ranks)
+
+
+def test_an_abort_ends_what_is_called_next():
+    with group(PLACES["1x4"]) as (cluster, ranks):
+        for rank in ranks:
+            rank.start("split", name="g", new="own", colour=ranks.index(rank), key=0)
+        equal([rank.finish() for rank in ranks], [[0, 1]] * 4)
+        ranks[0].call("abort", name="own", reason="enough")
+        equal(ranks[0].call_error("all_reduce", name="own", count=10)["code"], "ABORTED")
+        equal(ranks[0].call_error("check", name="own")["code"], "ABORTED")
+        equal(recovered(ranks[:1], name="own")[0]["epoch"], 2)
+
+
+def test_a_rank_that_waits_for_a_survivor_comes_too():
+    for places in ("1x4", "2x2"):
+        with group(PLACES[places]) as (cluster, ranks):
+            ranks[1].start("recv", name="g", peer=0, tag=9, size=100)  # from a rank that lives
+            time.sleep(0.2)
+            ranks[3].kill()
+            for rank in (ranks[0], ranks[2]):
+                equal(rank.call_error("all_reduce", name="g", count=10)["code"], "RANK_LOST")
+                rank.start("recover", name="g")
+            error = ranks[1].error(10)
+            equal(error["code"], "ABORTED")
+            check("recover" in error["message"], error["message"])
+            ranks[1].start("recover", name="g")
+            equal([rank.finish()["rank"] for rank in ranks[:3]], [0, 1, 2])
+            all_do(ranks[:3], "verify", name="g")
+
+
+def test_groups_without_the_dead_go_on():
+    with group(PLACES["2x2"]) as (cluster, ranks):
+        for number, rank in enumerate(ranks):
+            rank.start("split", name="g", new="half", colour=number % 2, key=0)
+        for rank in ranks:
+            rank.finish()
+        for rank in (ranks[0], ranks[2]):
+            rank.start("where", name="half")
+            rank.finish()
+            rank.start("loop", name="half", limit=3000)
+            equal(rank.answer()["started"], True)
+        ranks[3].kill()
+        equal(ranks[1].call_error("all_reduce", name="half", count=10)["code"], "RANK_LOST")
+        equal([rank.finish() for rank in (ranks[0], ranks[2])], [3000, 3000])
+        recovered(ranks[:3])
+        for rank in (ranks[0], ranks[2]):
+            rank.start("verify", name="half")
+        equal([rank.finish() for rank in (ranks[0], ranks[2])], [2, 2])
+        equal(ranks[1].call_error("check", name="half")["code"], "RANK_LOST")
+        equal(ranks[0].call("where", name="half")["epoch"], 1)
+
+
+def forms(cluster, prefix):
+    """Does a rank wait in a group of such a name?"""
+    return any(group["name"].startswith(prefix) and group["state"] != "open"
+               for node in cluster.nodes for group in node.groups())  # fmt: skip
+
+
+def test_a_split_ends_when_the_group_that_is_split_is_broken():
+    """Rank 3 takes part in what a split gathers, and does not come to the new group."""
+    for how in ("died", "aborted"):
+        with group(PLACES["2x2"]) as (cluster, ranks):
+            for number, rank in enumerate(ranks[:3]):
+                rank.start("split", name="g", new="h", colour=number % 2, key=0)
+            ranks[3].call("choose", name="g", colour=1, key=0)
+            equal(ranks[0].finish(), [0, 2])
+            equal(ranks[2].finish(), [1, 2])
+            until(lambda: forms(cluster, "g/split-"), "rank 1 waits for rank 3")
+            if how == "died":
+                ranks[3].kill()
+            else:
+                ranks[3].call("abort", name="g", reason="enough")
+            error = ranks[1].error()
+            want = ("RANK_LOST" if how == "died" else "ABORTED", 3, "split")
+            equal((error["code"], error["rank"], error["op"]), want)
+            until(lambda: not forms(cluster, "g/split-"), "nobody waits any more")
+            rest = ranks[:3] if how == "died" else ranks
+            equal(recovered(rest)[0]["size"], len(rest))
+            all_do([ranks[0], ranks[2]], "where", name="h")
+            all_do([ranks[0], ranks[2]], "verify", name="h")
+
+
+def test_one_thread_recovers_at_a_time():
+    with group(PLACES["1x4"]) as (cluster, ranks):
+        ranks[3].kill()
+        ranks[0].start("recover_twice", name="g")
+        refused = ranks[0].answer()["refused"]
+        equal(refused["code"], "INVALID")
+        check("another thread" in refused["message"], refused["message"])
+        equal(recovered(ranks[1:3], verify=False)[0]["size"], 3)
+        equal(ranks[0].finish()["size"], 3)
+        equal(all_do(ranks[:3], "verify", name="g"), [3] * 3)
+
+
+def test_inputs_are_intact_after_an_error():
+    for places in ("1x4", "2x2"):
+        for count in (8, 4096, 100_000, 8 << 20):
+            with group(PLACES[places]) as (cluster, ranks):
+                for rank in ranks[:3]:
+                    rank.start("intact", name="g", count=count)
+                time.sleep(0.1)
+                ranks[3].kill()
+                for rank in ranks[:3]:
+                    equal(rank.finish(), [True, True, True], f"{places}, {count} bytes")
+
+
+def test_commd_is_killed_while_ranks_recover():
+    with kept_nodes(1) as cluster:
+        node = cluster.nodes[0]
+        ranks = cluster.ranks("g", [0] * 4)
+        ranks[3].kill()
+        all_fail(ranks[:3], "all_reduce", ("RANK_LOST",), name="g", count=1000)
+        for rank in ranks[:2]:
+            rank.start("recover", name="g")
+        time.sleep(0.1)
+        with gap(node):
+            ranks[2].start("recover", name="g")
+            time.sleep(0.2)
+        equal(sorted(rank.finish()["rank"] for rank in ranks[:3]), [0, 1, 2])
+        all_do(ranks[:3], "verify", name="g")
+
+
+def test_nothing_grows_over_a_hundred_recoveries():
+    for places in ("1x4", "2x2"):
+        with group(PLACES[places]) as (cluster, ranks):
+            recovered(ranks)
+            for _ in range(9):
+                recovered(ranks)
+            before = all_do(ranks, "resources")
+            files = [len(os.listdir(f"/proc/{node.pid}/fd")) for node in cluster.nodes]
+            for _ in range(90):
+                recovered(ranks)
+            for was, now in zip(before, all_do(ranks, "resources")):
+                memory = 2048 if not sanitizer_environment() else 1 << 30  # it keeps what is freed
+                check(now[0] <= was[0] and now[1] <= was[1] + 4 and now[2] <= was[2] + memory,
+                      f"descriptors, mappings, KiB: {was} became {now}")  # fmt: skip
+            equal(ranks[0].call("where", name="g")["epoch"], 101)
+            for node, was in zip(cluster.nodes, files):
+                until(lambda: len(os.listdir(f"/proc/{node.pid}/fd")) <= was + 2,
+                      f"the descriptors of {node.name} go back to {was}")  # fmt: skip
+                until(lambda: [g["name"] for g in node.groups()] == ["g"], "one group is left")
+                equal(len(node.clients()), PLACES[places].count(cluster.nodes.index(node)))
+            no_group_is_left(cluster, ranks)
+
+
+main(globals())

@@ -1,0 +1,527 @@
+/* test_core_recover.c - one core as the home of recoveries, and as their origin: what it promises
+ * to each rank, and to nodes that lie. Whole clusters: tests/sim. */
+#include "tests/unit/daemon/core_bench.h"
+
+/* Node a is the home; b and c are linked and no more, so that no home moves. */
+static struct bench *home(void)
+{
+    struct core_config config = config_of(3);
+    struct bench *bench = bench_new(&config);
+
+    for (unsigned node = 1; node < 3; node++) {
+        struct msg msg = {.type = MSG_PEER_HELLO, .peer_hello = {MSG_VERSION, node, "test", ""}};
+
+        feed(bench, (struct core_event){.type = CORE_PEER_UP, .node = node, .msg = &msg});
+    }
+    bench->got[0] = 0;
+    return bench;
+}
+
+static void says(struct bench *bench, unsigned node, const struct msg *msg)
+{
+    feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = node, .msg = msg});
+}
+
+struct ask {
+    unsigned recovery, rank, of, seats, least;
+};
+
+/* Rank @rank of 4 of epoch 3 of group 99, on node @node; its request has the number @join. */
+static void asks(struct bench *bench, unsigned node, unsigned join, struct ask ask)
+{
+    bool follows = ask.recovery != MSG_RECOVERY_REJOIN;
+    struct msg msg = {.type = MSG_JOIN,
+                      .join = {.join = join,
+                               .uid = 7,
+                               .pid = 1000 + join,
+                               .rank = follows ? 0 : ask.rank,
+                               .size = ask.recovery == MSG_RECOVERY_SHRINK ? 1 : ask.seats,
+                               .recovery = ask.recovery,
+                               .least = ask.least,
+                               .follows = follows ? 99 : 0,
+                               .was_rank = follows ? ask.rank : 0,
+                               .was_size = follows ? (ask.of ? ask.of : 4) : 0,
+                               .was_epoch = follows ? 3 : 0,
+                               .name = "g"}};
+
+    says(bench, node, &msg);
+}
+
+static void news(struct bench *bench, unsigned node, unsigned join, bool enough, unsigned n,
+                 uint32_t first)
+{
+    uint32_t gone[4] = {first, first + 1, first + 2, first + 3};
+    struct msg msg = {.type = MSG_JOIN_NEWS, .join_news = {join, enough, n, gone}};
+
+    says(bench, node, &msg);
+}
+
+#define SHRINK(rank)                                                                               \
+    (struct ask)                                                                                   \
+    {                                                                                              \
+        MSG_RECOVERY_SHRINK, rank, 0, 0, 0                                                         \
+    }
+#define WAIT(rank)                                                                                 \
+    (struct ask)                                                                                   \
+    {                                                                                              \
+        MSG_RECOVERY_WAIT, rank, 0, 0, 0                                                           \
+    }
+#define REJOIN(seat)                                                                               \
+    (struct ask)                                                                                   \
+    {                                                                                              \
+        MSG_RECOVERY_REJOIN, seat, 0, 0, 0                                                         \
+    }
+
+static void shrinks_to_who_is_left(void **state)
+{
+    struct bench *bench = home();
+
+    asks(bench, 1, 10, SHRINK(0));
+    asks(bench, 2, 20, SHRINK(3));
+    news(bench, 1, 10, false, 1, 1);
+    expect(bench, ""); /* rank 2 is awaited */
+    news(bench, 2, 20, false, 1, 2);
+    expect(bench, "to 1 COMMIT epoch 4 of 99: 0 was 0, 1 was 3\n"
+                  "to 2 COMMIT epoch 4 of 99: 0 was 0, 1 was 3\n");
+    bench_free(bench);
+}
+
+/* Its link was cut for a moment: it lives, and is no reason to go on without it. */
+static void one_that_is_said_to_be_gone_comes(void **state)
+{
+    struct bench *bench = home();
+
+    asks(bench, 1, 10, SHRINK(0));
+    news(bench, 1, 10, false, 2, 1);
+    asks(bench, 2, 20, SHRINK(2));
+    asks(bench, 2, 21, SHRINK(3));
+    expect(bench, "to 1 COMMIT epoch 4 of 99: 0 was 0, 1 was 2, 2 was 3\n"
+                  "to 2 COMMIT epoch 4 of 99: 0 was 0, 1 was 2, 2 was 3\n");
+    bench_free(bench);
+}
+
+static void too_few_are_told_at_once(void **state)
+{
+    struct ask least = {MSG_RECOVERY_SHRINK, 0, 0, 0, 3};
+    struct bench *bench = home();
+
+    asks(bench, 1, 10, least);
+    news(bench, 1, 10, false, 1, 2);
+    expect(bench, "");
+    least.rank = 1;
+    asks(bench, 2, 20, least);
+    news(bench, 2, 20, false, 2, 2);
+    expect(bench,
+           "to 1 JOIN_REFUSED 10 cause 5 rank 2: group \"g\": 2 of its 4 ranks are left, and "
+           "at least 3 are wanted: gone are ranks 2,3 of epoch 3\n"
+           "to 2 JOIN_REFUSED 20 cause 5 rank 2: group \"g\": 2 of its 4 ranks are left, and "
+           "at least 3 are wanted: gone are ranks 2,3 of epoch 3\n");
+    bench_free(bench);
+}
+
+/* By number first, then the lowest. Survivors keep theirs. */
+static void new_processes_take_seats(void **state)
+{
+    struct ask four = {MSG_RECOVERY_WAIT, 1, 0, 5, 0};
+    struct bench *bench = home();
+
+    asks(bench, 2, 30, REJOIN(MSG_ANY_SEAT));
+    asks(bench, 2, 31, REJOIN(0));
+    asks(bench, 1, 10, four);
+    four.rank = 3;
+    asks(bench, 1, 11, four);
+    news(bench, 1, 10, false, 1, 0);
+    expect(bench, "");               /* rank 2 is awaited */
+    news(bench, 1, 10, false, 3, 0); /* rank 1 is here */
+    expect(bench, "");               /* seat 4 is free */
+    asks(bench, 2, 32, REJOIN(2));
+    expect(bench, "to 1 COMMIT epoch 4 of 99: 0 new, 1 was 1, 2 new, 3 was 3, 4 new\n"
+                  "to 2 COMMIT epoch 4 of 99: 0 new, 1 was 1, 2 new, 3 was 3, 4 new\n");
+    bench_free(bench);
+}
+
+static void one_has_waited_enough(void **state)
+{
+    struct bench *bench = home();
+
+    asks(bench, 1, 10, WAIT(1));
+    asks(bench, 1, 11, WAIT(2));
+    asks(bench, 2, 30, REJOIN(3));
+    news(bench, 1, 10, true, 1, 0);
+    expect(bench, ""); /* rank 3 is awaited, whatever the time */
+    news(bench, 1, 11, false, 1, 3);
+    expect(bench, "to 1 COMMIT epoch 4 of 99: 0 was 1, 1 was 2, 2 new\n"
+                  "to 2 COMMIT epoch 4 of 99: 0 was 1, 1 was 2, 2 new\n");
+    bench_free(bench);
+}
+
+static void a_process_that_is_not_needed_waits_on(void **state)
+{
+    struct bench *bench = home();
+
+    asks(bench, 2, 30, REJOIN(1));
+    for (unsigned rank = 0; rank < 4; rank++)
+        asks(bench, 1, 10 + rank, WAIT(rank));
+    expect(bench, "to 1 COMMIT epoch 4 of 99: 0 was 0, 1 was 1, 2 was 2, 3 was 3\n");
+    says(bench, 2, &(struct msg){.type = MSG_JOIN_CANCEL, .join_cancel = {30}});
+    expect(bench, "to 2 JOIN_REFUSED 30 cause 4 rank 0: no rank of a group of that name waits for "
+                  "new processes\n");
+    bench_free(bench);
+}
+
+static void contradictions_name_both(void **state)
+{
+    struct ask other = {MSG_RECOVERY_WAIT, 1, 0, 6, 2};
+    struct bench *bench = home();
+
+    asks(bench, 1, 10, SHRINK(0));
+    asks(bench, 2, 20, other);
+    expect(bench,
+           "to 2 JOIN_REFUSED 20 cause 1 rank 1: group \"g\": rank 1 of epoch 3 asks to wait "
+           "for 6 ranks, with at least 2, but others of it asked to shrink\n");
+    asks(bench, 2, 21, SHRINK(0));
+    expect(bench,
+           "to 2 JOIN_REFUSED 21 cause 1 rank 0: group \"g\": for rank 0 of epoch 3 pid 1010 "
+           "on node b has asked already\n");
+    asks(bench, 1, 30, REJOIN(2));
+    asks(bench, 2, 31, REJOIN(2));
+    expect(bench, "to 2 JOIN_REFUSED 31 cause 1 rank 2: group \"g\": for seat 2 pid 1030 on node b "
+                  "has asked already\n");
+    other = (struct ask){MSG_RECOVERY_WAIT, 3, 0, 2, 0};
+    asks(bench, 2, 22, other);
+    expect(bench,
+           "to 2 JOIN_REFUSED 22 cause 1 rank 3: group \"g\": rank 3 of epoch 3 cannot go on "
+           "with at least 0 of 2 ranks\n");
+    bench_free(bench);
+}
+
+/* What a node says of other sizes, of no group, or of a join that is not its own changes nothing.
+ */
+static void lies(void **state)
+{
+    struct bench *bench = home();
+    struct ask larger = {MSG_RECOVERY_SHRINK, 5, 8, 0, 0};
+
+    asks(bench, 1, 10, SHRINK(0));
+    asks(bench, 2, 20, larger);
+    expect(bench, "to 2 JOIN_REFUSED 20 cause 1 rank 5: group \"g\": rank 5 of epoch 3 asks to "
+                  "shrink, but others of it asked to shrink\n");
+    news(bench, 2, 10, false, 3, 1); /* of a join of node b */
+    news(bench, 1, 10, false, 2, 3); /* rank 4 of 4 */
+    asks(bench, 2, 21, (struct ask){MSG_RECOVERY_SHRINK, 9, 4, 0, 0});
+    asks(bench, 2, 22, (struct ask){MSG_RECOVERY_COUNT, 0, 4, 0, 0});
+    expect(bench, "");
+    news(bench, 1, 10, false, 3, 1);
+    expect(bench, "to 1 COMMIT epoch 4 of 99: 0 was 0\n");
+    bench_free(bench);
+}
+
+/* A place that is free again is awaited again, unless the rank is gone. */
+static void survivors_give_up(void **state)
+{
+    struct bench *bench = home();
+
+    asks(bench, 1, 10, WAIT(0));
+    asks(bench, 2, 20, WAIT(1));
+    news(bench, 1, 10, false, 1, 3);
+    says(bench, 2, &(struct msg){.type = MSG_JOIN_CANCEL, .join_cancel = {20}});
+    expect(bench, "to 2 JOIN_REFUSED 20 cause 4 rank 0: rank 2 of epoch 3 has not asked to go on; "
+                  "seat 3 is free\n");
+    asks(bench, 1, 12, WAIT(2));
+    asks(bench, 1, 30, REJOIN(MSG_ANY_SEAT));
+    expect(bench, "");
+    asks(bench, 2, 21, WAIT(1));
+    expect(bench, "to 1 COMMIT epoch 4 of 99: 0 was 0, 1 was 1, 2 was 2, 3 new\n"
+                  "to 2 COMMIT epoch 4 of 99: 0 was 0, 1 was 1, 2 was 2, 3 new\n");
+    bench_free(bench);
+}
+
+/* ---- the origin, on one node ----------------------------------------------------------------- */
+
+static uint64_t group_id(const struct bench *bench, unsigned i)
+{
+    struct core_group_view view;
+
+    assert_true(core_group_at(bench->core, i, &view));
+    return view.id;
+}
+
+static void recover(struct bench *bench, unsigned client, uint32_t req, const char *name,
+                    unsigned recovery, uint64_t follows, uint32_t least)
+{
+    bool rejoins = recovery == MSG_RECOVERY_REJOIN;
+    struct msg msg = {.type = MSG_CLIENT_JOIN,
+                      .client_join = {.req = req,
+                                      .rank = rejoins ? MSG_ANY_SEAT : 0,
+                                      .size = recovery == MSG_RECOVERY_SHRINK,
+                                      .recovery = recovery,
+                                      .follows = follows,
+                                      .least = least}};
+
+    text_copy(msg.client_join.name, sizeof(msg.client_join.name), name);
+    say(bench, client, &msg);
+}
+
+static struct bench *three_ranks(void)
+{
+    struct core_config config = config_of(1);
+    struct bench *bench = bench_new(&config);
+
+    for (unsigned i = 0; i < 4; i++)
+        hello(bench, i, 7, false);
+    for (unsigned i = 0; i < 3; i++)
+        join(bench, i, 1, "g", i, 3);
+    bench->got[0] = 0;
+    return bench;
+}
+
+static void kill_client(struct bench *bench, unsigned client)
+{
+    feed(bench,
+         (struct core_event){.type = CORE_CLIENT_CLOSED, .client = client, .text = "killed"});
+}
+
+static void goes_on_in_place(void **state)
+{
+    struct bench *bench = three_ranks();
+    struct core_group_view view;
+    uint64_t old = group_id(bench, 0);
+
+    recover(bench, 2, 2, "g", MSG_RECOVERY_SHRINK, old, 0);
+    recover(bench, 0, 2, "g", MSG_RECOVERY_SHRINK, old, 0);
+    expect(bench, "");
+    kill_client(bench, 1);
+    expect(bench, "rank 1 gone: rank 1 (pid 101 on node a) was lost: killed\ngroup open\n");
+    assert_true(core_group_at(bench->core, 1, &view));
+    assert_int_equal(view.follows, old);
+    assert_int_equal(view.epoch, 2);
+    assert_int_equal(view.size, 2);
+    assert_int_equal(view.members[0].was, 1);
+    assert_int_equal(view.members[1].was, 3);
+    assert_int_equal(view.members[1].pid, 102);
+    assert_int_equal(view.next_epoch, 0);
+    assert_int_equal(core_counts(bench->core)->groups_recovered[CORE_RECOVERED_FEWER], 1);
+    assert_int_equal(core_counts(bench->core)->groups_opened, 2);
+    assert_true(core_group(bench->core, old, &view));
+    assert_int_equal(view.next_epoch, 2);
+    /* Once is enough. */
+    recover(bench, 0, 3, "h", MSG_RECOVERY_SHRINK, old, 0);
+    expect(bench,
+           "0 JOIN_FAILED req 3 cause 1 rank -1 node a: group \"h\": this client has gone on "
+           "from its epoch 1 already, as group \"g\"\n");
+    bench_free(bench);
+}
+
+/* Who is in no such group, of whatever user, gets nothing. */
+static void only_members_follow(void **state)
+{
+    struct bench *bench = three_ranks();
+    uint64_t old = group_id(bench, 0);
+
+    recover(bench, 3, 2, "g", MSG_RECOVERY_SHRINK, old, 0);
+    expect(bench, "3 JOIN_FAILED req 2 cause 1 rank -1 node a: group \"g\": this client is not in "
+                  "the group that it wants to go on from\n");
+    recover(bench, 0, 2, "g", MSG_RECOVERY_SHRINK, old + 1, 0);
+    expect(bench, "0 JOIN_FAILED req 2 cause 1 rank -1 node a: group \"g\": this client is not in "
+                  "the group that it wants to go on from\n");
+    recover(bench, 0, 2, "g", MSG_RECOVERY_WAIT, old, 4);
+    expect(bench, "0 JOIN_FAILED req 2 cause 1 rank -1 node a: group \"g\": at least 4 ranks are "
+                  "wanted, and it has 3\n");
+    recover(bench, 0, 2, "g", MSG_RECOVERY_REJOIN, old, 0);
+    expect(bench,
+           "0 JOIN_FAILED req 2 cause 1 rank -1 node a: group \"g\": this is no way to go on "
+           "from a group\n");
+    bench_free(bench);
+}
+
+/* The program gave up, and asks again: the older request is out of the way. */
+static void asked_anew(void **state)
+{
+    struct bench *bench = three_ranks();
+    uint64_t old = group_id(bench, 0);
+    struct core_group_view view;
+
+    recover(bench, 0, 2, "g", MSG_RECOVERY_SHRINK, old, 0);
+    recover(bench, 0, 3, "g", MSG_RECOVERY_WAIT, old, 0);
+    recover(bench, 1, 2, "g", MSG_RECOVERY_WAIT, old, 0);
+    kill_client(bench, 2);
+    expect(bench, "rank 2 gone: rank 2 (pid 102 on node a) was lost: killed\n");
+    assert_true(core_group_at(bench->core, 1, &view));
+    assert_int_equal(view.recovery, MSG_RECOVERY_WAIT);
+    assert_int_equal(view.epoch, 2);
+    assert_string_equal(view.seats, "2");
+    assert_string_equal(view.missing, "");
+    recover(bench, 3, 2, "g", MSG_RECOVERY_REJOIN, 0, 0);
+    expect(bench, "group open\n");
+    assert_int_equal(core_counts(bench->core)->groups_recovered[CORE_RECOVERED_NEW], 1);
+    bench_free(bench);
+}
+
+/* New processes are waited for so long, and no longer. */
+static void the_origin_keeps_the_time(void **state)
+{
+    struct bench *bench = three_ranks();
+    struct msg msg = {.type = MSG_CLIENT_JOIN,
+                      .client_join = {.req = 2,
+                                      .recovery = MSG_RECOVERY_WAIT,
+                                      .follows = group_id(bench, 0),
+                                      .wait_ms = 500,
+                                      .name = "g"}};
+
+    kill_client(bench, 1);
+    say(bench, 0, &msg);
+    say(bench, 2, &msg);
+    bench->got[0] = 0;
+    bench->now += 499;
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    expect(bench, "");
+    bench->now += 1;
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    expect(bench, "group open\n");
+    bench_free(bench);
+}
+
+static bool view_of(const struct bench *bench, unsigned recovery, struct core_group_view *ret_view)
+{
+    for (unsigned i = 0; core_group_at(bench->core, i, ret_view); i++)
+        if (!ret_view->id && ret_view->recovery == recovery)
+            return true;
+    return false;
+}
+
+/* Under one name: ranks of a group, new processes, and one that joins as if nothing had been. */
+static void who_waits_is_told_apart(void **state)
+{
+    enum { NEW = 70 }; /* more than one forming has room for */
+    struct core_config config = config_of(1);
+    struct bench *bench;
+    struct core_joiner joiners[NEW + 1];
+    struct core_group_view view;
+    unsigned views = 0;
+    uint64_t old;
+
+    (void)state;
+    config.max_clients = config.max_clients_per_user = 4 * NEW;
+    bench = bench_new(&config);
+    for (unsigned i = 0; i < NEW + 4; i++)
+        hello(bench, i, 7, false);
+    for (unsigned i = 0; i < 3; i++)
+        join(bench, i, 1, "g", i, 3);
+    old = group_id(bench, 0);
+    recover(bench, 0, 2, "g", MSG_RECOVERY_WAIT, old, 0);
+    for (unsigned i = 0; i < NEW; i++)
+        recover(bench, 3 + i, 2, "g", MSG_RECOVERY_REJOIN, 0, 0);
+    join(bench, NEW + 3, 1, "g", 1, 4);
+    while (core_group_at(bench->core, views, &view))
+        views++;
+    assert_int_equal(views, 4); /* with the group itself */
+    assert_true(view_of(bench, MSG_RECOVERY_WAIT, &view));
+    assert_int_equal(view.size, 3);
+    assert_int_equal(view.nlocal, 1);
+    assert_int_equal(view.comers, NEW);
+    assert_string_equal(view.missing, "1,2");
+    assert_int_equal(core_joiners(bench->core, &view, joiners, NEW + 1), 1);
+    assert_int_equal(joiners[0].pid, 100);
+    assert_true(view_of(bench, MSG_RECOVERY_REJOIN, &view));
+    assert_int_equal(view.size, 0);
+    assert_int_equal(view.nlocal, NEW);
+    assert_int_equal(view.comers, NEW);
+    assert_string_equal(view.missing, "");
+    assert_int_equal(core_joiners(bench->core, &view, joiners, NEW + 1), NEW);
+    for (unsigned i = 0; i < NEW; i++)
+        assert_int_equal(joiners[i].rank, MSG_ANY_SEAT);
+    assert_true(view_of(bench, MSG_RECOVERY_NONE, &view));
+    assert_int_equal(core_joiners(bench->core, &view, joiners, NEW + 1), 1);
+    assert_int_equal(joiners[0].rank, 1);
+    bench_free(bench);
+}
+
+/* At the origin, when another node is the home. */
+static void who_waits_is_told_apart_at_the_origin(void **state)
+{
+    struct core_config config = config_of(2);
+    struct msg msg = {.type = MSG_PEER_HELLO, .peer_hello = {MSG_VERSION, 1, "test", ""}};
+    struct core_joiner joiners[2];
+    struct core_group_view view;
+    struct bench *bench;
+    char name[8] = "g";
+
+    (void)state;
+    config.max_groups = config.max_groups_per_user = 100;
+    bench = bench_new(&config);
+    feed(bench, (struct core_event){.type = CORE_PEER_UP, .node = 1, .msg = &msg});
+    for (unsigned i = 0; i < 3; i++)
+        hello(bench, i, 7, false);
+    for (unsigned i = 0; i < 16; i++) { /* some of these names have their home there */
+        snprintf(name, sizeof(name), "g%u", i);
+        for (unsigned k = 0; k < 2; k++)
+            recover(bench, k, 100 * k + i, name, MSG_RECOVERY_REJOIN, 0, 0);
+        join(bench, 2, i, name, 1, 2);
+    }
+    for (unsigned i = 0; core_group_at(bench->core, i, &view); i++) {
+        bool rejoins = view.recovery == MSG_RECOVERY_REJOIN;
+
+        assert_int_equal(view.size, rejoins ? 0 : 2);
+        assert_int_equal(view.nlocal, rejoins ? 2 : 1);
+        assert_int_equal(core_joiners(bench->core, &view, joiners, 2), rejoins ? 2 : 1);
+        assert_int_equal(joiners[0].rank, rejoins ? MSG_ANY_SEAT : 1);
+    }
+    assert_true(core_group_at(bench->core, 31, &view));
+    assert_false(core_group_at(bench->core, 32, &view));
+    bench_free(bench);
+}
+
+static void all_go_on(void **state)
+{
+    struct bench *bench = three_ranks();
+    uint64_t old = group_id(bench, 0);
+
+    (void)state;
+    for (unsigned i = 0; i < 3; i++)
+        recover(bench, i, 2, "g", MSG_RECOVERY_SHRINK, old, 0);
+    expect(bench, "group open\n");
+    assert_int_equal(core_counts(bench->core)->groups_recovered[CORE_RECOVERED_ALL], 1);
+    bench_free(bench);
+}
+
+/* No number stands for "any". */
+static void texts_of_any_seat(void **state)
+{
+    struct bench *bench = home();
+
+    (void)state;
+    asks(bench, 2, 30, (struct ask){MSG_RECOVERY_REJOIN, MSG_ANY_SEAT, 0, 6, 0});
+    asks(bench, 2, 31, (struct ask){MSG_RECOVERY_REJOIN, 4, 0, 0, 0});
+    asks(bench, 1, 10, WAIT(0));
+    news(bench, 1, 10, false, 3, 1);
+    expect(bench, "to 2 JOIN_REFUSED 30 cause 1 rank -1: group \"g\": a new process asks for any "
+                  "seat of 6, but it has 4 seats\n"
+                  "to 2 JOIN_REFUSED 31 cause 1 rank -1: group \"g\": a new process asks for seat "
+                  "4, but it has 4 seats\n");
+    bench_free(bench);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shrinks_to_who_is_left),
+        cmocka_unit_test(one_that_is_said_to_be_gone_comes),
+        cmocka_unit_test(too_few_are_told_at_once),
+        cmocka_unit_test(new_processes_take_seats),
+        cmocka_unit_test(one_has_waited_enough),
+        cmocka_unit_test(a_process_that_is_not_needed_waits_on),
+        cmocka_unit_test(contradictions_name_both),
+        cmocka_unit_test(lies),
+        cmocka_unit_test(survivors_give_up),
+        cmocka_unit_test(goes_on_in_place),
+        cmocka_unit_test(only_members_follow),
+        cmocka_unit_test(asked_anew),
+        cmocka_unit_test(the_origin_keeps_the_time),
+        cmocka_unit_test(who_waits_is_told_apart),
+        cmocka_unit_test(who_waits_is_told_apart_at_the_origin),
+        cmocka_unit_test(texts_of_any_seat),
+        cmocka_unit_test(all_go_on),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,525 @@
+/* test_fabric_sealed.c - streams over TCP that are encrypted: records by themselves, and two sides
+ * with a man in the middle who changes, drops, repeats, swaps and injects what goes over the
+ * network. What the fabric promises in quiet is in test_fabric.c, with cuts in test_fabric_mend.c.
+ */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+#include "tests/unit/transport/fabric_raw.h"
+
+#include <openssl/evp.h>
+#include <poll.h>
+#include <time.h>
+
+#include "shm/util/wait.h"
+
+/* ---- records --------------------------------------------------------------------------------- */
+
+static const uint8_t secret[SEAL_SECRET] = {1, 2, 3}, other_secret[SEAL_SECRET] = {1, 2, 4};
+
+struct pair {
+    struct seal *out, *in;
+};
+
+static struct pair pair_new(enum seal_cipher cipher)
+{
+    struct pair p = {seal_new(cipher, secret, true), seal_new(cipher, secret, false)};
+
+    assert_non_null(p.out);
+    assert_non_null(p.in);
+    return p;
+}
+
+static void pair_free(struct pair *p)
+{
+    p->out = seal_free(p->out);
+    p->in = seal_free(p->in);
+}
+
+/* The record of @text in two pieces. */
+static size_t record_of(struct seal *s, const char *text, uint8_t *out)
+{
+    size_t n = strlen(text), half = n / 2;
+    struct iovec iov[] = {{(void *)(uintptr_t)text, half},
+                          {(void *)(uintptr_t)(text + half), n - half}};
+
+    assert_int_equal(seal_put(s, iov + !half, half ? 2 : 1, out), 0);
+    assert_int_equal(seal_length(out), n);
+    return n + SEAL_MORE;
+}
+
+static void reads(struct seal *s, const uint8_t *record, const char *text)
+{
+    char got[256] = "";
+
+    assert_int_equal(seal_get(s, record, (uint8_t *)got), 0);
+    assert_string_equal(got, text);
+}
+
+static void records_come_back(void **state)
+{
+    static const enum seal_cipher ciphers[] = {SEAL_AES_128_GCM, SEAL_CHACHA20_POLY1305};
+    static uint8_t data[SEAL_DATA], record[SEAL_DATA + SEAL_MORE];
+
+    for (unsigned i = 0; i < ARRAY_LEN(ciphers); i++) {
+        struct pair p = pair_new(ciphers[i]);
+        struct iovec iov = {data, sizeof(data)};
+        uint8_t first[64], second[64];
+
+        record_of(p.out, "one", first);
+        record_of(p.out, "one", second);
+        assert_memory_not_equal(first, second, 3 + SEAL_MORE); /* nobody sees that they are alike */
+        reads(p.in, first, "one");
+        reads(p.in, second, "one");
+        for (unsigned k = 0; k < sizeof(data); k++)
+            data[k] = (uint8_t)k;
+        assert_int_equal(seal_put(p.out, &iov, 1, record), 0);
+        assert_null(memmem(record, sizeof(record), data, 16));
+        assert_int_equal(seal_get(p.in, record, record + SEAL_HEAD), 0); /* in place */
+        assert_memory_equal(record + SEAL_HEAD, data, sizeof(data));
+        pair_free(&p);
+    }
+}
+
+/* Each bit of a record counts; and what is refused changes nothing. */
+static void each_bit_is_checked(void **state)
+{
+    struct pair p = pair_new(SEAL_AES_128_GCM);
+    uint8_t record[64], got[64];
+    size_t n = record_of(p.out, "a record", record);
+
+    for (size_t bit = 0; bit < 8 * n; bit++) {
+        size_t len;
+
+        record[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        len = seal_length(record);
+        if (len && len <= sizeof(got) - SEAL_MORE)
+            assert_int_equal(seal_get(p.in, record, got), -EBADMSG);
+        record[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+    reads(p.in, record, "a record");
+    pair_free(&p);
+}
+
+static void order_is_checked(void **state)
+{
+    struct pair p = pair_new(SEAL_AES_128_GCM);
+    uint8_t record[3][64], got[64];
+
+    for (unsigned i = 0; i < 3; i++)
+        record_of(p.out, i ? "two" : "one", record[i]);
+    assert_int_equal(seal_get(p.in, record[1], got), -EBADMSG); /* one is left out */
+    reads(p.in, record[0], "one");
+    assert_int_equal(seal_get(p.in, record[0], got), -EBADMSG); /* repeated */
+    assert_int_equal(seal_get(p.in, record[2], got), -EBADMSG); /* swapped, and of the same text */
+    reads(p.in, record[1], "two");
+    reads(p.in, record[2], "two");
+    pair_free(&p);
+}
+
+static void keys_are_of_one_stream(void **state)
+{
+    struct seal *out = seal_new(SEAL_AES_128_GCM, secret, true),
+                *in = seal_new(SEAL_AES_128_GCM, other_secret, false),
+                *cipher = seal_new(SEAL_CHACHA20_POLY1305, secret, false);
+    uint8_t record[64], got[64];
+
+    record_of(out, "text", record);
+    assert_int_equal(seal_get(in, record, got), -EBADMSG);
+    assert_int_equal(seal_get(cipher, record, got), -EBADMSG);
+    seal_free(out);
+    seal_free(in);
+    seal_free(cipher);
+}
+
+/* The key changes in the stream, at a record of the sender's choice; no old one comes again. */
+static void keys_wear_out(void **state)
+{
+    struct pair p = pair_new(SEAL_AES_128_GCM);
+    uint8_t record[8][64], got[64];
+
+    seal_set_records(p.out, 3);
+    for (unsigned i = 0; i < 8; i++) {
+        record_of(p.out, "text", record[i]);
+        assert_int_equal(seal_generation(p.out), i / 3);
+    }
+    for (unsigned i = 0; i < 8; i++) {
+        if (i >= 3) { /* as if it were of the generation before */
+            uint8_t lie[64];
+
+            memcpy(lie, record[i], sizeof(lie));
+            lie[4]--;
+            assert_int_equal(seal_get(p.in, lie, got), -EBADMSG);
+        }
+        reads(p.in, record[i], "text");
+        assert_int_equal(seal_generation(p.in), i / 3);
+    }
+    pair_free(&p);
+}
+
+/* @hidden is each byte of it, changed, so that this is not what is found. */
+static bool memory_has(const uint8_t *at, const uint8_t *end, const uint8_t hidden[16])
+{
+    for (; at + 16 <= end; at++) {
+        unsigned i = 0;
+
+        while (i < 16 && at[i] == (hidden[i] ^ 0x55))
+            i++;
+        if (i == 16)
+            return true;
+    }
+    return false;
+}
+
+/* -1: this process has no heap that can be looked at. */
+static int heap_has(const uint8_t hidden[16])
+{
+    FILE *maps = fopen("/proc/self/maps", "re");
+    unsigned long from, to;
+    char line[512];
+    int found = -1;
+
+    assert_non_null(maps);
+    while (fgets(line, sizeof(line), maps))
+        if (strstr(line, "[heap]") && sscanf(line, "%lx-%lx rw", &from, &to) == 2)
+            found = memory_has((uint8_t *)from, (uint8_t *)to, hidden);
+    fclose(maps);
+    return found;
+}
+
+static void hide(uint8_t *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        bytes[i] ^= 0x55;
+}
+
+/* Who reads this memory later cannot read what was sent before. */
+static void old_keys_are_forgotten(void **state)
+{
+    static const enum seal_cipher ciphers[] = {SEAL_AES_128_GCM, SEAL_CHACHA20_POLY1305};
+    struct iovec label = {(void *)(uintptr_t) "key", 3};
+    static uint8_t key[SEAL_SECRET], hidden[SEAL_SECRET], record[64], got[64];
+
+    assert_int_equal(seal_mac(secret, &label, 1, key), 0);
+    hide(key, sizeof(key));
+    memcpy(hidden, secret, sizeof(hidden));
+    hide(hidden, sizeof(hidden));
+    for (unsigned i = 0; i < ARRAY_LEN(ciphers); i++) {
+        struct pair p = pair_new(ciphers[i]);
+
+        if (heap_has(key) != 1) { /* a sanitizer, or malloc(), has put it elsewhere */
+            pair_free(&p);
+            skip();
+        }
+        assert_int_equal(heap_has(hidden), 1);
+        seal_set_records(p.out, 1);
+        for (unsigned k = 0; k < 2; k++) {
+            record_of(p.out, "text", record);
+            assert_int_equal(seal_get(p.in, record, got), 0);
+        }
+        assert_int_equal(seal_generation(p.in), 1);
+        assert_int_equal(heap_has(key), 0);
+        assert_int_equal(heap_has(hidden), 0);
+        pair_free(&p);
+    }
+}
+
+static void ciphers_are_chosen(void **state)
+{
+    unsigned both = SEAL_AES_128_GCM | SEAL_CHACHA20_POLY1305;
+
+    assert_int_equal(seal_choose(both, both), SEAL_AES_128_GCM);
+    assert_int_equal(seal_choose(both, SEAL_CHACHA20_POLY1305), SEAL_CHACHA20_POLY1305);
+    assert_int_equal(seal_choose(SEAL_AES_128_GCM, SEAL_CHACHA20_POLY1305), 0);
+    assert_int_equal(seal_choose(both, ~both), 0);
+    assert_true(seal_ciphers() & SEAL_CHACHA20_POLY1305);
+}
+
+/* ---- a man in the middle ----------------------------------------------------------------------
+ */
+
+enum { PASS = 4096 };
+
+struct middle {
+    int listener, fd[2]; /* towards the side that connects, and the other one */
+    uint8_t buf[3 * PASS];
+    size_t passed[2]; /* bytes, per direction */
+    int way;          /* which direction is looked at */
+    bool meddled;     /* once is enough */
+};
+
+typedef size_t (*meddle_fn)(struct middle *m, uint8_t *p, size_t n);
+
+/* Passes on what has come, meddled with once @from bytes have passed in that direction. */
+static void pass_on(struct middle *m, meddle_fn meddle, size_t from)
+{
+    for (int way = 0; way < 2; way++) {
+        ssize_t n = recv(m->fd[way], m->buf, PASS, MSG_DONTWAIT);
+        size_t len = n > 0 ? (size_t)n : 0;
+
+        if (!len)
+            continue;
+        if (way == m->way && meddle && !m->meddled && m->passed[way] + len > from) {
+            size_t clean = from > m->passed[way] ? from - m->passed[way] : 0;
+
+            m->meddled = true;
+            len = clean + meddle(m, m->buf + clean, len - clean);
+        }
+        m->passed[way] += (size_t)n;
+        if (len)
+            send(m->fd[!way], m->buf, len, MSG_NOSIGNAL);
+    }
+}
+
+static size_t flip(struct middle *m, uint8_t *p, size_t n)
+{
+    p[n / 2] ^= 4;
+    return n;
+}
+
+static size_t drop(struct middle *m, uint8_t *p, size_t n)
+{
+    return 0;
+}
+
+static size_t repeat(struct middle *m, uint8_t *p, size_t n)
+{
+    memcpy(p + n, p, n);
+    return 2 * n;
+}
+
+static size_t inject(struct middle *m, uint8_t *p, size_t n)
+{
+    struct frame bye = {.type = FRAME_BYE};
+
+    memmove(p + sizeof(bye), p, n);
+    memcpy(p, &bye, sizeof(bye));
+    return n + sizeof(bye);
+}
+
+/* Two sides that reach each other through @m alone. */
+static struct world *in_the_middle(struct middle *m)
+{
+    struct world *w = world_new("tcp sealed", 2);
+    struct tcp_addr a;
+    uint8_t mine[32], theirs[32];
+    struct sockaddr_in in = address_of(&w->side[1]);
+
+    m->listener = raw_listen(&w->side[1], &a);
+    token(mine, 0, 1, 1);
+    token(theirs, 1, 0, 1);
+    assert_int_equal(w->side[0].f->ops->peer_add(w->side[0].f, 1, &a, sizeof(a), mine, theirs), 0);
+    assert_int_equal(w->side[1].f->ops->peer_add(w->side[1].f, 0, w->side[0].addr,
+                                                 w->side[0].addr_len, theirs, mine),
+                     0);
+    pump_until(w, readable(m->listener));
+    m->fd[0] = accept(m->listener, NULL, NULL);
+    m->fd[1] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(m->fd[1], (struct sockaddr *)&in, sizeof(in)), 0);
+    return w;
+}
+
+static void middle_end(struct middle *m)
+{
+    close(m->listener);
+    close(m->fd[0]);
+    close(m->fd[1]);
+}
+
+#define pass_until(w, m, meddle, from, condition)                                                  \
+    for (unsigned turns_ = 0; !(condition); turns_++) {                                            \
+        assert_true(turns_ < 1000000);                                                             \
+        turn(w);                                                                                   \
+        pass_on(m, meddle, from);                                                                  \
+    }
+
+static void passes_what_is_left_alone(void **state)
+{
+    static struct middle m;
+    struct world *w;
+    struct sending out[2];
+
+    m = (struct middle){0};
+    w = in_the_middle(&m);
+    put(&w->side[0], 1, 0, 8, 100, &out[0]);
+    put(&w->side[0], 1, 1, 8, MB, &out[1]);
+    pass_until(w, &m, NULL, 0, w->side[1].taken == 1 && count_done(out, 2) == 2);
+    assert_int_equal(w->side[1].bad_bytes + w->side[1].bad_order, 0);
+    free_sendings(out, 2);
+    world_free(w);
+    middle_end(&m);
+}
+
+/* The oldest key in use is told: of which cipher, its age, and how many came before it. */
+static void the_key_is_told(void **state)
+{
+    uint64_t start = now_ms();
+    struct world *w = linked("tcp sealed");
+    struct fabric_traffic traffic;
+    struct sending out[6];
+    struct seal *seals[2];
+
+    pump_until(w, inside(&w->side[0])->nopen && inside(&w->side[1])->nopen);
+    for (unsigned i = 0; i < 2; i++) {
+        seals[i] = inside(&w->side[i])->slot[!i]->conn[0]->seals;
+        seal_set_records(seals[i], 1);
+    }
+    for (unsigned i = 0; i < ARRAY_LEN(out); i++)
+        put(&w->side[i % 2], 1 - i % 2, i / 2, 8, 100, &out[i]);
+    pump_until(w, w->side[0].msgs == 3 && w->side[1].msgs == 3);
+    assert_true(w->side[0].f->ops->traffic(w->side[0].f, 1, &traffic));
+    assert_int_equal(traffic.encryption, seal_kind(seals[0]) == SEAL_AES_128_GCM
+                                             ? LINK_AES_128_GCM
+                                             : LINK_CHACHA20_POLY1305);
+    assert_true(traffic.generation >= 1 && traffic.generation <= seal_generation(seals[0]) + 2);
+    assert_true(traffic.key_ms <= now_ms() - start);
+    pump_until(w, count_done(out, ARRAY_LEN(out)) == ARRAY_LEN(out));
+    free_sendings(out, ARRAY_LEN(out));
+    world_free(w);
+}
+
+/* Whatever he does, a wrong byte is handed to nobody, and the link ends and says why. */
+static void meddling_ends_the_link(void **state)
+{
+    static const meddle_fn ways[] = {flip, repeat, inject, drop};
+    static struct middle m;
+
+    for (unsigned i = 0; i < ARRAY_LEN(ways) * 2; i++) {
+        struct sending out[64];
+        struct world *w;
+        struct side *hit;
+        size_t from;
+
+        m = (struct middle){.way = (int)(i % 2)};
+        w = in_the_middle(&m);
+        hit = &w->side[!m.way];
+        /* behind the greeting */
+        pass_until(w, &m, NULL, 0, inside(&w->side[0])->nopen && inside(&w->side[1])->nopen);
+        for (unsigned k = 0; k < ARRAY_LEN(out); k++)
+            put(&w->side[m.way], (unsigned)!m.way, k, 8, 3000, &out[k]);
+        from = m.passed[m.way] + 5000;
+        pass_until(w, &m, ways[i / 2], from, hit->down == 1);
+        assert_int_equal(hit->down_err, -EBADMSG);
+        assert_non_null(strstr(hit->down_why, "authentication"));
+        assert_int_equal(hit->bad_bytes + hit->bad_order, 0);
+        close(m.fd[0]);
+        close(m.fd[1]);
+        pump_until(w, count_done(out, ARRAY_LEN(out)) == ARRAY_LEN(out));
+        free_sendings(out, ARRAY_LEN(out));
+        world_free(w);
+        close(m.listener);
+    }
+}
+
+/* At the first byte of a record: it seems to be longer than what follows. */
+static size_t lengthen(struct middle *m, uint8_t *p, size_t n)
+{
+    p[1] ^= 0x20;
+    return n;
+}
+
+/* The last thing that is sent, when both sides wait for each other. */
+static void what_nobody_follows_is_missed(void **state)
+{
+    static const meddle_fn ways[] = {drop, lengthen};
+    static struct middle m;
+
+    for (unsigned i = 0; i < ARRAY_LEN(ways) * 2; i++) {
+        double limit = now() + 30;
+        struct sending out;
+        struct world *w;
+        struct side *hit, *other;
+
+        m = (struct middle){.way = (int)(i % 2)};
+        w = in_the_middle(&m);
+        hit = &w->side[!m.way];
+        other = &w->side[m.way];
+        pass_until(w, &m, NULL, 0, inside(&w->side[0])->nopen && inside(&w->side[1])->nopen);
+        pump_until_quiet(w);
+        pass_on(&m, NULL, 0);
+        put(other, (unsigned)!m.way, 0, 8, 100, &out);
+        while (!hit->down || !other->down) {
+            struct timespec ms = {0, 1000000};
+
+            assert_true(now() < limit);
+            turn(w);
+            pass_on(&m, ways[i / 2], m.passed[m.way]);
+            nanosleep(&ms, NULL);
+        }
+        assert_int_equal(hit->down_err, -EBADMSG);
+        assert_non_null(strstr(hit->down_why, "authentication failed"));
+        assert_string_equal(other->down_why, "authentication failed at the other side");
+        assert_int_equal(hit->msgs, 0);
+        free_sendings(&out, 1);
+        world_free(w);
+        middle_end(&m);
+    }
+}
+
+/* The other side would take what follows for out of order, so nothing does. */
+static void what_cannot_be_encrypted_ends_the_link(void **state)
+{
+    struct world *w = linked("tcp sealed");
+    struct side *s = &w->side[0];
+    EVP_CIPHER_CTX **ctx;
+
+    pump_until(w, inside(s)->nopen && inside(&w->side[1])->nopen);
+    ctx = (EVP_CIPHER_CTX **)inside(s)->slot[1]->conn[0]->seals; /* its first member */
+    assert_int_equal(EVP_CIPHER_CTX_reset(*ctx), 1);
+    assert_int_equal(s->f->ops->send(s->f, 1, "head", 4, NULL, 0, NULL, NULL), -EIO);
+    pump_until(w, s->down && w->side[1].down);
+    assert_int_equal(s->down_err, -EIO);
+    assert_string_equal(s->down_why, "cannot encrypt what is to be sent");
+    assert_string_equal(w->side[1].down_why, "the other side has closed the link");
+    assert_int_equal(w->side[1].msgs, 0);
+    world_free(w);
+}
+
+/* Whoever has sent nothing since sends no probe either, so that nodes may sleep. */
+static void quiet_sides_sleep(void **state)
+{
+    static struct middle m;
+    struct world *w;
+    struct sending out;
+    double limit = now() + 30;
+
+    m = (struct middle){0};
+    w = in_the_middle(&m);
+    put(&w->side[0], 1, 0, 8, 100, &out);
+    while (inside(&w->side[0])->timer_on || !w->side[1].msgs || m.passed[0] < SEAL_DATA) {
+        struct timespec ms = {0, 1000000};
+
+        assert_true(now() < limit);
+        turn(w);
+        pass_on(&m, NULL, 0);
+        nanosleep(&ms, NULL);
+    }
+    assert_int_equal(w->side[1].msgs, 1);
+    assert_int_equal(w->side[0].down + w->side[1].down, 0);
+    assert_true(m.passed[0] < 2 * SEAL_DATA);
+    assert_int_equal(m.passed[1], sizeof(struct hello));
+    free_sendings(&out, 1);
+    world_free(w);
+    middle_end(&m);
+}
+
+int run_sealed_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(records_come_back),
+        cmocka_unit_test(each_bit_is_checked),
+        cmocka_unit_test(order_is_checked),
+        cmocka_unit_test(keys_are_of_one_stream),
+        cmocka_unit_test(keys_wear_out),
+        cmocka_unit_test(ciphers_are_chosen),
+        cmocka_unit_test(passes_what_is_left_alone),
+        cmocka_unit_test(the_key_is_told),
+        cmocka_unit_test(meddling_ends_the_link),
+        cmocka_unit_test(what_cannot_be_encrypted_ends_the_link),
+        cmocka_unit_test(what_nobody_follows_is_missed),
+        cmocka_unit_test(old_keys_are_forgotten),
+        cmocka_unit_test(quiet_sides_sleep),
+    };
+
+    return cmocka_run_group_tests_name("fabric tcp, sealed", tests, NULL, NULL);
+}

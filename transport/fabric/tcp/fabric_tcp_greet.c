@@ -1,0 +1,139 @@
+/* fabric_tcp_greet.c - who is who at the two ends of a connection, and the keys of its stream.
+ *
+ * Two peers have a token per direction from the TLS control plane, which nobody else knows. The
+ * tokens themselves never go over the network (but to peers of before: fabric_tcp_old.c):
+ *
+ *   link    = HMAC(the smaller token, "link", the larger)
+ *   streams = HMAC(the smaller token, "streams", the larger)
+ *   id     = HMAC(token, "id"): says which peer a hello is of, and nothing else
+ *   mac    of a hello    = HMAC(link, "hello" or "answer", the hello, the one that it answers)
+ *   mac    of ACCEPT     = HMAC(link, "accept", both macs)
+ *   secret of a direction of a stream that begins = HMAC(streams, "to" or "from", both macs)
+ *
+ * (HMAC-SHA256, ids and macs cut to 16 bytes; as a handshake this is the three messages of
+ * ISO/IEC 9798-4, 5.2.2.) Each hello has random bytes, so a hello of another connection that is
+ * repeated gets no further than to an answer, and both sides have a part in all keys. A mac is of
+ * the role of its sender, so that nobody's own hello is an answer to it.
+ *
+ * A stream that goes on over another socket keeps its keys: the records are of the stream. */
+#include <errno.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include <openssl/crypto.h>
+
+#include "transport/fabric/tcp/fabric_tcp_priv.h"
+
+#define PIECE(s) ((struct iovec){(void *)(uintptr_t)(s), sizeof(s) - 1})
+
+static int cut_mac(const uint8_t key[SEAL_SECRET], const struct iovec *iov, unsigned n,
+                   uint8_t *ret, size_t len)
+{
+    uint8_t mac[SEAL_SECRET];
+    int r = seal_mac(key, iov, n, mac);
+
+    if (!r)
+        memcpy(ret, mac, len);
+    OPENSSL_cleanse(mac, sizeof(mac));
+    return r;
+}
+
+int peer_ids(struct tcp_peer *peer)
+{
+    bool first = memcmp(peer->token, peer->expect, sizeof(peer->token)) < 0;
+    uint8_t *smaller = first ? peer->token : peer->expect,
+            *larger = first ? peer->expect : peer->token;
+    struct iovec link[] = {PIECE("link"), {larger, sizeof(peer->token)}},
+                 streams[] = {PIECE("streams"), link[1]}, id = PIECE("id");
+
+    if (seal_mac(smaller, link, 2, peer->link) || seal_mac(smaller, streams, 2, peer->streams) ||
+        cut_mac(peer->token, &id, 1, peer->id, ID_LEN) ||
+        cut_mac(peer->expect, &id, 1, peer->their_id, ID_LEN))
+        return -ENOMEM;
+    return 0;
+}
+
+void peer_forget(struct tcp_peer *peer)
+{
+    OPENSSL_cleanse(peer->streams, sizeof(peer->streams));
+}
+
+static int hello_mac(const struct tcp_peer *peer, const struct hello *hello,
+                     const struct hello *asked, uint8_t ret_mac[MAC_LEN])
+{
+    struct iovec iov[] = {asked ? PIECE("answer") : PIECE("hello"),
+                          {(void *)(uintptr_t)hello, offsetof(struct hello, mac)},
+                          {(void *)(uintptr_t)asked, asked ? sizeof(*asked) : 0}};
+
+    return cut_mac(peer->link, iov, asked ? 3 : 2, ret_mac, MAC_LEN);
+}
+
+int hello_say(struct conn *c, struct tcp_peer *peer, struct hello *hello, bool answers)
+{
+    int r;
+
+    if (peer_is_old(peer)) {
+        memcpy(hello->token, peer->token, sizeof(hello->token));
+        return 0;
+    }
+    memcpy(hello->id, peer->id, ID_LEN);
+    memset(hello->reserved, 0, sizeof(hello->reserved));
+    if (getrandom(hello->nonce, NONCE_LEN, 0) != NONCE_LEN)
+        return -EIO;
+    r = hello_mac(peer, hello, answers ? &c->hello : NULL, hello->mac);
+    c->said = *hello;
+    return r;
+}
+
+bool hello_is_of(const struct tcp_peer *peer, const struct hello *hello, const struct hello *asked)
+{
+    uint8_t mac[MAC_LEN];
+
+    if (hello->version != peer->version)
+        return false;
+    if (peer_is_old(peer))
+        return old_hello_is_of(peer, hello);
+    return !CRYPTO_memcmp(peer->their_id, hello->id, ID_LEN) &&
+           !hello_mac(peer, hello, asked, mac) && !CRYPTO_memcmp(mac, hello->mac, MAC_LEN);
+}
+
+static struct seal *stream_seal(const struct tcp_peer *peer, enum seal_cipher cipher,
+                                struct iovec *macs, bool to, bool seals)
+{
+    uint8_t secret[SEAL_SECRET];
+    struct seal *s = NULL;
+
+    macs[0] = to ? PIECE("to") : PIECE("from");
+    if (!seal_mac(peer->streams, macs, 3, secret))
+        s = seal_new(cipher, secret, seals);
+    OPENSSL_cleanse(secret, sizeof(secret));
+    return s;
+}
+
+int conn_agree(struct conn *c, struct tcp_peer *peer, bool connects)
+{
+    const struct hello *asks = connects ? &c->said : &c->hello,
+                       *answer = connects ? &c->hello : &c->said;
+    struct iovec macs[] = {PIECE("accept"),
+                           {(void *)(uintptr_t)asks->mac, MAC_LEN},
+                           {(void *)(uintptr_t)answer->mac, MAC_LEN}};
+
+    c->accept.magic = ACCEPT_MAGIC;
+    if (peer_is_old(peer))
+        return 0;
+    if (cut_mac(peer->link, macs, 3, c->accept.mac, MAC_LEN))
+        return -ENOMEM;
+    if (asks->of != HELLO_BEGINS || !peer->encrypted)
+        return 0;
+    assert(!c->seals && !c->opens && c->got == 0 && c->sent == 0);
+    if (answer->ciphers != seal_choose(asks->ciphers, answer->ciphers) || !answer->ciphers)
+        return -EPROTO;
+    c->seals = stream_seal(peer, (enum seal_cipher)answer->ciphers, macs, connects, true);
+    c->opens = stream_seal(peer, (enum seal_cipher)answer->ciphers, macs, !connects, false);
+    return c->seals && c->opens ? 0 : -ENOMEM;
+}
+
+bool accept_is_right(const struct conn *c)
+{
+    return !CRYPTO_memcmp(&c->heard, &c->accept, accept_size(c->peer));
+}

@@ -1,0 +1,267 @@
+/* fabric_tcp_seal.c - streams that are encrypted.
+ *
+ * Records (seal.h) are made above the stream that outlives its socket (fabric_tcp_mend.c): what is
+ * kept, written again and counted are the bytes of records. So a request goes two ways:
+ *
+ *     message --> c->plain --sealed--> c->out --written--> c->kept --acknowledged--> gone
+ *
+ * Its body is encrypted from the caller's memory into memory of ours, which takes the place of the
+ * copy that the mending needs, and is the caller's again at once. What comes is decrypted to where
+ * its body belongs, if that is known; so memory that is to be written may have been, when the tag
+ * of the record turns out to be wrong and the link ends.
+ *
+ * A record that is dropped on the way is missed when the next one comes; one whose length was
+ * changed to a larger one, when so much more has come. Sides that wait for each other would wait
+ * for good. So what was sealed is followed by a probe, once nothing more is for a while: a record
+ * of the largest length, which nobody needs.
+ *
+ * When the two commds have a new TLS session, each gives its engine a fresh secret of it. An engine
+ * that has it says so in each stream (FRAME_KEY), and seals with it once the other side has said
+ * the same. So it does not matter which side has it first; and where one side never gets it the
+ * keys go on as they were. What a side has said that it has it keeps until it is used, or until
+ * SEAL_FRESH newer ones have come.
+ *
+ * SEAL_AHEAD bytes are sealed ahead of the socket: more would only wait in memory. */
+#include <errno.h>
+#include <string.h>
+
+#include "transport/fabric/tcp/fabric_tcp_priv.h"
+
+enum {
+    SEAL_AHEAD = 256 << 10,
+    PIECES = 2, /* of a request: head, and part */
+};
+
+struct req_list *conn_queue(struct conn *c)
+{
+    return c->seals ? &c->plain : &c->out;
+}
+
+/* The pieces of @req from @at on, at most @len bytes. */
+static unsigned pieces(const struct fabric_req *req, size_t at, size_t len,
+                       struct iovec iov[PIECES])
+{
+    unsigned n = 0;
+
+    if (at < req->head_len) {
+        size_t part = MIN(len, req->head_len - at);
+
+        iov[n++] = (struct iovec){(void *)(uintptr_t)(req->head + at), part};
+        at += part;
+        len -= part;
+    }
+    if (len)
+        iov[n++] = (struct iovec){(void *)(uintptr_t)(req->part + (at - req->head_len)), len};
+    return n;
+}
+
+static void probe_later(struct conn *c, const struct fabric_req *req)
+{
+    if (req->head[offsetof(struct frame, type)] == FRAME_PROBE)
+        return;
+    c->probe_ticks = PROBE_TICKS;
+    timer_need(c->t);
+}
+
+bool conn_probe(struct conn *c)
+{
+    if (c->probe_ticks && --c->probe_ticks == 0)
+        conn_put_probe(c);
+    return c->probe_ticks > 0;
+}
+
+int conn_seal(struct conn *c, const struct fabric_req *req)
+{
+    size_t all = req_len(req), records = all / SEAL_DATA + 2, at = 0;
+    struct fabric_req *sealed = tcp_req_new(c->peer);
+    struct iovec iov[PIECES];
+    uint8_t *to;
+    int r = 0;
+
+    assert(all > 0 && !req->sent);
+    if (!sealed)
+        return -ENOMEM;
+    sealed->head_len = 0;
+    to = sealed->copy = malloc(all + records * SEAL_MORE);
+    if (!to)
+        r = -ENOMEM;
+    while (!r && at < all) {
+        size_t len = MIN(all - at, (size_t)SEAL_DATA);
+
+        if (at == 0 && req->head_len && req->part_len >= SEAL_DATA)
+            len =
+                req->head_len; /* the body in records of its own is decrypted to where it belongs */
+        r = seal_put(c->seals, iov, pieces(req, at, len, iov), to);
+        at += len;
+        to += len + SEAL_MORE;
+    }
+    if (r) {
+        tcp_req_free(sealed);
+        return r;
+    }
+    sealed->part = sealed->copy;
+    sealed->part_len = (size_t)(to - sealed->copy);
+    c->ahead += sealed->part_len;
+    probe_later(c, req);
+    TAILQ_INSERT_TAIL(&c->out, sealed, link);
+    return 0;
+}
+
+bool conn_seal_more(struct conn *c)
+{
+    struct fabric_req *req;
+    bool any = false;
+
+    while (c->ahead < SEAL_AHEAD && (req = TAILQ_FIRST(&c->plain))) {
+        int r = conn_seal(c, req);
+
+        if (r) {
+            peer_fail(c->peer, r, "cannot encrypt what is to be sent");
+            return any;
+        }
+        any = true;
+        TAILQ_REMOVE(&c->plain, req, link);
+        if (req->asked && req->next < req->body_len) {
+            req_next_part(req);
+            TAILQ_INSERT_TAIL(&c->plain, req, link);
+        } else {
+            tcp_finish(req, 0);
+        }
+    }
+    return any;
+}
+
+void conn_resealed(struct conn *c)
+{
+    struct fabric_req *req;
+
+    c->ahead = 0;
+    TAILQ_FOREACH(req, &c->out, link)
+        c->ahead += req_len(req) - req->sent;
+}
+
+/* Hands on what the record at @p has. False: it is not the next one of the stream. */
+static bool record_take(struct conn *c, uint8_t *p, size_t len)
+{
+    struct inbound *b = conn_sink(c, len);
+
+    if (b) {
+        if (seal_get(c->opens, p, b->buf + c->sink_at))
+            return false;
+        sink_got(c, len);
+        return true;
+    }
+    if (seal_get(c->opens, p, p + SEAL_HEAD))
+        return false;
+    if (!conn_feed(c, p + SEAL_HEAD, len))
+        peer_fail(c->peer, -ENOMEM, "no memory for what has come");
+    return true;
+}
+
+static void records_take(struct conn *c, uint8_t *p, size_t len)
+{
+    struct tcp_peer *peer = c->peer;
+
+    peer->refs++; /* a handler may drop it */
+    while (len >= SEAL_HEAD && peer_lives(peer)) {
+        size_t n = seal_length(p);
+
+        if (n && len < n + SEAL_MORE)
+            break;
+        if (!n || !record_take(c, p, n)) {
+            peer_fail(peer, -EBADMSG, "authentication failed: what came was not sent so");
+            break;
+        }
+        p += n + SEAL_MORE;
+        len -= n + SEAL_MORE;
+    }
+    if (len && peer_lives(peer)) {
+        assert(!c->sealed);
+        c->sealed = malloc(len);
+        if (c->sealed)
+            memcpy(c->sealed, p, len);
+        else
+            peer_fail(peer, -ENOMEM, "no memory for half a record");
+        c->sealed_len = c->sealed ? len : 0;
+    }
+    peer_unref(peer);
+}
+
+size_t conn_sealed_want(const struct conn *c)
+{
+    const size_t full = SEAL_DATA + SEAL_MORE;
+    size_t first = c->sealed_len < SEAL_HEAD ? full : seal_length(c->sealed) + SEAL_MORE;
+
+    return first + (READ_SEALED - first) / full * full - c->sealed_len;
+}
+
+ssize_t conn_recv_sealed(struct conn *c)
+{
+    uint8_t *buf = c->t->buf;
+    size_t kept = c->sealed_len;
+    ssize_t got = recv(c->fd, buf + kept, conn_sealed_want(c), MSG_DONTWAIT);
+
+    assert(kept < SEAL_DATA + SEAL_MORE);
+    if (got <= 0)
+        return got;
+    c->got += (size_t)got;
+    if (kept)
+        memcpy(buf, c->sealed, kept);
+    free(steal_ptr(c->sealed));
+    c->sealed_len = 0;
+    records_take(c, buf, kept + (size_t)got);
+    return got;
+}
+
+/* Both sides have the same fresh secret: our records are of it from the next one on. */
+static void use_key(struct conn *c)
+{
+    struct tcp_peer *peer = c->peer;
+
+    if (c->key != peer->fresh_name || c->key_used == c->key)
+        return;
+    c->key_used = c->key;
+    seal_refresh(c->seals, peer->fresh);
+}
+
+void conn_tell_key(struct conn *c)
+{
+    struct tcp_peer *peer = c->peer;
+
+    if (!c->opens || !peer->fresh_name)
+        return;
+    seal_refresh(c->opens, peer->fresh);
+    if (conn_put_frame(c, FRAME_KEY, peer->fresh_name))
+        return; /* no memory: the keys stay as they are */
+    use_key(c);
+}
+
+void conn_hear_key(struct conn *c, uint32_t name)
+{
+    assert(c->seals && name);
+    c->key = name;
+    use_key(c);
+}
+
+void tcp_peer_key(struct fabric *f, unsigned index, const uint8_t secret[32])
+{
+    struct tcp *t = container_of(f, struct tcp, base);
+    struct tcp_peer *peer = index < FABRIC_MAX_PEERS ? t->slot[index] : NULL;
+    uint32_t name = seal_name(secret);
+
+    if (!peer || !peer_lives(peer) || !peer->encrypted || !name || name == peer->fresh_name)
+        return;
+    memcpy(peer->fresh, secret, sizeof(peer->fresh));
+    peer->fresh_name = name;
+    for (unsigned i = 0; i < peer->channels + peer->express; i++)
+        if (peer->conn[i] && (conn_is_open(peer->conn[i]) || peer->conn[i]->cut_ms))
+            conn_tell_key(peer->conn[i]);
+}
+
+void conn_unseal(struct conn *c)
+{
+    c->seals = seal_free(c->seals);
+    c->opens = seal_free(c->opens);
+    free(steal_ptr(c->sealed));
+    c->sealed_len = 0;
+}

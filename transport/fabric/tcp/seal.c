@@ -1,0 +1,327 @@
+/* seal.c - records of a stream that are encrypted and authenticated, by libcrypto's ciphers.
+ *
+ *   key, iv of a generation = HMAC(secret, "key"), HMAC(secret, "iv"), cut to their lengths
+ *   secret of the next one  = HMAC(secret, "next", the fresh secret that it begins with, or
+ * nothing)
+ *
+ * 2^22 records of 16 KB under one key keep far below the limits of AES-GCM (RFC 8446, 5.5). */
+#undef NDEBUG
+#include "transport/fabric/tcp/seal.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
+#include "shm/util/wait.h"
+
+enum { IV = 12 };
+
+struct fresh {
+    uint16_t mark; /* in records of the generation that begins with it; 0: with none */
+    uint8_t secret[SEAL_SECRET];
+};
+
+struct record_head {
+    uint16_t len, mark;
+    uint32_t generation;
+};
+_Static_assert(sizeof(struct record_head) == SEAL_HEAD, "wire layout");
+
+struct seal {
+    EVP_CIPHER_CTX *ctx, *spare; /* @spare: of a generation that is tried */
+    const EVP_CIPHER *cipher;    /* libcrypto's own */
+    uint8_t secret[SEAL_SECRET], iv[IV];
+    enum seal_cipher kind;
+    bool seals;
+    uint32_t generation;
+    uint64_t number; /* of the next record */
+    uint64_t since;  /* number of the first of this generation */
+    uint64_t since_ms, records;
+    uint16_t mark;
+    struct fresh fresh[SEAL_FRESH]; /* the newest first */
+    unsigned nfresh;
+};
+
+int seal_mac(const uint8_t key[SEAL_SECRET], const struct iovec *iov, unsigned n,
+             uint8_t ret_mac[SEAL_SECRET])
+{
+    uint8_t text[512];
+    unsigned len = SEAL_SECRET;
+    size_t at = 0;
+
+    for (unsigned i = 0; i < n; i++) {
+        assert(iov[i].iov_len <= sizeof(text) - at);
+        memcpy(text + at, iov[i].iov_base, iov[i].iov_len);
+        at += iov[i].iov_len;
+    }
+    return HMAC(EVP_sha256(), key, SEAL_SECRET, text, at, ret_mac, &len) ? 0 : -ENOMEM;
+}
+
+static int derive(const uint8_t secret[SEAL_SECRET], const char *what, uint8_t ret[SEAL_SECRET])
+{
+    struct iovec label = {(void *)(uintptr_t)what, strlen(what)};
+
+    return seal_mac(secret, &label, 1, ret);
+}
+
+uint32_t seal_name(const uint8_t fresh[SEAL_SECRET])
+{
+    uint8_t mac[SEAL_SECRET];
+    uint32_t name = 0;
+
+    if (!derive(fresh, "name", mac))
+        memcpy(&name, mac, sizeof(name));
+    return name;
+}
+
+void seal_refresh(struct seal *s, const uint8_t fresh[SEAL_SECRET])
+{
+    struct fresh *first = s->fresh;
+
+    memmove(first + 1, first, (SEAL_FRESH - 1) * sizeof(*first));
+    memcpy(first->secret, fresh, SEAL_SECRET);
+    first->mark = (uint16_t)(seal_name(fresh) % UINT16_MAX + 1);
+    s->nfresh = s->seals ? 1 : MIN(s->nfresh + 1, (unsigned)SEAL_FRESH);
+}
+
+/* It is used, so neither it nor those before it come any more. */
+static void forget_from(struct seal *s, const struct fresh *used)
+{
+    s->nfresh = (unsigned)(used - s->fresh);
+    OPENSSL_cleanse(s->fresh + s->nfresh, (SEAL_FRESH - s->nfresh) * sizeof(*used));
+}
+
+unsigned seal_ciphers(void)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("aes") && __builtin_cpu_supports("pclmul"))
+        return SEAL_AES_128_GCM | SEAL_CHACHA20_POLY1305;
+    return SEAL_CHACHA20_POLY1305;
+#else
+    return SEAL_AES_128_GCM | SEAL_CHACHA20_POLY1305;
+#endif
+}
+
+unsigned seal_choose(unsigned ours, unsigned theirs)
+{
+    unsigned both = ours & theirs & (SEAL_AES_128_GCM | SEAL_CHACHA20_POLY1305);
+
+    return both & -both;
+}
+
+/* Sets @ctx to the generation of @secret. */
+static int take_key(const struct seal *s, EVP_CIPHER_CTX *ctx, const uint8_t secret[SEAL_SECRET],
+                    uint8_t ret_iv[IV])
+{
+    uint8_t key[SEAL_SECRET], iv[SEAL_SECRET];
+    int r = -ENOMEM;
+
+    if (!derive(secret, "key", key) && !derive(secret, "iv", iv) &&
+        EVP_CipherInit_ex(ctx, s->cipher, NULL, key, NULL, s->seals))
+        r = 0;
+    memcpy(ret_iv, iv, IV);
+    OPENSSL_cleanse(key, sizeof(key));
+    OPENSSL_cleanse(iv, sizeof(iv));
+    return r;
+}
+
+struct seal *seal_new(enum seal_cipher cipher, const uint8_t secret[SEAL_SECRET], bool seals)
+{
+    struct seal *s = calloc(1, sizeof(*s));
+
+    if (!s)
+        return NULL;
+    s->cipher = cipher == SEAL_AES_128_GCM ? EVP_aes_128_gcm() : EVP_chacha20_poly1305();
+    s->kind = cipher;
+    s->seals = seals;
+    s->records = SEAL_RECORDS;
+    s->since_ms = now_ms();
+    memcpy(s->secret, secret, sizeof(s->secret));
+    s->ctx = EVP_CIPHER_CTX_new();
+    s->spare = EVP_CIPHER_CTX_new();
+    if (!s->ctx || !s->spare || take_key(s, s->ctx, s->secret, s->iv))
+        return seal_free(s);
+    return s;
+}
+
+struct seal *seal_free(struct seal *s)
+{
+    if (!s)
+        return NULL;
+    EVP_CIPHER_CTX_free(s->ctx);
+    EVP_CIPHER_CTX_free(s->spare);
+    OPENSSL_cleanse(s, sizeof(*s));
+    free(s);
+    return NULL;
+}
+
+static void nonce_of(const uint8_t iv[IV], uint64_t number, uint8_t ret[IV])
+{
+    memcpy(ret, iv, IV);
+    for (unsigned i = 0; i < 8; i++)
+        ret[IV - 1 - i] ^= (uint8_t)(number >> (8 * i));
+}
+
+/* Goes on with @secret, for which @spare has been set to @iv, and which is of @fresh, or of none.
+ */
+static void turn_over(struct seal *s, uint8_t secret[SEAL_SECRET], const uint8_t iv[IV],
+                      const struct fresh *fresh)
+{
+    EVP_CIPHER_CTX *ctx = s->ctx;
+
+    s->ctx = s->spare;
+    s->spare = ctx;
+    EVP_CIPHER_CTX_reset(ctx); /* the key that it has must not stay in memory */
+    memcpy(s->secret, secret, SEAL_SECRET);
+    memcpy(s->iv, iv, IV);
+    s->generation++;
+    s->mark = fresh ? fresh->mark : 0;
+    if (fresh)
+        forget_from(s, fresh);
+    s->since = s->number;
+    s->since_ms = now_ms();
+}
+
+static bool is_worn(const struct seal *s)
+{
+    if (s->number - s->since >= s->records || s->nfresh)
+        return true;
+    return s->number % 1024 == 0 && now_ms() - s->since_ms >= SEAL_MS;
+}
+
+static int generation_next(const struct seal *s, const struct fresh *fresh,
+                           uint8_t ret_secret[SEAL_SECRET], uint8_t ret_iv[IV])
+{
+    static const char next[] = "next";
+    struct iovec of[] = {{(void *)(uintptr_t)next, sizeof(next) - 1},
+                         {fresh ? (void *)(uintptr_t)fresh->secret : NULL, SEAL_SECRET}};
+    int r = seal_mac(s->secret, of, fresh ? 2 : 1, ret_secret);
+
+    return r ? r : take_key(s, s->spare, ret_secret, ret_iv);
+}
+
+static int wear(struct seal *s)
+{
+    uint8_t secret[SEAL_SECRET], iv[IV];
+    const struct fresh *fresh = s->nfresh ? s->fresh : NULL;
+    int r = generation_next(s, fresh, secret, iv);
+
+    if (!r)
+        turn_over(s, secret, iv, fresh);
+    OPENSSL_cleanse(secret, sizeof(secret));
+    return r;
+}
+
+int seal_put(struct seal *s, const struct iovec *iov, unsigned n, uint8_t *out)
+{
+    uint8_t nonce[IV], *at = out + SEAL_HEAD;
+    struct record_head head;
+    size_t all = 0;
+    int len, r;
+
+    assert(s->seals && n > 0);
+    if (is_worn(s) && (r = wear(s)))
+        return r;
+    for (unsigned i = 0; i < n; i++)
+        all += iov[i].iov_len;
+    assert(all > 0 && all <= SEAL_DATA);
+    head = (struct record_head){(uint16_t)all, s->mark, s->generation};
+    memcpy(out, &head, SEAL_HEAD);
+    nonce_of(s->iv, s->number, nonce);
+    if (!EVP_EncryptInit_ex(s->ctx, NULL, NULL, NULL, nonce) ||
+        !EVP_EncryptUpdate(s->ctx, NULL, &len, out, SEAL_HEAD))
+        return -EIO;
+    for (unsigned i = 0; i < n; i++, at += len)
+        if (!EVP_EncryptUpdate(s->ctx, at, &len, iov[i].iov_base, (int)iov[i].iov_len))
+            return -EIO;
+    assert(at == out + SEAL_HEAD + all);
+    if (!EVP_EncryptFinal_ex(s->ctx, at, &len) ||
+        !EVP_CIPHER_CTX_ctrl(s->ctx, EVP_CTRL_AEAD_GET_TAG, SEAL_TAG, at))
+        return -EIO;
+    s->number++;
+    return 0;
+}
+
+size_t seal_length(const uint8_t head[SEAL_HEAD])
+{
+    uint16_t len;
+
+    memcpy(&len, head, sizeof(len));
+    return len <= SEAL_DATA ? len : 0;
+}
+
+static bool open_with(const struct seal *s, EVP_CIPHER_CTX *ctx, const uint8_t iv[IV],
+                      const uint8_t *record, uint8_t *out)
+{
+    size_t n = seal_length(record);
+    uint8_t nonce[IV], end[SEAL_TAG];
+    int len;
+
+    nonce_of(iv, s->number, nonce);
+    return EVP_DecryptInit_ex(ctx, NULL, NULL, NULL, nonce) &&
+           EVP_CIPHER_CTX_ctrl(ctx, EVP_CTRL_AEAD_SET_TAG, SEAL_TAG,
+                               (void *)(uintptr_t)(record + SEAL_HEAD + n)) &&
+           EVP_DecryptUpdate(ctx, NULL, &len, record, SEAL_HEAD) &&
+           EVP_DecryptUpdate(ctx, out, &len, record + SEAL_HEAD, (int)n) && len == (int)n &&
+           EVP_DecryptFinal_ex(ctx, end, &len);
+}
+
+/* The record is the first of a generation. */
+static bool open_next(struct seal *s, uint16_t mark, const uint8_t *record, uint8_t *out)
+{
+    uint8_t secret[SEAL_SECRET], iv[IV];
+    const struct fresh *fresh = NULL;
+    bool good;
+
+    for (unsigned i = 0; mark && i < s->nfresh && !fresh; i++)
+        if (s->fresh[i].mark == mark)
+            fresh = &s->fresh[i];
+    if ((mark && !fresh) || generation_next(s, fresh, secret, iv))
+        return false;
+    good = open_with(s, s->spare, iv, record, out);
+    if (good)
+        turn_over(s, secret, iv, fresh);
+    OPENSSL_cleanse(secret, sizeof(secret));
+    return good;
+}
+
+int seal_get(struct seal *s, const uint8_t *record, uint8_t *out)
+{
+    struct record_head head;
+    bool good = false;
+
+    assert(!s->seals && seal_length(record));
+    memcpy(&head, record, sizeof(head));
+    if (head.generation == s->generation)
+        good = open_with(s, s->ctx, s->iv, record, out);
+    else if (head.generation == s->generation + 1)
+        good = open_next(s, head.mark, record, out);
+    s->number += good;
+    return good ? 0 : -EBADMSG;
+}
+
+void seal_set_records(struct seal *s, uint64_t records)
+{
+    assert(records > 0);
+    s->records = records;
+}
+
+uint32_t seal_generation(const struct seal *s)
+{
+    return s->generation;
+}
+
+enum seal_cipher seal_kind(const struct seal *s)
+{
+    return s->kind;
+}
+
+uint64_t seal_since_ms(const struct seal *s)
+{
+    return s->since_ms;
+}
