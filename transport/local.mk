@@ -29,8 +29,8 @@ libcommd_fabric_la_SOURCES += transport/fabric/ucx/fabric_ucx.c \
 else
 libcommd_fabric_la_SOURCES += transport/fabric/ucx/fabric_ucx_none.c
 endif
-libcommd_fabric_la_CFLAGS = $(AM_CFLAGS) $(OPENSSL_CFLAGS) $(UCX_CFLAGS)
-libcommd_fabric_la_LIBADD = $(OPENSSL_LIBS) $(UCX_LIBS)
+libcommd_fabric_la_CFLAGS = $(AM_CFLAGS) $(CRYPTO_CFLAGS) $(UCX_CFLAGS)
+libcommd_fabric_la_LIBADD = $(CRYPTO_LIBS) $(UCX_LIBS)
 
 # The data process. It decides nothing about groups; commd tells it.
 pkglibexec_PROGRAMS += transport/commd-engine

@@ -11,7 +11,7 @@ tests_bench_bench_handover_LDADD = libcommd-shm.la
 
 noinst_PROGRAMS += tests/bench/bench_seal
 tests_bench_bench_seal_SOURCES = tests/bench/bench_seal.c
-tests_bench_bench_seal_LDADD = libcommd-fabric.la libcommd-launch.la libcommd-shm.la $(OPENSSL_LIBS)
+tests_bench_bench_seal_LDADD = libcommd-fabric.la libcommd-launch.la libcommd-shm.la $(CRYPTO_LIBS)
 
 # commd-perf over NCCL itself.
 noinst_PROGRAMS += tests/bench/nccl_perf
