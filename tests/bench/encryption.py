@@ -53,7 +53,7 @@ class Pair:
         text = text.replace(f"{self.cluster.home}/node{node}", f"{self.home}/node{node}")
         port = re.compile(r"(?<=port: )\d+|(?<=port_range: )\d+|(?<=\d-)\d{4,5}$", re.M)
         text = port.sub(moved, text)
-        return f"{text}  encryption: {self.encryption}\n"
+        return f"{text}  encryption: {self.encryption}\n  trusted_network: true\n"
 
     def __enter__(self):
         prefix = compare.TOP / "build/install"
