@@ -1,4 +1,5 @@
 /* test_fakecuda.c - the fake driver does what the driver does, within a process. */
+#include "tests/lib/env.h"
 #include "tests/fakecuda/fake_test.h"
 
 #include <pthread.h>
@@ -493,9 +494,9 @@ static void stands_behind(unsigned n)
 static void streams_of_one_queue_hold_each_other_up(void **state)
 {
     stands_behind(8);
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
+    env_set("CUDA_DEVICE_MAX_CONNECTIONS", "1");
     stands_behind(1);
-    unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    env_set("CUDA_DEVICE_MAX_CONNECTIONS", NULL);
 }
 
 static void an_event_waits_for_its_last_record(void **state)
@@ -635,7 +636,7 @@ static void delays_show_a_missing_wait(void **state)
     unsigned seen = 0;
     cu_stream s;
 
-    setenv("FAKECUDA_DELAY_US", "3000", 1);
+    env_set("FAKECUDA_DELAY_US", "3000");
     OK(cu.stream_new(&s, CU_STREAM_NON_BLOCKING));
     for (uint32_t i = 1; i <= 20; i++) {
         OK(cu.stream_write32(s, (cu_ptr)host, i, 0));
@@ -644,7 +645,7 @@ static void delays_show_a_missing_wait(void **state)
         assert_int_equal(atomic_load((_Atomic uint32_t *)host), i);
     }
     assert_true(seen < 10);
-    unsetenv("FAKECUDA_DELAY_US");
+    env_set("FAKECUDA_DELAY_US", NULL);
     OK(cu.stream_free(s));
     unregister(host, 4096);
 }
@@ -674,7 +675,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(delays_show_a_missing_wait),
     };
 
-    setenv("FAKECUDA_DEVICES", "2", 1);
+    env_set("FAKECUDA_DEVICES", "2");
     fake_test_load();
     fake_test_begin(0);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
 /* test_fakecuda_faults.c - what breaks a device, and what a test can make fail. Each test is a
  * process of its own: a broken device stays broken. */
+#include "tests/lib/env.h"
 #include "tests/fakecuda/fake_test.h"
 
 #include <signal.h>
@@ -71,7 +72,7 @@ static void freed_memory_breaks_a_copy(void)
     cu_ptr p;
 
     OK(cu.mem_alloc(&p, BYTES));
-    setenv("FAKECUDA_SYNC_FREE", "0", 1);
+    env_set("FAKECUDA_SYNC_FREE", "0");
     OK(cu.stream_wait32(NULL, (cu_ptr)flag, 1, CU_WAIT_GEQ));
     OK(cu.copy(p, p + 1024, 1024, NULL));
     OK(cu.host_func(NULL, (cu_host_fn)abort, (void *)&ran)); /* does not run any more */
@@ -160,7 +161,7 @@ static void launches_break_after_two(void)
     cu_ptr p;
 
     OK(cu.mem_alloc(&p, BYTES));
-    setenv("FAKECUDA_STICKY_AFTER", "2", 1);
+    env_set("FAKECUDA_STICKY_AFTER", "2");
     OK(launch(p));
     OK(launch(p));
     OK(cu.ctx_synchronize());
@@ -174,7 +175,7 @@ static void a_launch_hangs_after_one(void)
     cu_ptr p;
 
     OK(cu.mem_alloc(&p, BYTES));
-    setenv("FAKECUDA_HANG_AFTER", "1", 1);
+    env_set("FAKECUDA_HANG_AFTER", "1");
     OK(launch(p));
     OK(cu.ctx_synchronize());
     OK(launch(p));
@@ -188,7 +189,7 @@ static void an_event_is_never_reached(void)
     cu_event e;
 
     OK(cu.event_new(&e, CU_EVENT_DISABLE_TIMING));
-    setenv("FAKECUDA_EVENT_NEVER", "1", 1);
+    env_set("FAKECUDA_EVENT_NEVER", "1");
     OK(cu.event_record(e, NULL));
     assert_false(fake_test_within(100, done, NULL));
     assert_int_equal(cu.event_query(e), CU_E_NOT_READY);
@@ -200,20 +201,20 @@ static void calls_fail_when_asked_for(void)
     uint64_t before = calls("cuMemAlloc");
     cu_ptr p, q;
 
-    setenv("FAKECUDA_FAIL", "cuMemAlloc:2:2,cuMemFree:0:801", 1);
+    env_set("FAKECUDA_FAIL", "cuMemAlloc:2:2,cuMemFree:0:801");
     OK(cu.mem_alloc(&p, BYTES));
     assert_int_equal(cu.mem_alloc(&q, BYTES), CU_E_OUT_OF_MEMORY);
     OK(cu.mem_alloc(&q, BYTES));
     assert_int_equal(calls("cuMemAlloc") - before, 3);
     assert_int_equal(cu.mem_free(p), CU_E_NOT_SUPPORTED);
     assert_int_equal(cu.mem_free(p), CU_E_NOT_SUPPORTED);
-    unsetenv("FAKECUDA_FAIL");
+    env_set("FAKECUDA_FAIL", NULL);
     OK(cu.mem_free(p));
-    setenv("FAKECUDA_OOM_AT", "1000000", 1);
+    env_set("FAKECUDA_OOM_AT", "1000000");
     assert_int_equal(cu.mem_alloc(&p, 1000000), CU_E_OUT_OF_MEMORY);
     OK(cu.mem_alloc(&p, 999999));
-    unsetenv("FAKECUDA_OOM_AT");
-    setenv("FAKECUDA_MEMORY", "8388608", 1);
+    env_set("FAKECUDA_OOM_AT", NULL);
+    env_set("FAKECUDA_MEMORY", "8388608");
     assert_int_equal(cu.mem_alloc(&p, 6 << 20), CU_E_OUT_OF_MEMORY);
     OK(cu.mem_alloc(&p, 4 << 20));
 }
@@ -237,7 +238,7 @@ static void knobs_change_while_a_process_runs(void)
     cu_ptr p;
 
     snprintf(path, sizeof path, "/tmp/fakecuda-knobs-%d", getpid());
-    setenv("FAKECUDA_KNOBS", path, 1);
+    env_set("FAKECUDA_KNOBS", path);
     OK(cu.mem_alloc(&p, BYTES)); /* no file: no knobs */
     write_knobs(path, "FAKECUDA_SEED=1\nFAKECUDA_FAIL=cuMemAlloc:1:2\n");
     assert_int_equal(cu.mem_alloc(&p, BYTES), CU_E_OUT_OF_MEMORY);
@@ -336,14 +337,14 @@ static void run_child(void **state)
     pid_t pid;
 
     uuid_of(1, text);
-    setenv("EXPECTED", text, 1);
+    env_set("EXPECTED", text);
     if (c->run == the_host_must_not_look)
-        setenv("FAKECUDA_PROTECT", "1", 1);
+        env_set("FAKECUDA_PROTECT", "1");
     if (c->run == only_the_second_is_visible)
-        setenv("CUDA_VISIBLE_DEVICES", text, 1);
+        env_set("CUDA_VISIBLE_DEVICES", text);
     pid = fake_test_spawn(c->name, &socket);
-    unsetenv("FAKECUDA_PROTECT");
-    unsetenv("CUDA_VISIBLE_DEVICES");
+    env_set("FAKECUDA_PROTECT", NULL);
+    env_set("CUDA_VISIBLE_DEVICES", NULL);
     fake_test_end(pid, c->status);
     close(socket);
 }
@@ -353,7 +354,7 @@ int main(int argc, char **argv)
     enum { NCHILDREN = sizeof children / sizeof children[0] };
     struct CMUnitTest tests[NCHILDREN];
 
-    setenv("FAKECUDA_DEVICES", "2", 1);
+    env_set("FAKECUDA_DEVICES", "2");
     alarm(600);
     fake_test_load();
     fake_test_begin(0);

@@ -1,5 +1,6 @@
 /* test_fakecuda_processes.c - memory and flags of several real processes, one of which is killed
  * while its memory is in use elsewhere. */
+#include "tests/lib/env.h"
 #include "tests/fakecuda/fake_test.h"
 
 #include <signal.h>
@@ -229,9 +230,9 @@ static void own_memory_is_not_opened(void **state)
     OK(cu.mem_alloc(&p, 1));
     shown = show(p);
     assert_int_equal(open_shown(&shown, &q), CU_E_INVALID_CONTEXT);
-    setenv("FAKECUDA_NO_IPC", "1", 1);
+    env_set("FAKECUDA_NO_IPC", "1");
     assert_int_equal(cu.ipc_get(&shown.handle, p), CU_E_NOT_SUPPORTED);
-    unsetenv("FAKECUDA_NO_IPC");
+    env_set("FAKECUDA_NO_IPC", NULL);
     OK(cu.mem_free(p));
 }
 
@@ -262,9 +263,9 @@ static void two_boxes_share_no_memory(void **state)
     pid_t pid;
     int socket;
 
-    setenv("FAKECUDA_HOST", "another", 1);
+    env_set("FAKECUDA_HOST", "another");
     pid = fake_test_spawn("exporter", &socket);
-    unsetenv("FAKECUDA_HOST");
+    env_set("FAKECUDA_HOST", NULL);
     shown = hear(socket);
     OK(cu.device_uuid(&uuid, 0));
     assert_memory_not_equal(&uuid, &shown.uuid, sizeof uuid);
@@ -324,7 +325,7 @@ static void streams_of_two_processes_wait_for_each_other(void **state)
     assert_int_equal(ftruncate(fd, 4096), 0);
     flags = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     OK(cu.host_register((void *)flags, 4096, CU_HOST_PORTABLE | CU_HOST_DEVICEMAP));
-    setenv("FAKECUDA_DELAY_US", "300", 1);
+    env_set("FAKECUDA_DELAY_US", "300");
     pid = fake_test_spawn("flagger", &socket);
     fake_test_send(socket, "", 1, fd);
     shown = hear(socket);
@@ -337,7 +338,7 @@ static void streams_of_two_processes_wait_for_each_other(void **state)
         OK(cu.stream_write32(s, (cu_ptr)&flags[16], i, CU_WRITE_DEFAULT));
     }
     OK(cu.stream_synchronize(s));
-    unsetenv("FAKECUDA_DELAY_US");
+    env_set("FAKECUDA_DELAY_US", NULL);
     for (uint32_t i = 1; i <= 50; i++)
         assert_int_equal(((uint32_t *)sums)[i - 1], 3 * i);
     fake_test_end(pid, 0);

@@ -1,5 +1,6 @@
 /* test_fakenccl.c - the fake NCCL: ranks in several processes and several in one, sums, errors, and
  * what stands still as on hardware. Waits that shall not end are bounded. */
+#include "tests/lib/env.h"
 #include "tests/fakecuda/fake_test.h"
 
 #include <signal.h>
@@ -211,7 +212,7 @@ static int director(int socket) /* all ranks in this process, on such memory */
         p[i] = i == 1 ? (float *)mapped(i, 2 << 20) : vector(16, 0);
     }
     for (int turn = 0; turn < 2; turn++) {
-        setenv("NCCL_P2P_DIRECT_DISABLE", turn ? "0" : "1", 1);
+        env_set("NCCL_P2P_DIRECT_DISABLE", turn ? "0" : "1");
         OK(nc.group_start());
         for (int i = 0; i < DEVICES; i++)
             OK(nc.all_reduce(p[i], p[i], 16, NCCL_F32, NCCL_SUM, comms[i], streams[i]));
@@ -240,9 +241,9 @@ static pid_t rank_new(const char *name, const struct task *task, int *ret_socket
     pid_t pid;
 
     snprintf(host, sizeof host, "node%d", task->rank);
-    setenv("NCCL_HOSTID", host, 1);
+    env_set("NCCL_HOSTID", host);
     pid = fake_test_spawn(name, ret_socket);
-    unsetenv("NCCL_HOSTID");
+    env_set("NCCL_HOSTID", NULL);
     fake_test_send(*ret_socket, task, sizeof *task, -1);
     return pid;
 }
@@ -256,10 +257,10 @@ static void processes_make_the_same_sums(void **state)
     int sockets[3];
 
     OK(nc.get_id(&t.id[0]));
-    setenv("FAKECUDA_DELAY_US", "500", 1);
+    env_set("FAKECUDA_DELAY_US", "500");
     for (t.rank = 0; t.rank < 3; t.rank++)
         pids[t.rank] = rank_new("summer", &t, &sockets[t.rank]);
-    unsetenv("FAKECUDA_DELAY_US");
+    env_set("FAKECUDA_DELAY_US", NULL);
     for (unsigned i = 0; i < 3; i++) {
         fake_test_end(pids[i], 0);
         close(sockets[i]);
@@ -424,29 +425,29 @@ static void it_fails_when_asked_for(void **state)
     nccl_comm comm;
 
     OK(nc.get_id(&id));
-    setenv("FAKENCCL_FAIL_INIT", "0:3", 1);
+    env_set("FAKENCCL_FAIL_INIT", "0:3");
     comm = begin(1, &id, 0);
     settle(comm, NCCL_E_INTERNAL);
     OK(nc.abort(comm));
-    unsetenv("FAKENCCL_FAIL_INIT");
-    setenv("FAKENCCL_PROGRESS", "20", 1);
+    env_set("FAKENCCL_FAIL_INIT", NULL);
+    env_set("FAKENCCL_PROGRESS", "20");
     comm = begin(1, &id, 0);
     assert_false(fake_test_within(5, settled, comm));
     settle(comm, NCCL_SUCCESS);
-    unsetenv("FAKENCCL_PROGRESS");
+    env_set("FAKENCCL_PROGRESS", NULL);
     a = vector(16, 0);
     assert_int_equal(nc.all_reduce(a, a, 16, 99, NCCL_SUM, comm, NULL), NCCL_E_ARGUMENT);
     assert_int_equal(nc.broadcast(a, a, 16, NCCL_F32, 1, comm, NULL), NCCL_E_ARGUMENT);
     OK(nc.destroy(comm));
     meet(comms, streams);
     OK(cu.ctx_set(contexts[0]));
-    setenv("FAKENCCL_HANG_AT", "1:1", 1);
-    setenv("FAKENCCL_FAIL_AT", "0:2:2", 1);
+    env_set("FAKENCCL_HANG_AT", "1:1");
+    env_set("FAKENCCL_FAIL_AT", "0:2:2");
     OK(nc.all_reduce(a, a, 0, NCCL_F32, NCCL_SUM, comms[0], streams[0]));
     assert_int_equal(nc.all_reduce(a, a, 1, NCCL_F32, NCCL_SUM, comms[0], streams[1]), NCCL_E_CUDA);
     for (int i = 1; i < DEVICES; i++)
         OK(nc.all_reduce(a, a, 0, NCCL_F32, NCCL_SUM, comms[i], streams[i]));
-    unsetenv("FAKENCCL_HANG_AT");
+    env_set("FAKENCCL_HANG_AT", NULL);
     assert_false(fake_test_within(50, quiet, streams[0]));
     assert_false(fake_test_within(50, quiet, streams[1]));
     for (int i = 0; i < DEVICES; i++) {
@@ -457,7 +458,7 @@ static void it_fails_when_asked_for(void **state)
     meet(comms, streams);
     OK(nc.broadcast(a, a, 0, NCCL_F32, 0, comms[0], streams[0]));
     OK(nc.broadcast(a, a, 0, NCCL_F32, 0, comms[0], streams[0]));
-    unsetenv("FAKENCCL_FAIL_AT");
+    env_set("FAKENCCL_FAIL_AT", NULL);
     for (int i = 1; i < DEVICES; i++)
         OK(nc.broadcast(a, a, 0, NCCL_F32, 0, comms[i], streams[i]));
     assert_true(fake_test_within(10000, failed, comms[0]));
@@ -485,7 +486,7 @@ int main(int argc, char **argv)
     };
     char why[256];
 
-    setenv("FAKECUDA_DEVICES", "3", 1);
+    env_set("FAKECUDA_DEVICES", "3");
     alarm(600);
     fake_test_load();
     if (nccl_load("tests/fakecuda/libnccl.so.2", &nc, why, sizeof why)) {

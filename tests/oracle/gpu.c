@@ -4,6 +4,7 @@
  *
  * Each rank has a GPU of its own: on one of all, in one process, their default stream would be one,
  * and a rank that waits on it would be in the way of the rank that it waits for. */
+#include "tests/lib/env.h"
 #include "tests/oracle/oracle.h"
 
 #include <stdio.h>
@@ -30,8 +31,8 @@ void gpu_load(void)
     char why[256], devices[16];
 
     snprintf(devices, sizeof devices, "%d", MAX_WORLD);
-    setenv("FAKECUDA_DEVICES", devices, 1);
-    setenv("COMMD_LIBCUDA", path ? path : "tests/fakecuda/libcuda.so.1", 1);
+    env_set("FAKECUDA_DEVICES", devices);
+    env_set("COMMD_LIBCUDA", path ? path : "tests/fakecuda/libcuda.so.1");
     if (cuda_load(getenv("COMMD_LIBCUDA"), 0, &cu, why, sizeof why)) {
         fprintf(stderr, "%s\n", why);
         exit(1);

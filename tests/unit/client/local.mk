@@ -88,7 +88,7 @@ tests_unit_client_test_teams_LDADD = $(in_one_process) $(CMOCKA_LIBS)
 
 # Loads tests/fakecuda/libcuda.so.1 after its first test.
 tests_unit_client_test_device_SOURCES = tests/unit/client/test_device.c tests/lib/gpu_ranks.c \
-	tests/lib/gpu_ranks.h
+	tests/lib/env.h tests/lib/gpu_ranks.h
 tests_unit_client_test_device_LDADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \
 	$(PROTOBUF_C_LIBS) $(CMOCKA_LIBS) -ldl
 EXTRA_tests_unit_client_test_device_DEPENDENCIES = tests/fakecuda/libcuda.so.1

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 
 #include "client/lib/device/session.h"
+#include "tests/lib/env.h"
 #include "tests/fakecuda/fakecuda.h"
 #include "tests/lib/gpu_ranks.h"
 
@@ -28,7 +29,7 @@ static int two_ranks(void **state)
 static int free_ranks(void **state)
 {
     ranks = gpu_ranks_free(ranks);
-    unsetenv("COMMD_DEVICE_STAGING");
+    env_set("COMMD_DEVICE_STAGING", NULL);
     return 0;
 }
 
@@ -195,7 +196,7 @@ static void what_waits_for_other_ranks_holds_up_no_other_stream(void **state)
     int32_t *x[2];
     cu_stream s;
 
-    setenv("FAKECUDA_QUEUES", "1", 1);
+    env_set("FAKECUDA_QUEUES", "1");
     s = gpu_stream();
     for (unsigned k = 0; k < 2; k++) {
         struct commd_op op;
@@ -211,7 +212,7 @@ static void what_waits_for_other_ranks_holds_up_no_other_stream(void **state)
         assert_all(x[k], N, 2);
         gpu_free(x[k]);
     }
-    unsetenv("FAKECUDA_QUEUES");
+    env_set("FAKECUDA_QUEUES", NULL);
 }
 
 static void groups_may_be_used_in_different_order(void **state)
@@ -221,7 +222,7 @@ static void groups_may_be_used_in_different_order(void **state)
     int32_t *x[4];
     cu_stream s;
 
-    setenv("FAKECUDA_QUEUES", "1", 1);
+    env_set("FAKECUDA_QUEUES", "1");
     s = gpu_stream();
     for (unsigned i = 0; i < 4; i++) { /* rank 0: this group, the other one; rank 1: vice versa */
         struct gpu_ranks *in = i == 0 || i == 3 ? ranks : beside;
@@ -236,7 +237,7 @@ static void groups_may_be_used_in_different_order(void **state)
         assert_all(x[i], N, 2);
         gpu_free(x[i]);
     }
-    unsetenv("FAKECUDA_QUEUES");
+    env_set("FAKECUDA_QUEUES", NULL);
     gpu_ranks_free(beside);
 }
 
@@ -814,16 +815,16 @@ static void a_failing_driver_is_named(void **state)
     cu_stream s = gpu_stream();
     struct commd_op op = reduce_op(x, N, s);
 
-    setenv("FAKECUDA_FAIL", "cuStreamWaitValue32_v2:0:700", 1);
+    env_set("FAKECUDA_FAIL", "cuStreamWaitValue32_v2:0:700");
     assert_int_equal(commd_run(ranks->group[0], &op), COMMD_E_GPU_LOST);
     assert_message("cuStreamWaitValue32");
-    setenv("FAKECUDA_FAIL", "cuMemHostRegister_v2:0:2", 1);
+    env_set("FAKECUDA_FAIL", "cuMemHostRegister_v2:0:2");
     op = reduce_op(x, N, s);
     op.send = op.recv = x = gpu_ints(4 << 20, 1);
     op.count = 4 << 20;
     assert_int_equal(commd_run(ranks->group[0], &op), COMMD_E_NOMEM);
     assert_message("that the GPU can copy to: out of memory");
-    unsetenv("FAKECUDA_FAIL");
+    env_set("FAKECUDA_FAIL", NULL);
     assert_true(gpu_passes(s));
     assert_int_equal(finish(start(1, &op)), COMMD_E_GPU_LOST);
     assert_message("rank 0 (node");
@@ -834,9 +835,9 @@ static void a_failing_driver_is_named(void **state)
 /* Rank @k gets no memory for @op. */
 static void lacks_memory(unsigned k, const struct commd_op *op)
 {
-    setenv("FAKECUDA_FAIL", "cuMemHostRegister_v2:0:2", 1);
+    env_set("FAKECUDA_FAIL", "cuMemHostRegister_v2:0:2");
     assert_int_equal(commd_run(ranks->group[k], op), COMMD_E_NOMEM);
-    unsetenv("FAKECUDA_FAIL");
+    env_set("FAKECUDA_FAIL", NULL);
     assert_message("make the operation smaller");
 }
 
@@ -968,7 +969,7 @@ static size_t kept_staging(void)
 static void staging_above_the_limit_is_given_back(void **state)
 {
     ranks = gpu_ranks_free(ranks);
-    setenv("COMMD_DEVICE_STAGING", "256K", 1);
+    env_set("COMMD_DEVICE_STAGING", "256K");
     ranks = gpu_ranks_new(2);
     all_reduce(1 << 20); /* 4 MiB: it takes what it needs */
     assert_int_equal(kept_staging(), 0);
@@ -985,17 +986,17 @@ static void bad_settings_are_refused(void **state)
     ranks = gpu_ranks_free(ranks);
     for (unsigned i = 0; i < ARRAY_LEN(bad); i++) {
         ranks = gpu_ranks_new(2);
-        setenv("COMMD_DEVICE_STAGING", bad[i], 1);
+        env_set("COMMD_DEVICE_STAGING", bad[i]);
         assert_int_equal(commd_run(ranks->group[0], &op), COMMD_E_INVALID);
         assert_message("COMMD_DEVICE_STAGING is");
         ranks = gpu_ranks_free(ranks);
     }
     ranks = gpu_ranks_new(2);
-    unsetenv("COMMD_DEVICE_STAGING");
-    setenv("COMMD_DEVICE_PATH", "hsot", 1);
+    env_set("COMMD_DEVICE_STAGING", NULL);
+    env_set("COMMD_DEVICE_PATH", "hsot");
     assert_int_equal(commd_run(ranks->group[0], &op), COMMD_E_INVALID);
     assert_message("COMMD_DEVICE_PATH is \"hsot\"; allowed: auto, device, host");
-    unsetenv("COMMD_DEVICE_PATH");
+    env_set("COMMD_DEVICE_PATH", NULL);
     gpu_free(x);
 }
 

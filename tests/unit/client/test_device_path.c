@@ -10,6 +10,7 @@
 
 #include "client/lib/device/note.h"
 #include "client/lib/device/session.h"
+#include "tests/lib/env.h"
 #include "tests/lib/arena_commd.h"
 #include "tests/lib/descriptors.h"
 #include "tests/lib/gpu_ranks.h"
@@ -50,8 +51,8 @@ static int teardown(void **state)
     ranks = gpu_ranks_free(ranks);
     commd = arena_commd_free(commd);
     mini_gpu_kill(gpu);
-    unsetenv("MINI_GPU_REFUSE");
-    unsetenv("COMMD_DEVICE_PATH");
+    env_set("MINI_GPU_REFUSE", NULL);
+    env_set("COMMD_DEVICE_PATH", NULL);
     return 0;
 }
 
@@ -145,7 +146,7 @@ static void ranks_agree_once(void **state)
 
 static void one_that_may_not_is_enough(void **state)
 {
-    setenv("COMMD_DEVICE_PATH", "host", 1);
+    env_set("COMMD_DEVICE_PATH", "host");
     all_reduce(1 + 1); /* all know it after the first gathering */
     all_reduce(3);
 }
@@ -165,7 +166,7 @@ static void no_session_is_the_host_path(void **state)
 /* The next commd is asked. */
 static void a_session_of_which_there_is_one_end(void **state)
 {
-    setenv("COMMD_DEVICE_PATH", "device", 1);
+    env_set("COMMD_DEVICE_PATH", "device");
     arena_commd_halves(commd, 2);
     all_reduce(AGREEING);
 }
@@ -179,7 +180,7 @@ static void many_sessions_of_which_there_is_one_end(void **state)
 static void who_cannot_attach_says_so(void **state)
 {
     mini_gpu_kill(gpu);
-    setenv("MINI_GPU_REFUSE", "attach", 1);
+    env_set("MINI_GPU_REFUSE", "attach");
     start_gpu();
     all_reduce(AGREEING + 1);
     all_reduce(AGREEING + 2);
@@ -189,7 +190,7 @@ static void who_cannot_attach_says_so(void **state)
 static void who_answers_something_else_is_lost(void **state)
 {
     mini_gpu_kill(gpu);
-    setenv("MINI_GPU_REFUSE", "order", 1);
+    env_set("MINI_GPU_REFUSE", "order");
     start_gpu();
     all_reduce(1 + 1);
     for (unsigned k = 0; k < 2; k++)
@@ -216,18 +217,18 @@ static void both_refuse(const char *why)
 /* As often as it is tried; the group stays usable. */
 static void the_device_path_or_none(void **state)
 {
-    setenv("COMMD_DEVICE_PATH", "device", 1);
+    env_set("COMMD_DEVICE_PATH", "device");
     ranks->group[0]->now->board.gpu = ranks->group[1]->now->board.gpu = false;
     both_refuse("a node of it has no GPU service");
     ranks->group[0]->now->board.gpu = ranks->group[1]->now->board.gpu = true;
     arena_commd_gpu(commd, -1);
     both_refuse("rank 0: ");
     mini_gpu_kill(gpu);
-    setenv("MINI_GPU_REFUSE", "attach", 1);
+    env_set("MINI_GPU_REFUSE", "attach");
     start_gpu();
     both_refuse("rank 0: ");
     both_refuse("rank 0: ");
-    unsetenv("COMMD_DEVICE_PATH");
+    env_set("COMMD_DEVICE_PATH", NULL);
     all_reduce(1 + 2 * AGREEING + AGREEING + 1);
 }
 
@@ -294,7 +295,7 @@ static void wrong_sizes_are_not_taken(void **state)
     op = op_of(COMMD_ALL_REDUCE, 0, (void *)(uintptr_t)p, (void *)(uintptr_t)p, N);
     for (unsigned i = 0; i < 2; i++) {
         mini_gpu_kill(gpu);
-        setenv("MINI_GPU_REFUSE", how[i], 1);
+        env_set("MINI_GPU_REFUSE", how[i]);
         start_gpu();
         for (unsigned k = 0; k < 2 && i; k++)
             watch_until_lost(k);
@@ -930,7 +931,7 @@ int main(int argc, char **argv)
     };
 
     /* the ranks are one process here: what one has freed may be the other's next */
-    setenv("FAKECUDA_REOPEN", "1", 1);
+    env_set("FAKECUDA_REOPEN", "1");
     mini_gpu_main(argc, argv);
     gpu_load();
     return cmocka_run_group_tests(tests, NULL, NULL);

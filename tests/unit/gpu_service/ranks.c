@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "client/lib/device/session.h"
+#include "tests/lib/env.h"
 #include "tests/lib/arena_commd.h"
 
 struct pair pair;
@@ -19,7 +20,7 @@ static const struct context_hooks hooks = {.watch = device_watch};
 void pair_environment(const char *devices)
 {
     setenv("FAKECUDA_DELAY_US", "200", 0);
-    setenv("FAKECUDA_DEVICES", devices, 1);
+    env_set("FAKECUDA_DEVICES", devices);
 }
 
 /* A client that asks again loses what it had, as with commd. */

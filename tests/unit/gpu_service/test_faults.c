@@ -9,16 +9,17 @@
 
 #include "oracle.h"
 #include "shm/util/wait.h"
+#include "tests/lib/env.h"
 
 static void start_with_knobs(struct service *sv, const char *line)
 {
     const char *const *settings = service_knobs(line);
 
-    setenv("TEST_TIMEOUT", "1000", 1);
-    setenv("GPU_TEST_LOG", getenv("GPU_TEST_TALK") ? "info" : "error", 1);
+    env_set("TEST_TIMEOUT", "1000");
+    env_set("GPU_TEST_LOG", getenv("GPU_TEST_TALK") ? "info" : "error");
     service_start(sv, settings);
-    unsetenv("GPU_TEST_LOG");
-    unsetenv("TEST_TIMEOUT");
+    env_set("GPU_TEST_LOG", NULL);
+    env_set("TEST_TIMEOUT", NULL);
 }
 
 /* ---- ranks that add up ------------------------------------------------------------------------
@@ -227,31 +228,31 @@ static void nccl_that_hangs(void **state)
 /* Its ranks must not be aborted at once. */
 static void an_old_nccl_that_hangs(void **state)
 {
-    setenv("FAKENCCL_VERSION", "21800", 1);
+    env_set("FAKENCCL_VERSION", "21800");
     nccl_that_hangs(state);
-    unsetenv("FAKENCCL_VERSION");
+    env_set("FAKENCCL_VERSION", NULL);
 }
 
 /* As above, while NCCL says "in progress" for long, and streams are late. */
 static void nccl_that_fails_late(void **state)
 {
     (void)state;
-    setenv("FAKENCCL_PROGRESS", "5", 1);
-    setenv("FAKECUDA_DELAY_US", "2000", 1);
+    env_set("FAKENCCL_PROGRESS", "5");
+    env_set("FAKECUDA_DELAY_US", "2000");
     run_failing("FAKENCCL_FAIL_AT=2:2:3", "NCCL failed in ");
-    unsetenv("FAKENCCL_PROGRESS");
-    unsetenv("FAKECUDA_DELAY_US");
+    env_set("FAKENCCL_PROGRESS", NULL);
+    env_set("FAKECUDA_DELAY_US", NULL);
 }
 
 /* Each operation has eight parts, so the first one fails. */
 static void nccl_that_fails_between_parts(void **state)
 {
     (void)state;
-    setenv("TEST_PART", "512", 1);
+    env_set("TEST_PART", "512");
     run_failing_at(1, "FAKENCCL_FAIL_AT=2:3:6", "NCCL failed in an operation of group \"group 7\"");
     run_failing_at(1, "FAKENCCL_HANG_AT=2:6",
                    "stands still for 1000 ms in all_reduce of group \"group 7\"");
-    unsetenv("TEST_PART");
+    env_set("TEST_PART", NULL);
 }
 
 static void wait_for_communicators(struct service *sv, unsigned device, uint32_t n)
@@ -567,7 +568,7 @@ int main(void)
         cmocka_unit_test(an_abort_that_hangs_ends_the_process),
     };
 
-    setenv("FAKECUDA_DEVICES", "4", 1);
+    env_set("FAKECUDA_DEVICES", "4");
     signal(SIGPIPE, SIG_IGN);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
 #include "oracle.h"
 #include "shm/board/board.h"
 #include "shm/util/wait.h"
+#include "tests/lib/env.h"
 
 enum { GROUPS = 3, OPERATIONS = 15 };
 
@@ -220,9 +221,9 @@ static void without_nccl(void **state)
     struct service sv;
 
     (void)state;
-    setenv("TEST_NCCL", "/nowhere/libnccl.so.2", 1);
+    env_set("TEST_NCCL", "/nowhere/libnccl.so.2");
     service_start(&sv, NULL);
-    unsetenv("TEST_NCCL");
+    env_set("TEST_NCCL", NULL);
     assert_int_equal(sv.hello.nccl, 0);
     assert_int_equal(client_join(client_spawn(&sv, 1000, without, NULL)), 0);
     assert_int_equal(service_stop(&sv), 0);
@@ -340,12 +341,12 @@ static void no_more_counts_than_fit_into_a_region(void **state)
     struct service sv;
 
     (void)state;
-    setenv("FAKECUDA_DEVICES", "8", 1);
-    setenv("GPU_TEST_LOG", "error", 1);
+    env_set("FAKECUDA_DEVICES", "8");
+    env_set("GPU_TEST_LOG", "error");
     service_start(&sv, NULL);
-    unsetenv("GPU_TEST_LOG");
+    env_set("GPU_TEST_LOG", NULL);
     assert_int_equal(client_join(client_spawn(&sv, 1000, repeats_its_counts, NULL)), 0);
-    setenv("FAKECUDA_DEVICES", "4", 1);
+    env_set("FAKECUDA_DEVICES", "4");
     assert_int_equal(service_stop(&sv), 0);
 }
 
@@ -483,7 +484,7 @@ int main(void)
         cmocka_unit_test(counts_made_to_fit_do_not_by_another_number),
     };
 
-    setenv("FAKECUDA_DEVICES", "4", 1);
+    env_set("FAKECUDA_DEVICES", "4");
     signal(SIGPIPE, SIG_IGN);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@
 
 #include "oracle.h"
 #include "shm/util/wait.h"
+#include "tests/lib/env.h"
 
 /* ---- the two who do nothing wrong ------------------------------------------------------------ */
 
@@ -997,9 +998,9 @@ static void nobody_else_is_hurt(void **state)
     pid_t pids[2];
 
     (void)state;
-    setenv("GPU_TEST_LOG", getenv("GPU_TEST_TALK") ? "info" : "error", 1);
+    env_set("GPU_TEST_LOG", getenv("GPU_TEST_TALK") ? "info" : "error");
     service_start(&sv, NULL);
-    unsetenv("GPU_TEST_LOG");
+    env_set("GPU_TEST_LOG", NULL);
     peace = (struct peace *)meetings_new(64);
     for (unsigned i = 0; i < 2; i++) {
         both[i] = (struct innocent){peace, i};
@@ -1155,9 +1156,9 @@ static void no_more_joins_than_a_user_may_have(void **state)
     snprintf(at.sun_path, sizeof at.sun_path, "/tmp/commd-deaf-%d", (int)getpid());
     assert_int_equal(bind(listens, (struct sockaddr *)&at, sizeof at), 0);
     assert_int_equal(listen(listens, 1), 0);
-    setenv("TEST_SOCKET", at.sun_path, 1);
+    env_set("TEST_SOCKET", at.sun_path);
     service_start(&sv, NULL);
-    unsetenv("TEST_SOCKET");
+    env_set("TEST_SOCKET", NULL);
     peace = (struct peace *)meetings_new(64);
     for (unsigned i = 0; i < 2; i++)
         pids[i] = client_spawn(&sv, 2000 + i, joins_without_end, &nodes[i]);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "client/lib/device/session.h"
+#include "tests/lib/env.h"
 
 enum { N = 1000, MIB = 1 << 20, MANY = 3 * MIB / 4, AGREEING = 2 };
 
@@ -93,10 +94,10 @@ static void it_may_be_the_first(void **state)
 
 static void sums_with(const char *knob, const char *value)
 {
-    setenv(knob, value, 1);
+    env_set(knob, value);
     for (unsigned i = 0; i < 3; i++)
         sum_of_shared();
-    unsetenv(knob);
+    env_set(knob, NULL);
 }
 
 /* As under MIG, or in containers. */
@@ -121,9 +122,9 @@ static void exporting_fails_for_a_while(void **state)
     int32_t *x = gpu_ints(N, 0), *y = gpu_ints(N, 0);
     uint64_t copied;
 
-    setenv("FAKECUDA_FAIL", "cuIpcGetMemHandle:0:2", 1);
+    env_set("FAKECUDA_FAIL", "cuIpcGetMemHandle:0:2");
     sum(x, y, N);
-    unsetenv("FAKECUDA_FAIL");
+    env_set("FAKECUDA_FAIL", NULL);
     for (unsigned i = 0; i < 70; i++)
         sum(x, y, N);
     copied = calls("cuMemcpyAsync");
@@ -160,12 +161,12 @@ static void assert_told(const char *const *settings, const char *text)
     unsigned said = 0;
 
     assert_non_null(f);
-    setenv("GPU_TEST_LOG", "info", 1);
+    env_set("GPU_TEST_LOG", "info");
     dup2(fileno(f), 2);
     pair_start_service(settings);
     dup2(err, 2);
     close(err);
-    unsetenv("GPU_TEST_LOG");
+    env_set("GPU_TEST_LOG", NULL);
     for (unsigned i = 0; i < 3; i++)
         sum(x, y, N);
     rewind(f);
@@ -187,9 +188,9 @@ static void the_log_says_what_cannot_be_mapped(void **state)
 
 static void the_log_says_what_is_copied(void **state)
 {
-    setenv("FAKECUDA_NO_IPC", "1", 1);
+    env_set("FAKECUDA_NO_IPC", "1");
     assert_told(NULL, "are copied in each operation: the driver gives none of them to");
-    unsetenv("FAKECUDA_NO_IPC");
+    env_set("FAKECUDA_NO_IPC", NULL);
 }
 
 /* New memory at the addresses of some that commd-gpu still has open: the driver opens it only when
@@ -409,13 +410,13 @@ static void works_wait_for_their_input(void **state)
 
 static int small_setup(void **state)
 {
-    setenv("COMMD_DEVICE_ARENA", "4M", 1);
+    env_set("COMMD_DEVICE_ARENA", "4M");
     return pair_setup(state);
 }
 
 static int small_teardown(void **state)
 {
-    unsetenv("COMMD_DEVICE_ARENA");
+    env_set("COMMD_DEVICE_ARENA", NULL);
     return pair_teardown(state);
 }
 

@@ -10,6 +10,7 @@
 
 #include "oracle.h"
 #include "shm/util/wait.h"
+#include "tests/lib/env.h"
 
 /* ---- all collectives ------------------------------------------------------------------------- */
 
@@ -131,7 +132,7 @@ static void collectives_with_delays(void **state)
     putenv("FAKECUDA_DELAY_US=200");
     for (uint64_t seed = 11; seed < 14; seed++)
         run_collectives(&sv, 2 + (unsigned)seed % 3, 60, seed);
-    unsetenv("FAKECUDA_DELAY_US");
+    env_set("FAKECUDA_DELAY_US", NULL);
     assert_int_equal(service_stop(&sv), 0);
 }
 
@@ -508,9 +509,9 @@ static void without_a_gpu(void **state)
     assert_true(strlen(sv.hello.text) > 5);
     assert_true(service_ask(&sv));
     assert_int_equal(service_stop(&sv), 0);
-    setenv("TEST_CUDA", "/nowhere/libcuda.so.1", 1);
+    env_set("TEST_CUDA", "/nowhere/libcuda.so.1");
     service_start(&sv, NULL);
-    unsetenv("TEST_CUDA");
+    env_set("TEST_CUDA", NULL);
     assert_int_equal(sv.hello.devices, 0);
     assert_non_null(strstr(sv.hello.text, "/nowhere/libcuda.so.1"));
     assert_int_equal(service_stop(&sv), 0);
@@ -646,9 +647,9 @@ static void run_eight_bytes(const char *setting)
     unsigned ranks[] = {0, 1};
     pid_t pids[2];
 
-    setenv("GPU_TEST_LOG", "error", 1);
+    env_set("GPU_TEST_LOG", "error");
     service_start(&sv, settings);
-    unsetenv("GPU_TEST_LOG");
+    env_set("GPU_TEST_LOG", NULL);
     for (unsigned i = 0; i < 2; i++)
         pids[i] = client_spawn(&sv, 1000, eight_bytes, &ranks[i]);
     for (unsigned i = 0; i < 2; i++)

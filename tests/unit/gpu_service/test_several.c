@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "client/lib/device/session.h"
+#include "tests/lib/env.h"
 
 enum { N = 1000, AGREEING = 2, NGROUPS = 2 };
 
@@ -132,9 +133,9 @@ static void a_gpu_that_does_not_reach_it_is_told(void **state)
         op[k] = pair_op(COMMD_ALL_REDUCE, k, x[k], N);
         op[k].stream = gpu_stream();
     }
-    setenv("FAKECUDA_NO_PEER", "1", 1);
+    env_set("FAKECUDA_NO_PEER", "1");
     pair_call(op, gpu, NULL);
-    unsetenv("FAKECUDA_NO_PEER");
+    env_set("FAKECUDA_NO_PEER", NULL);
     assert_error(0, COMMD_E_INVALID, "began with this rank on GPU 0; now its buffers are on GPU 1");
     assert_error(0, COMMD_E_INVALID, "use a group of its own for each GPU");
     assert_true(gpu_passes(op[1].stream)); /* nobody waits for it */
@@ -195,14 +196,14 @@ static void a_gpu_that_commd_gpu_does_not_see(void **state)
     sum_on((int[PAIR]){1, 1});
     assert_int_equal(commd_group_seq(pair.ranks->group[0]), 1 + 1);
     pair.in = pair.other;
-    setenv("COMMD_DEVICE_PATH", "device", 1);
+    env_set("COMMD_DEVICE_PATH", "device");
     use_gpu(1);
     for (unsigned k = 0; k < PAIR; k++) {
         op[k] = pair_op(COMMD_ALL_REDUCE, k, gpu_ints(N, 1), N);
         op[k].stream = gpu_stream();
     }
     pair_call(op, (int[PAIR]){1, 1}, NULL);
-    unsetenv("COMMD_DEVICE_PATH");
+    env_set("COMMD_DEVICE_PATH", NULL);
     for (unsigned k = 0; k < PAIR; k++) {
         assert_error(k, COMMD_E_INVALID, "rank 0: commd-gpu sees no GPU-");
         gpu_free(op[k].recv);
@@ -220,11 +221,11 @@ static void start_with_knobs(const char *line)
 {
     const char *const *settings = service_knobs(line);
 
-    setenv("TEST_TIMEOUT", "2000", 1);
-    setenv("GPU_TEST_LOG", "warn", 1);
+    env_set("TEST_TIMEOUT", "2000");
+    env_set("GPU_TEST_LOG", "warn");
     pair_start_service(settings);
-    unsetenv("GPU_TEST_LOG");
-    unsetenv("TEST_TIMEOUT");
+    env_set("GPU_TEST_LOG", NULL);
+    env_set("TEST_TIMEOUT", NULL);
 }
 
 static const int across[PAIR] = {0, 1};

@@ -9,6 +9,7 @@
 
 #include "oracle.h"
 #include "shm/util/wait.h"
+#include "tests/lib/env.h"
 
 enum { CROWD = 4, PER_GROUP = SESSION_SLOTS / CROWD, SMALL = 1000, SHARE_TRIES = 4 };
 
@@ -387,7 +388,7 @@ int main(void)
         cmocka_unit_test(between_the_parts_of_a_long_one),
     };
 
-    setenv("FAKECUDA_DEVICES", "2", 1);
+    env_set("FAKECUDA_DEVICES", "2");
     signal(SIGPIPE, SIG_IGN);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,6 +19,7 @@
 #include "oracle.h"
 #include "shm/gpu/able.h"
 #include "shm/util/wait.h"
+#include "tests/lib/env.h"
 
 enum { ACTORS = 6, STEPS = 300, BUFFERS = 6, GROUPS = 8 };
 
@@ -408,9 +409,9 @@ static void whatever_clients_do(void **state)
     pid_t pids[3];
 
     (void)state;
-    setenv("GPU_TEST_LOG", getenv("GPU_TEST_TALK") ? "info" : "error", 1);
+    env_set("GPU_TEST_LOG", getenv("GPU_TEST_TALK") ? "info" : "error");
     service_start(&sv, settings);
-    unsetenv("GPU_TEST_LOG");
+    env_set("GPU_TEST_LOG", NULL);
     fds = open_fds(sv.pid);
     for (unsigned i = 0; i < 3; i++) {
         w[i] = (struct worker){calm, i};
@@ -434,7 +435,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(whatever_clients_do)};
 
-    setenv("FAKECUDA_DEVICES", "2", 1);
+    env_set("FAKECUDA_DEVICES", "2");
     signal(SIGPIPE, SIG_IGN);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

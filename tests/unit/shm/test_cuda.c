@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "shm/gpu/cuda.h"
+#include "tests/lib/env.h"
 
 #define FAKE "tests/fakecuda/libcuda.so.1"
 
@@ -83,14 +84,14 @@ static void no_device(void **state)
 
     assert_int_equal(cuda_load(FAKE, 0, &cu, text, sizeof text), 0);
     assert_int_equal(cu.device_count(&n), CU_E_NOT_INITIALIZED);
-    setenv("FAKECUDA_FAIL", "cuInit:1:34", 1); /* as a stub */
+    env_set("FAKECUDA_FAIL", "cuInit:1:34"); /* as a stub */
     assert_int_equal(cu.init(0), CU_E_STUB_LIBRARY);
-    setenv("FAKECUDA_DEVICES", "0", 1);
+    env_set("FAKECUDA_DEVICES", "0");
     assert_int_equal(cu.init(0), CU_E_NO_DEVICE);
-    setenv("FAKECUDA_DEVICES", "1", 1);
-    setenv("CUDA_VISIBLE_DEVICES", "", 1);
+    env_set("FAKECUDA_DEVICES", "1");
+    env_set("CUDA_VISIBLE_DEVICES", "");
     assert_int_equal(cu.init(0), CU_E_NO_DEVICE);
-    unsetenv("CUDA_VISIBLE_DEVICES");
+    env_set("CUDA_VISIBLE_DEVICES", NULL);
     assert_int_equal(cu.init(1), CU_E_INVALID_VALUE);
     assert_int_equal(cu.init(0), CU_SUCCESS);
     assert_int_equal(cu.device_count(&n), CU_SUCCESS);
