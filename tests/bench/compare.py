@@ -399,6 +399,11 @@ def arguments():
         type=pathlib.Path,
         help="measure nothing: median and range over these results of several runs",
     )
+    p.add_argument(
+        "--clear",
+        action="store_true",
+        help="commd does not encrypt data between nodes, as the others do not",
+    )
     p.add_argument("--without", default="", help="names of libraries to leave out, with commas")
     p.add_argument(
         "--out", type=pathlib.Path, default=TOP / "build/bench", help="for the JSON and the picture"
@@ -449,7 +454,10 @@ def main():
         return
     signal.signal(signal.SIGTERM, stop_in_order)
     say("looking for the rivals")
-    found, missing = rivals.find_all(args.cache, args.python, say)
+    try:
+        found, missing = rivals.find_all(args.cache, args.python, say)
+    except KeyboardInterrupt:
+        sys.exit(130)
     result = describe(args, found)
     result["missing"].update(missing)
     if not args.python:
@@ -459,8 +467,9 @@ def main():
     say()
     print(table.head(result))
     try:
-        with Cluster(work) as cluster:
+        with Cluster(work, args.clear) as cluster:
             result["netns"] = cluster.netns
+            result["encrypts"] = cluster.netns and not args.clear
             if not cluster.netns:
                 result["missing"][
                     "network namespaces"

@@ -32,13 +32,13 @@ exec taskset -c "${cores[node]}" ip netns exec "$ns" \\
 
 
 class Cluster:
-    """Two nodes that are up from enter to exit."""
+    """Two nodes that are up from enter to exit; @clear: data between them are not encrypted."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, clear=False):
         self.folder = pathlib.Path(folder)
         self.home = self.folder / "nodes"
         self.sockets = [str(self.home / f"node{i}/commd.sock") for i in range(2)]
-        self.netns, self.why_not = False, ""
+        self.netns, self.clear, self.why_not = False, clear, ""
 
     def quickstart(self, *words):
         return subprocess.run(
@@ -81,7 +81,18 @@ class Cluster:
             up = self.quickstart("up", "2")
         if up.returncode:
             sys.exit(f"compare: cannot start two nodes\n{up.stderr}")
+        if self.clear:
+            self.do_not_encrypt()
         return self
+
+    def do_not_encrypt(self):
+        for i in range(2):
+            with open(self.home / f"node{i}/commd.yaml", "a") as conf:  # it ends in transport:
+                conf.write("  encryption: off\n  trusted_network: true\n")
+        for i in range(2):
+            again = self.quickstart("restart", str(i))
+            if again.returncode:
+                sys.exit(f"compare: cannot restart node {i} without encryption\n{again.stderr}")
 
     def __exit__(self, *_):
         self.quickstart("down")

@@ -118,10 +118,17 @@ def foot(result):
             "pingpong is half the way there and back.",
             "word: to the other core and back, before each turn of the row; a range: the host "
             "moved the cores meanwhile, and the ratio may compare near ones with far ones.",
+            *encryption_of(result),
             *settings_of(result),
             *notes,
         ]
     )
+
+
+def encryption_of(result):
+    if not result.get("encrypts"):  # not in results of before there was encryption
+        return []
+    return ["Between two nodes commd encrypts data, the others do not: --clear is without it."]
 
 
 def settings_of(result):
