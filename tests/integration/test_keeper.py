@@ -376,6 +376,13 @@ def quickstart(*words):
     return c.run([os.path.join(c.TOP, "quickstart"), *words], 4 * c.HANG)
 
 
+def test_quickstart_says_what_its_commands_take():
+    for words in (["up"], ["up", "2"], ["restart"], ["down"], ["env"], ["build"], ["test"]):
+        done = quickstart(*words, "--help")
+        equal((done.returncode, done.stderr), (0, ""), words)
+        check("env [--dir D] [I]" in done.stdout, words)
+
+
 def test_quickstart_restarts():
     """The programs are those of build/install."""
     if not os.access(os.path.join(c.TOP, "build/install/sbin/commd"), os.X_OK):
