@@ -190,14 +190,20 @@ static int read_keys(int fd, const char *path, struct conf_keys *ret_keys, char 
     int r;
 
     r = read_secret(fd, path, cluster_key.what, text, sizeof(text), &len, ret_error);
-    if (!r && !parse_keys(text, len, ret_keys)) {
-        explicit_bzero(ret_keys, sizeof(*ret_keys));
+    if (!r && !parse_keys(text, len, ret_keys))
         r = fail_with(
             -EINVAL, ret_error,
             "%s: the cluster key is not 64 hex digits or 32 bytes, nor are there two in two "
             "lines; make one by: openssl rand -hex 32 > %s",
             path, path);
-    }
+    for (unsigned i = 0; !r && i < ret_keys->n; i++)
+        if (!memcmp(ret_keys->key[i], ret_keys->key[i] + 1, KEY_BYTES - 1))
+            r = fail_with(-EINVAL, ret_error,
+                          "%s: the cluster key is one byte %d times, which anybody can guess; make "
+                          "one by: openssl rand -hex 32 > %s",
+                          path, KEY_BYTES, path);
+    if (r)
+        explicit_bzero(ret_keys, sizeof(*ret_keys));
     explicit_bzero(text, sizeof(text));
     return r;
 }

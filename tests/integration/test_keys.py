@@ -11,7 +11,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 from cluster import Cluster, check, commctl, equal, main, until  # noqa: E402
 
-OLD, NEW = "0" * 63 + "1", "f" * 64
+OLD, NEW = "0" * 63 + "1", "f" * 63 + "0"
 
 
 class Keyed(Cluster):

@@ -64,6 +64,7 @@ static void keys_are_read(void **state)
             assert_memory_equal(keys.key[1] + 1, expected + 1, sizeof(expected) - 1);
     }
     memset(expected, 0xa5, sizeof(expected));
+    expected[31] = 0;
     write_file(files->path, expected, sizeof(expected), 0600);
     assert_int_equal(load_keys(files->path, &keys, &error), 0);
     assert_int_equal(keys.n, 1);
@@ -97,6 +98,23 @@ static void key_of_the_wrong_length(void **state)
                         "%s: the cluster key is not 64 hex digits or 32 bytes, nor are there two "
                         "in two lines; make one by: openssl rand -hex 32 > %s",
                         files->path, files->path);
+    }
+}
+
+/* Of a file that somebody wrote to have one, or of /dev/zero. */
+static void key_of_one_byte(void **state)
+{
+    struct files *files = *state;
+    char text[2 * 65], zeros[32] = {0};
+
+    write_file(files->path, zeros, sizeof(zeros), 0600);
+    for (unsigned i = 0; i < 2; i++) {
+        check_key_error(files->path, -EINVAL,
+                        "%s: the cluster key is one byte 32 times, which anybody can guess; make "
+                        "one by: openssl rand -hex 32 > %s",
+                        files->path, files->path);
+        sprintf(text, HEX "\n%064d\n", 0); /* the second one is accepted, too */
+        write_file(files->path, text, strlen(text), 0600);
     }
 }
 
@@ -260,6 +278,7 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(keys_are_read, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(key_of_the_wrong_length, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(key_of_one_byte, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(key_open_to_others, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(key_cannot_be_read, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(key_as_a_credential, make_dir, remove_dir),
