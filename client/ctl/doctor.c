@@ -320,8 +320,10 @@ static void judge_link(const struct doctor_facts *f, const struct doctor_node *n
     if (n->mtu > 0)
         snprintf(mtu, sizeof(mtu), ", packets up to %" PRId64 " bytes", n->mtu);
     if (n->encryption)
-        snprintf(data, sizeof(data), ", data: %s, for %" PRId64 " s",
-                 link_encryption_word(n->encryption), MAX(n->encryption_s, (int64_t)0));
+        snprintf(data, sizeof(data), ", data: %s, %s %" PRId64 " s",
+                 link_encryption_word(n->encryption),
+                 link_is_encrypted(n->encryption) ? "by a key of" : "for",
+                 MAX(n->encryption_s, (int64_t)0));
     tell_finding(all, DOCTOR_OK, check, "", "it is up%s%s%s%s", rtt, rate, mtu, data);
     judge_clear(f, n, check, all);
     if (n->sent >= SENT_LEAST && n->retransmits > 0 &&

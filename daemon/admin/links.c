@@ -61,9 +61,10 @@ void links_encryption(struct daemon *d, char *text, size_t size)
     *text = '\0';
     for (unsigned e = LINK_UNTOLD + 1; e < LINK_ENCRYPTIONS; e++)
         if (links[e] && used < size)
-            used += (size_t)snprintf(text + used, size - used, "%s%s: %u link%s for %" PRIu64 " s",
-                                     used ? ", " : "", link_encryption_word(e), links[e],
-                                     links[e] == 1 ? "" : "s", oldest_ms[e] / 1000);
+            used += (size_t)snprintf(
+                text + used, size - used, "%s%s: %u link%s%s%" PRIu64 " s", used ? ", " : "",
+                link_encryption_word(e), links[e], links[e] == 1 ? "" : "s",
+                link_is_encrypted(e) ? ", oldest key " : " for ", oldest_ms[e] / 1000);
 }
 
 static bool is_fresh(const struct core_traffic *traffic)

@@ -20,7 +20,7 @@ enum { LINKS_ALL_NODES = 64 };
     C(min_rtt_us, "LEAST [us]", number_if, (fresh_) && (of_)->min_rtt_us, (of_)->min_rtt_us)
 #define TRAFFIC_ENCRYPTION(C, of_)                                                                 \
     C(encryption, "ENCRYPTION", text, link_encryption_word((of_)->encryption))                     \
-    C(encryption_s, "FOR [s]", number_if, (of_)->encryption, links_key_ms(of_) / 1000)             \
+    C(encryption_s, "KEY OR LINK AGE [s]", number_if, (of_)->encryption, links_key_ms(of_) / 1000)             \
     C(key_number, "KEY NUMBER", number_if, link_is_encrypted((of_)->encryption),                   \
       (of_)->generation + UINT64_C(1))
 #define TRAFFIC_MOST(C, of_)                                                                       \
@@ -29,7 +29,7 @@ enum { LINKS_ALL_NODES = 64 };
 
 /* For how long data go so: the age of the oldest key, or of a link in the clear. */
 uint64_t links_key_ms(const struct core_traffic *traffic);
-/* One line: how many links are protected how, and since when. "": there are none. */
+/* One line: how many links are protected how, and by keys of which age. "": there are none. */
 void links_encryption(struct daemon *d, char *text, size_t size);
 void links_table(struct table *table);
 /* Fills the table. A bad link loses data or is very slow.

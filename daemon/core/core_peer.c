@@ -183,6 +183,7 @@ static void forget_theirs(struct core *core, unsigned node)
     set_theirs(core, node, PEER_ENGINE_UNKNOWN);
     assert(!peer->theirs);
     peer->apart_ms = 0;
+    peer->traffic.encryption = LINK_UNTOLD;
     peer->doubt_ms = CORE_NEVER;
 }
 
@@ -196,7 +197,6 @@ static void unlink_peer(struct core *core, unsigned node)
     forget_theirs(core, node);
     peer->engine = peer->accepts_mine = peer->accepts_from = 0;
     peer->traffic.rtt_us = peer->traffic.min_rtt_us = 0; /* of a way that is gone */
-    peer->traffic.encryption = LINK_UNTOLD;
     peer->lost_ms = CORE_NEVER;
     peer_set_state(core, node, CORE_PEER_UNLINKED);
     assert(!peer_linked(core, node) && !peer->theirs);

@@ -242,9 +242,11 @@ def say(node, word, setting, key=None, warns=None):
         equal((found[view][0], found[view][2]), (word, key), view)
         check(0 <= found[view][1] < 1000, found[view])
     equal(found["tuning"]["encryption"], setting)
-    check(found["tuning"]["encrypted"].startswith(f"{word}: 1 link for "), found["tuning"])
+    age = "1 link, oldest key " if key else "1 link for "
+    check(found["tuning"]["encrypted"].startswith(f"{word}: {age}"), found["tuning"])
     levels = {row["level"]: row for row in found["doctor"]}
-    check(f"data: {word}, for " in levels["ok"]["finding"], levels)
+    age = "by a key of " if key else "for "
+    check(f"data: {word}, {age}" in levels["ok"]["finding"], levels)
     equal("warning" in levels, bool(warns), levels)
     if warns:
         check(word in levels["warning"]["finding"] and warns in levels["warning"]["remedy"], levels)

@@ -291,6 +291,7 @@ static void encryption_as_the_engine_tells(void **state)
     struct core_config config = config_of(2);
     struct bench *bench = bench_new(&config);
     const struct core_traffic *traffic = peer_view(bench).traffic;
+    struct msg lost = {.type = MSG_ENGINE_PEER_DOWN};
 
     feed(bench, (struct core_event){.type = CORE_TICK});
     engine_up(bench);
@@ -311,6 +312,11 @@ static void encryption_as_the_engine_tells(void **state)
     report_key(bench, true, LINK_CLEAR_OFF, 0);
     assert_int_equal(traffic->encryption, LINK_UNTOLD);
     report_key(bench, false, LINK_CLEAR_OFF, 0);
+    lost.engine_peer.peer = 1; /* now the node is linking */
+    lost.engine_peer.engine = 8;
+    feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &lost});
+    assert_int_equal(peer_view(bench).state, CORE_PEER_LINKING);
+    assert_int_equal(traffic->encryption, LINK_UNTOLD);
     feed(bench, (struct core_event){.type = CORE_PEER_DOWN, .node = 1, .text = "it went"});
     while (peer_view(bench).state != CORE_PEER_UNLINKED) {
         bench->now = core_deadline(bench->core);

@@ -74,13 +74,13 @@ static void settings_are_the_daemons(void **state)
     const struct plan_net net = {1, 100 << 10};
     struct table table;
 
-    tuning_fill(&table, conf, "AES-128-GCM: 2 links for 3 s");
+    tuning_fill(&table, conf, "AES-128-GCM: 2 links, oldest key 3 s");
     assert_string_equal(cell(&table, "latency_us", 1), "1");
     assert_string_equal(cell(&table, "bandwidth", 1), "100G");
     assert_string_equal(cell(&table, "channels", 1), "3");
     assert_string_equal(cell(&table, "congestion_control", 1), "reno");
     assert_string_equal(cell(&table, "encryption", 1), "on");
-    assert_string_equal(cell(&table, "encrypted", 1), "AES-128-GCM: 2 links for 3 s");
+    assert_string_equal(cell(&table, "encrypted", 1), "AES-128-GCM: 2 links, oldest key 3 s");
     check_number(&table, "small_net_4", plan_small_net(&net, 4) / 1024, "K");
     check_number(&table, "halving_net_4", plan_halving_net(&net, 4, COLL_ALL_REDUCE), "");
     assert_string_equal(cell(&table, "halving_net_32", 1), "always");
