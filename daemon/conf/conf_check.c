@@ -145,20 +145,6 @@ static void check_ports(struct check *c)
         check_outside(c, port, "listen.http", c->src->value[http]);
 }
 
-static bool names_tcp(const char *transports)
-{
-    for (const char *at = transports;;) {
-        size_t n = strcspn(at, ",");
-
-        /* "all" is UCX's word for whatever it finds, and it always finds tcp */
-        if ((n == 3 && !strncmp(at, "tcp", n)) || (n == 3 && !strncmp(at, "all", n)))
-            return true;
-        if (!at[n])
-            return false;
-        at += n + 1;
-    }
-}
-
 /* The engine listens at addresses of the device, if one is given, and not at those of the nodes.
  * Loopback is called lo on Linux, in every network namespace. */
 static bool leaves_loopback(const struct conf *conf)
@@ -166,19 +152,20 @@ static bool leaves_loopback(const struct conf *conf)
     return conf->device[0] && strcmp(conf->device, "lo");
 }
 
+/* What goes in the clear needs a network where nobody else is: all over UCX, RDMA or not, and over
+ * our own fabric with encryption off. */
 static void check_trusted_network(struct check *c)
 {
     const struct conf *conf = c->conf;
     bool ucx = strcmp(conf_fabric(conf), "tcp");
-    char where[CONF_NAME_MAX + CONF_ADDR_MAX + 40];
+    char where[CONF_NAME_MAX + CONF_ADDR_MAX + 40], what[CONF_NAME_MAX + 64];
     unsigned i;
 
     if (is_bad(c, "transport.trusted_network") || is_bad(c, "transport.fabric") ||
         is_bad(c, "transport.ucx_tls") || is_bad(c, "transport.port_range") ||
         is_bad(c, "transport.encryption"))
         return;
-    if (conf->trusted_network || conf->nnodes < 2 || !names_tcp(conf->ucx_tls) ||
-        (!ucx && strcmp(conf->encryption, "off")))
+    if (conf->trusted_network || conf->nnodes < 2 || (!ucx && strcmp(conf->encryption, "off")))
         return;
     for (i = 0; i < conf->nnodes; i++)
         if (!conf_is_loopback(conf->nodes[i].address))
@@ -190,24 +177,21 @@ static void check_trusted_network(struct check *c)
                  conf->nodes[i].address);
     else
         snprintf(where, sizeof(where), "transport.device is \"%s\"", conf->device);
+    snprintf(what, sizeof(what),
+             ucx ? "over UCX (ucx_tls \"%s\"), RDMA or not," : "with encryption off",
+             conf->ucx_tls);
     conf_errors_add(
         c->errors,
         pos_or(c, conf_key_index("transport.trusted_network"),
                i < conf->nnodes ? c->src->nodes[i].value[CONF_NODE_ADDRESS]
                                 : c->src->value[conf_key_index("transport.device")]),
-        "transport.trusted_network is false, and %s, which is not loopback: %s%s%s ports %s of a "
-        "node "
-        "%s; allowed: %strusted_network: true once a firewall admits only the nodes to these ports "
-        "(see "
-        "commd.nft), transports without tcp such as ucx_tls: 'rc,ud', or loopback addresses",
-        where,
-        ucx ? "with transport.ucx_tls \""
-            : "with transport.encryption \"off\" data go in the clear, whoever reads the traffic "
-              "of",
-        ucx ? conf->ucx_tls : "",
-        ucx ? "\" UCX has no authentication over tcp, whoever reaches" : "", conf->port_range,
-        ucx ? "can crash or overwrite its engine" : "can read and forge them",
-        ucx ? "" : "encryption: auto, ");
+        "transport.trusted_network is false, and %s, which is not loopback: %s data go in the "
+        "clear, and whoever is on the network can read and forge them%s%s%s; allowed: "
+        "%s, which encrypts, trusted_network: true once nobody but the nodes can reach that "
+        "network (see commd.nft), or loopback addresses",
+        where, what, ucx ? "; over tcp whoever reaches ports " : "", ucx ? conf->port_range : "",
+        ucx ? " can crash the engine" : "",
+        ucx ? "fabric: tcp with ucx_tls: tcp" : "encryption: auto");
 }
 
 /* What only the engine's own fabric can do, or cannot. */

@@ -486,17 +486,18 @@ static void heartbeat_must_fit_twice(void **state)
 }
 
 #define REMEDY                                                                                     \
-    "trusted_network: true once a firewall admits only the nodes to these "                        \
-    "ports (see commd.nft), transports without tcp such as ucx_tls: 'rc,ud', or loopback "         \
-    "addresses"
+    ", which encrypts, trusted_network: true once nobody but the nodes can reach that network "    \
+    "(see "                                                                                        \
+    "commd.nft), or loopback addresses"
 #define UNTRUSTED(where)                                                                           \
     "transport.trusted_network is false, and " where ", which is not loopback: "
 #define WHY(tls)                                                                                   \
-    "with transport.ucx_tls \"" tls "\" UCX has no authentication over tcp, whoever reaches "      \
-    "ports 18500-18599 of a node can crash or overwrite its engine; allowed: " REMEDY
+    "over UCX (ucx_tls \"" tls "\"), RDMA or not, data go in the clear, and whoever is on the "    \
+    "network can read and forge them; over tcp whoever reaches ports 18500-18599 can crash the "   \
+    "engine; allowed: fabric: tcp with ucx_tls: tcp" REMEDY
 #define WHY_TCP                                                                                    \
-    "with transport.encryption \"off\" data go in the clear, whoever reads the traffic of ports "  \
-    "18500-18599 of a node can read and forge them; allowed: encryption: auto, " REMEDY
+    "with encryption off data go in the clear, and whoever is on the network can read and forge "  \
+    "them; allowed: encryption: auto" REMEDY
 
 static void fabrics_and_what_they_need(void **state)
 {
@@ -522,17 +523,15 @@ static void fabrics_and_what_they_need(void **state)
     conf_free(load_ok("transport: {fabric: ucx, ucx_tls: tcp}\n"));
 }
 
-static void tcp_needs_a_trusted_network(void **state)
+static void what_goes_in_the_clear_needs_a_trusted_network(void **state)
 {
     static const char nodes[] = "cluster:\n  node: a\n  nodes:\n"
                                 "  - {name: a, address: 127.0.0.1}\n"
                                 "  - {name: b, address: 10.0.0.2}\n";
-    static const char *const fine[] = {"",
-                                       "transport: {encryption: on}\n",
+    static const char *const fine[] = {"", "transport: {encryption: on}\n",
                                        "transport: {encryption: off, trusted_network: true}\n",
-                                       "transport: {fabric: ucx, trusted_network: true}\n",
-                                       "transport: {ucx_tls: 'rc,ud'}\n",
-                                       "transport: {ucx_tls: 'tcpx,xtcp'}\n"};
+                                       "transport: {ucx_tls: 'rc,ud', trusted_network: true}\n",
+                                       "transport: {fabric: ucx, trusted_network: true}\n"};
     char text[512];
 
     sprintf(text, "%stransport: {encryption: off}\n", nodes);
@@ -545,6 +544,8 @@ static void tcp_needs_a_trusted_network(void **state)
     check_error(text, F ":8:20: " UNTRUSTED("node \"b\" has the address 10.0.0.2") WHY("rc,tcp"));
     sprintf(text, "%stransport: {ucx_tls: all}\n", nodes);
     check_error(text, F ":5:24: " UNTRUSTED("node \"b\" has the address 10.0.0.2") WHY("all"));
+    sprintf(text, "%stransport: {fabric: auto, ucx_tls: 'rc,ud'}\n", nodes);
+    check_error(text, F ":5:24: " UNTRUSTED("node \"b\" has the address 10.0.0.2") WHY("rc,ud"));
     for (unsigned i = 0; i < ARRAY_LEN(fine); i++) {
         sprintf(text, "%s%s", nodes, fine[i]);
         conf_free(load_ok(text));
@@ -748,7 +749,7 @@ int main(void)
         cmocka_unit_test(own_node_missing_among_many),
         cmocka_unit_test(heartbeat_must_fit_twice),
         cmocka_unit_test(fabrics_and_what_they_need),
-        cmocka_unit_test(tcp_needs_a_trusted_network),
+        cmocka_unit_test(what_goes_in_the_clear_needs_a_trusted_network),
         cmocka_unit_test(only_loopback_is_loopback),
         cmocka_unit_test(malformed_yaml),
         cmocka_unit_test(aliases_anchors_and_tags_are_refused),
