@@ -41,10 +41,11 @@ static struct conf *load_changed(struct daemon *d, struct setting_names *ret_key
     _cleanup_(freep) char *error = NULL;
     struct conf *conf = NULL;
 
-    if (conf_load(d->config_file, NULL, 0, &conf, &error)) {
+    if (conf_load(d->config_file, NULL, 0, &conf, &error) ||
+        conf_check_change(d->conf, conf, &error)) {
         tell_error(error ? error : "out of memory", ret_why, why_cap);
         log_error("the new configuration is wrong -> keeping the old one");
-        return NULL;
+        return conf_free(conf);
     }
     conf_not_reloadable(d->conf, conf, ret_keys->text, sizeof(ret_keys->text));
     if (conf_keep(conf, d->conf) == 0) {

@@ -236,3 +236,19 @@ void conf_check(const struct conf *conf, const struct conf_src *src, struct conf
     check_ports(&c);
     check_trusted_network(&c);
 }
+
+int conf_check_change(const struct conf *from, const struct conf *to, char **ret_error)
+{
+    bool off = !strcmp(to->encryption, "off"), on = !strcmp(to->encryption, "on");
+    struct conf_row row;
+
+    if (to->nnodes < 2 || strcmp(from->encryption, off ? "on" : on ? "off" : ""))
+        return 0;
+    conf_row_of(to, "transport.encryption", &row);
+    return fail_with(
+        -EINVAL, ret_error,
+        "%s: transport.encryption goes from \"%s\" to \"%s\" at once, and nodes that are "
+        "still at \"%s\" would refuse this one; first auto on all nodes, then %s: "
+        "doc/operations.md, \"Encryption on or off\"",
+        row.source, from->encryption, to->encryption, from->encryption, to->encryption);
+}

@@ -280,6 +280,37 @@ static void long_node_list_is_cut_with_its_count(void **state)
     conf_free(conf);
 }
 
+/* Nodes take a change one after the other, so each step has to fit what is beside it. */
+static void encryption_changes_by_way_of_auto(void **state)
+{
+    static const char nodes[] = "cluster: {node: a, nodes: [{name: a, address: 127.0.0.1}, "
+                                "{name: b, address: 127.0.0.2}]}\n";
+    static const char *const words[] = {"off", "auto", "on"};
+    char *error, text[2][256];
+
+    for (unsigned from = 0; from < 3; from++)
+        for (unsigned to = 0; to < 3; to++) {
+            bool jumps = from + to == 2 && from != to;
+            struct conf *conf[2];
+
+            for (unsigned i = 0; i < 2; i++) {
+                sprintf(text[i], "%stransport: {encryption: %s}\n", nodes, words[i ? to : from]);
+                conf[i] = load_ok(text[i]);
+            }
+            error = NULL;
+            assert_int_equal(conf_check_change(conf[0], conf[1], &error), jumps ? -EINVAL : 0);
+            assert_int_equal(error != NULL, jumps);
+            if (jumps && from == 2)
+                assert_string_equal(
+                    error, F ":2: transport.encryption goes from \"on\" to \"off\" at once, and "
+                             "nodes that are still at \"on\" would refuse this one; first auto on "
+                             "all nodes, then off: doc/operations.md, \"Encryption on or off\"");
+            free(error);
+            conf_free(conf[0]);
+            conf_free(conf[1]);
+        }
+}
+
 static void reload_names_what_needs_a_restart(void **state)
 {
     struct conf *a = load_ok("log: {level: info}");
@@ -559,6 +590,7 @@ int main(void)
         cmocka_unit_test(gpu_service_is_for_nodes_with_gpus),
         cmocka_unit_test(old_name_is_taken_and_said),
         cmocka_unit_test(long_node_list_is_cut_with_its_count),
+        cmocka_unit_test(encryption_changes_by_way_of_auto),
         cmocka_unit_test(reload_names_what_needs_a_restart),
         cmocka_unit_test(reload_sees_a_changed_node),
         cmocka_unit_test_setup_teardown(file_is_read, make_dir, remove_dir),
