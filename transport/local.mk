@@ -10,7 +10,8 @@ libcommd_schedule_la_SOURCES = transport/schedule/fair.c transport/schedule/fair
 
 # The network. Only this library, and what links it, knows UCX.
 noinst_LTLIBRARIES += libcommd-fabric.la
-libcommd_fabric_la_SOURCES = transport/fabric/fabric.c transport/fabric/fabric.h \
+libcommd_fabric_la_SOURCES = transport/fabric/agree.c transport/fabric/agree.h \
+	transport/fabric/fabric.c transport/fabric/fabric.h \
 	transport/fabric/fabric_net.c \
 	transport/fabric/fabric_net.h \
 	transport/fabric/tcp/fabric_tcp.c transport/fabric/tcp/fabric_tcp_conn.c \

@@ -222,7 +222,8 @@ static void judge_connection(const struct doctor_node *n, const char *check,
     case 0:
     case DOCTOR_UNKNOWN:
         return tell_finding(all, DOCTOR_ERROR, check,
-                            *n->last_error
+                            strstr(said, "transport.") ? "do what it says, and ask again"
+                            : *n->last_error
                                 ? "its port answers: look at its log, journalctl -u commd there"
                                 : "its port answers, so one of the two refuses the other: "
                                   "journalctl -u commd, here and there",

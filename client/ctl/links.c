@@ -272,6 +272,22 @@ static void tell_restarting(struct finding *f, const struct link_rows *links, bo
          first);
 }
 
+/* A join waits, and whether it needs both of two nodes that have no connection is not known. */
+static void tell_apart(struct finding *f, const struct link_rows *links)
+{
+    for (uint32_t i = 0; i < links->n; i++) {
+        const struct link_row *link = &links->at[i];
+
+        if (link->state != LINK_APART)
+            continue;
+        tell(f->evidence,
+             "the engines of nodes %s and %s have no connection: a join with ranks on both waits",
+             link->node, link->peer);
+        return tell(f->remedy, "commctl nodes on node %s says why that is, and what to do",
+                    link->node);
+    }
+}
+
 /* Of one finding. */
 static void judge_finding(struct finding *f, const struct msg_table *ranks,
                           const struct link_rows *links)
@@ -285,8 +301,10 @@ static void judge_finding(struct finding *f, const struct msg_table *ranks,
 
     bool asks = f->unseen || (verdict_is_well(f->verdict) && f->nodes > 1 && !f->ended);
 
-    if (f->verdict == VERDICT_NOT_JOINED && !f->ended)
-        return tell_restarting(f, links, true);
+    if (f->verdict == VERDICT_NOT_JOINED && !f->ended) {
+        tell_restarting(f, links, true);
+        return tell_apart(f, links);
+    }
     if ((!healthy && !asks && !stalls) || !nodes_of(ranks, f, &nodes))
         return;
     if (asks && nodes.n < f->nodes)

@@ -142,7 +142,8 @@ unsigned links_fill(struct daemon *d, bool all, struct table *table)
     for (unsigned i = 0; core_peer_at(d->core, i, &peer); i++) {
         struct bad_link link = {.node = i};
 
-        if (peer.state == CORE_PEER_SELF || (!all && peer.state != CORE_PEER_READY))
+        if (peer.state == CORE_PEER_SELF ||
+            (!all && peer.state != CORE_PEER_READY && peer.state != CORE_PEER_LINKING))
             continue;
         link.badness = badness_of(&peer);
         if (!link.badness)

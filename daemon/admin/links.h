@@ -35,7 +35,7 @@ void links_table(struct table *table);
 /* Fills the table. A bad link loses data or is very slow.
  * @all: every link. With more than LINKS_ALL_NODES nodes: the links that are down or bad, the worst
  * first, at most 64, or as many as the answer has room for.
- * Not @all: the bad links, the worst first, at most 16.
+ * Not @all: the bad links between commds that are linked, the worst first, at most 16.
  * Returns how many such links were left out. */
 unsigned links_fill(struct daemon *d, bool all, struct table *table);
 /* Adds a row about the node @peer, which has not told all of its ranks. @state is "silent": the

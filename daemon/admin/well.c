@@ -68,7 +68,7 @@ void answer_check_well(struct answer *a)
         else if (peer.state == CORE_PEER_AWAY)
             answer_unwell(a, "node %s is restarting: %s", peer.name, why);
         else if (peer.state == CORE_PEER_LINKING)
-            answer_unwell(a, "node %s is linking", peer.name);
+            answer_unwell(a, "node %s is linking%s%s", peer.name, why[0] ? ": " : "", why);
         else if (answer_apart_ms(&peer))
             answer_unwell(a, "node %s is linked, and for %llu s no data have come through: %s",
                           peer.name, (unsigned long long)answer_apart_ms(&peer) / 1000, why);

@@ -43,7 +43,8 @@ static inline uint64_t launch_settings(uint64_t before, const char *option, cons
 {
     uint64_t shared = before & LAUNCH_SHARED, all = launch_hash(before | LAUNCH_SHARED, word);
 
-    if (!strcmp(option, "--fabric") || !strcmp(option, "--tls") || !strcmp(option, "--encryption"))
+    if (!strcmp(option, "--fabric") || !strcmp(option, "--tls") ||
+        !strcmp(option, "--encryption") || !strcmp(option, "--trusted"))
         shared = launch_hash(shared, word) & LAUNCH_SHARED;
     all = (all & ~LAUNCH_SHARED) | shared;
     return all ? all : 1;

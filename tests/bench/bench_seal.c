@@ -105,8 +105,11 @@ static void on_down(void *arg, unsigned peer, int err, const char *why)
 
 static void end_open(struct end *e, enum fabric_encryption encryption)
 {
-    struct fabric_conf conf = {
-        .kind = "tcp", .device = "lo", .tls = "tcp", .mend_ms = 1000, .encryption = encryption};
+    struct fabric_conf conf = {.kind = "tcp",
+                               .device = "lo",
+                               .tls = "tcp",
+                               .mend_ms = 1000,
+                               .wants.encryption = encryption};
     struct fabric_events ev = {.on_msg = on_msg, .on_peer_down = on_down, .arg = e};
     char why[256];
 

@@ -34,7 +34,7 @@ def ip(*arguments):
 class Namespaces(Cluster):
     """A cluster of two nodes, each in a namespace of its own."""
 
-    def __init__(self, **changes):
+    def __init__(self, start=True, **changes):
         if os.geteuid() != 0:
             raise Skip("network namespaces need root")
         if not shutil.which("ip"):
@@ -43,7 +43,7 @@ class Namespaces(Cluster):
         transport = {"device": "veth0"}
         if FABRIC == "ucx":
             transport["trusted_network"] = "true"
-        super().__init__(2, {"transport": transport, **changes})
+        super().__init__(2, {"transport": transport, **changes}, start)
 
     def __enter__(self):
         try:
@@ -273,13 +273,86 @@ def test_what_each_link_uses():
     with Namespaces(listen=http, transport=off) as cluster:
         for node in cluster.nodes:
             say(node, OFF, "off", warns="auto in the configuration of this node")
-        node = cluster.nodes[0]  # one of the two is enough
+        node = cluster.nodes[0]
         node.stop()
-        node.write_config(transport={"device": "veth0", "encryption": "auto"})
+        node.write_config(transport={**off, "encryption": "auto"})
         cluster.expect("lost")
         node.start()
         cluster.wait_linked()
         say(node, OFF, "auto", warns="auto in the configuration of node node1")
+
+
+def told(node):
+    """What this node's commctl says of the other one's link: nodes, doctor, why."""
+    (row,) = [row for row in node.ctl("nodes")["nodes"] if row["state"] != "self"]
+    doctor = subprocess.run([*commctl(node), "doctor"], capture_output=True, text=True)
+    equal(doctor.returncode, 1, doctor)
+    why = subprocess.run([*commctl(node), "why"], capture_output=True, text=True)
+    return row["last_error"] or "", doctor.stdout, why.stdout + why.stderr
+
+
+def test_off_takes_nobody_along():
+    """A node at auto does not go into the clear because another one says off: no link, and both
+    nodes say who says what, and what to do."""
+    if FABRIC == "ucx":
+        raise Skip("UCX encrypts nothing")
+    with Namespaces(start=False, listen={"http": f"127.0.0.1:{HTTP}"}) as cluster:
+        cluster.expect("transport.encryption is")
+        auto, off = cluster.nodes
+        off.write_config(
+            transport={"device": "veth0", "encryption": "off", "trusted_network": "true"}
+        )
+        for node in cluster.nodes:
+            node.start()
+            until(lambda node=node: node.ctl("nodes"), "an answer")
+        want = (
+            "transport.encryption is {} and {}, and transport.trusted_network is not true on node "
+            "node0: set the first to auto on node node1, or the second to true, then systemctl "
+            "reload commd there"
+        )
+        says = ("auto on node node0", "off on node node1")
+        rank = cluster.rank(0)
+        rank.start("join", name="g", rank=0, size=2)
+        for node, text in ((auto, want.format(*says)), (off, want.format(*says[::-1]))):
+            until(lambda node=node, text=text: text in told(node)[0], f"{node.name} says {text}")
+            nodes, doctor, why = told(node)
+            check(text in nodes and text in doctor, f"{node.name}: {nodes} {doctor}")
+            check("have no connection: a join with ranks on both waits" in why, why)
+            check("commctl nodes on node node" in why and "says why that is" in why, why)
+        rank.kill()
+        auto.write_config(transport={"device": "veth0", "trusted_network": "true"})
+        auto.ctl("reload")
+        cluster.wait_linked()
+        say(auto, OFF, "auto", warns="auto in the configuration of node node1")
+
+
+def test_from_on_to_off():
+    """By way of auto, under groups of each node; at once it is refused."""
+    if FABRIC == "ucx":
+        raise Skip("UCX encrypts nothing")
+    with Namespaces(transport={"device": "veth0", "encryption": "on"}) as cluster:
+
+        def change(**transport):
+            for node in cluster.nodes:
+                node.write_config(transport={"device": "veth0", **transport})
+                node.ctl("reload")
+                node.wait_log("has the new settings|nothing to do")
+            cluster.wait_linked()
+
+        node = cluster.nodes[0]
+        cluster.expect("the engines? of node")
+        cluster.expect("at once, and nodes that are still at")
+        cluster.expect("the new configuration is wrong")
+        node.write_config(
+            transport={"device": "veth0", "encryption": "off", "trusted_network": "true"}
+        )
+        done = subprocess.run([*commctl(node), "reload"], capture_output=True, text=True)
+        check(done.returncode and 'from "on" to "off" at once' in done.stderr + done.stdout, done)
+        check("first auto on all nodes, then off" in done.stderr + done.stdout, done)
+        cluster.wait_linked()
+        change(encryption="auto", trusted_network="true")
+        change(encryption="off", trusted_network="true")
+        until(lambda: node.ctl("nodes")["nodes"][1]["encryption"] == OFF, "in the clear")
 
 
 def test_what_links_of_ucx_use():

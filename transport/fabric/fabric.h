@@ -73,9 +73,9 @@ struct fabric_ops {
     /* @peer: index chosen by the caller, < FABRIC_MAX_PEERS. @token is sent as the first
      * message and checked by the other side against what it expects from this peer
      * (expect): 32 bytes agreed over TLS. A stranger's messages never reach on_msg.
-     * -EPROTONOSUPPORT: the address is another kind of fabric's; -EACCES: one side wants to be
-     * encrypted and the other not to be; -EPERM: its build cannot encrypt, and nothing may go in
-     * the clear. */
+     * -EPROTONOSUPPORT: the address is another kind of fabric's; -EACCES: the two sides do not
+     * agree on encryption, see fabric_tcp_disagree(); -EPERM: its build cannot encrypt, and nothing
+     * may go in the clear. */
     int (*peer_add)(struct fabric *f, unsigned peer, const void *addr, size_t addr_len,
                     const uint8_t token[32], const uint8_t expect[32]);
     /* A fresh secret of the two sides, also while messages are under way: the keys of the links to
@@ -135,8 +135,12 @@ struct fabric {
     int port; /* borrowed: the socket that listens; 0: none that could be given to another engine */
 };
 
-/* AUTO: where not both sides are on loopback, and unless one of them wants OFF. */
+/* How a side wants data to go: agree.h. */
 enum fabric_encryption { FABRIC_ENCRYPT_OFF, FABRIC_ENCRYPT_AUTO, FABRIC_ENCRYPT_ON };
+struct fabric_wants {
+    enum fabric_encryption encryption;
+    bool trusted; /* nobody else is on the network */
+};
 
 struct fabric_conf {
     const char *kind;       /* "tcp", "ucx", or "auto": tcp if that is all of tls; NULL: "auto" */
@@ -147,9 +151,8 @@ struct fabric_conf {
     unsigned channels;      /* tcp: connections per peer, that large bodies take in turns; 0: 1 */
     bool express;           /* tcp: one more connection, for what is sent as express */
     unsigned mend_ms; /* tcp: the link is down if a broken connection is not made again by then */
-    enum fabric_encryption encryption; /* tcp */
-    bool trusted; /* tcp: nobody else is on the network, so peers that cannot encrypt may come */
-    int port;     /* tcp: taken; the socket on which the engine before us listened; 0: none */
+    struct fabric_wants wants; /* tcp */
+    int port; /* tcp: taken; the socket on which the engine before us listened; 0: none */
 };
 
 /* On failure they return negative errno and put one line for people into why[]; on success why[] is
@@ -158,6 +161,9 @@ int fabric_new(const struct fabric_conf *conf, const struct fabric_events *ev,
                struct fabric **ret_fabric, char why[256]);
 int fabric_tcp_new(const struct fabric_conf *conf, const struct fabric_events *ev,
                    struct fabric **ret_fabric, char why[256]);
+/* Why peer_add() has refused @addr, which is @other_name's, with -EACCES, for people. */
+void fabric_tcp_disagree(const struct fabric_wants *ours, const char *name, const void *addr,
+                         const char *other_name, char *why, size_t size);
 int fabric_ucx_new(const struct fabric_conf *conf, const struct fabric_events *ev,
                    struct fabric **ret_fabric, char why[256]);
 

@@ -56,9 +56,10 @@ struct shell {
     } peers[FABRIC_MAX_PEERS];
     unsigned traffic_at; /* whose traffic is told next */
     const char *node;
-    char runs_on[300];   /* for people */
-    uint64_t settings;   /* launch_settings() of what it was started with */
-    uint64_t rescued_ms; /* when all boards were looked at last */
+    struct fabric_wants wants; /* of the fabric */
+    char runs_on[300];         /* for people */
+    uint64_t settings;         /* launch_settings() of what it was started with */
+    uint64_t rescued_ms;       /* when all boards were looked at last */
     bool running;
 };
 
@@ -195,30 +196,29 @@ static void peer_del(struct shell *s, unsigned peer)
     s->fabric->ops->peer_del(s->fabric, peer);
 }
 
-/* Why peer_add() has refused @node with @r. */
-static void explain_refusal(int r, const char *node, char *why, size_t size)
+/* Why peer_add() has refused @add with @r. */
+static void explain_refusal(const struct shell *s, int r, const struct msg_engine_peer_add *add,
+                            char *why, size_t size)
 {
     if (r == -EPROTONOSUPPORT)
         snprintf(why, size,
                  "it uses another fabric: transport.fabric and transport.ucx_tls must be the same "
                  "on all nodes");
     else if (r == -EACCES)
-        snprintf(why, size,
-                 "transport.encryption is on on one of them and off on the other: it must fit on "
-                 "all nodes");
+        fabric_tcp_disagree(&s->wants, s->node, add->addr, add->node, why, size);
     else if (r == -EPERM)
         snprintf(why, size,
                  "node %s runs a commd that cannot encrypt: upgrade it, or let data to it go in "
                  "the clear until then: transport.trusted_network: true, transport.encryption: "
                  "auto",
-                 node);
+                 add->node);
     else
         snprintf(why, size, "%s", strerror(-r));
 }
 
 static void shell_peer_add(struct shell *s, const struct msg_engine_peer_add *a)
 {
-    char why[256];
+    char why[MSG_TEXT_MAX];
     int r;
 
     if (a->peer >= FABRIC_MAX_PEERS || !a->engine)
@@ -228,7 +228,7 @@ static void shell_peer_add(struct shell *s, const struct msg_engine_peer_add *a)
     s->peers[a->peer].incarnation = a->engine;
     if (!r)
         return tell_peer(s, a->peer);
-    explain_refusal(r, a->node, why, sizeof(why));
+    explain_refusal(s, r, a, why, sizeof(why));
     on_peer_down(s, a->peer, false, why);
 }
 
@@ -553,8 +553,8 @@ static int parse_engine_words(int argc, char **argv, struct engine_options *o)
     }
     if (o->fabric.port_range && !*o->fabric.port_range)
         o->fabric.port_range = NULL;
-    o->fabric.trusted = !strcmp(trusted, "yes");
-    if (c != -1 || !encryption_of(encryption, &o->fabric.encryption) ||
+    o->fabric.wants.trusted = !strcmp(trusted, "yes");
+    if (c != -1 || !encryption_of(encryption, &o->fabric.wants.encryption) ||
         (o->launcher < 0 && (o->fd < 0 || !o->node))) {
         fputs(usage, stderr);
         return -EINVAL;
@@ -617,6 +617,7 @@ int main(int argc, char **argv)
         return 1;
     o.fabric.port = kept_port();
     s.node = o.node;
+    s.wants = o.fabric.wants;
     s.settings = launch_settings_of(argc, argv);
     if (!HAS_LEAK_CHECK)
         confine(CONFINE_LOADING); /* where the kernel can: without it we serve all the same */

@@ -153,10 +153,10 @@ static int make_fabric(struct world *w, const struct fabric_events *ev, struct f
             conf.channels = strstr(w->kind, "x 3") ? 3 : 0;
             conf.express = strstr(w->kind, "express");
             conf.mend_ms = strstr(w->kind, "mend") ? 20000 : 0;
-            conf.encryption = strstr(w->kind, "sealed") ? FABRIC_ENCRYPT_ON
-                              : strstr(w->kind, "auto") ? FABRIC_ENCRYPT_AUTO
-                                                        : FABRIC_ENCRYPT_OFF;
-            conf.trusted = strstr(w->kind, "trusted");
+            conf.wants.encryption = strstr(w->kind, "sealed") ? FABRIC_ENCRYPT_ON
+                                    : strstr(w->kind, "auto") ? FABRIC_ENCRYPT_AUTO
+                                                              : FABRIC_ENCRYPT_OFF;
+            conf.wants.trusted = strstr(w->kind, "trusted");
         }
         r = fabric_new(&conf, ev, ret_f, why);
         if (r)

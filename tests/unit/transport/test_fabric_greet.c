@@ -4,6 +4,7 @@
 #include "config.h"
 #endif
 #include "tests/unit/transport/fabric_raw.h"
+#include "transport/fabric/agree.h"
 
 #define TEXT(s) ((struct iovec){(void *)(uintptr_t)(s), strlen(s)})
 
@@ -217,44 +218,98 @@ static void the_cipher_is_agreed(void **state)
     assert_int_equal(agree_on(both, 0), -EPROTO); /* in the clear */
 }
 
-static void both_sides_agree_on_encryption(void **state)
+/* All that two sides can say, and where they can be. */
+static void two_sides_agree_on_encryption(void **state)
 {
-    enum { OFF = FABRIC_ENCRYPT_OFF, AUTO = FABRIC_ENCRYPT_AUTO, ON = FABRIC_ENCRYPT_ON, NO = -1 };
-    static const int want[3][3] = {
-        /* on loopback; rows: ours; columns: theirs */
-        [OFF] = {[OFF] = 0, [AUTO] = 0, [ON] = NO},
-        [AUTO] = {[OFF] = 0, [AUTO] = 0, [ON] = 1},
-        [ON] = {[OFF] = NO, [AUTO] = 1, [ON] = 1},
+    enum { OFF = FABRIC_ENCRYPT_OFF, AUTO = FABRIC_ENCRYPT_AUTO, ON = FABRIC_ENCRYPT_ON };
+    enum { CLEAR = AGREED_CLEAR, SEALED = AGREED_ENCRYPTED, NO = AGREED_ON_AND_OFF };
+    enum { WARY = AGREED_UNTRUSTED };
+    static const struct {
+        int ours, theirs, loopback, both_trust, one_trusts, none_trusts;
+    } rows[] = {
+        {OFF, OFF, CLEAR, CLEAR, WARY, WARY},
+        {OFF, AUTO, CLEAR, CLEAR, WARY, WARY},
+        {OFF, ON, NO, NO, NO, NO},
+        {AUTO, OFF, CLEAR, CLEAR, WARY, WARY},
+        {AUTO, AUTO, CLEAR, SEALED, SEALED, SEALED},
+        {AUTO, ON, SEALED, SEALED, SEALED, SEALED},
+        {ON, OFF, NO, NO, NO, NO},
+        {ON, AUTO, SEALED, SEALED, SEALED, SEALED},
+        {ON, ON, SEALED, SEALED, SEALED, SEALED},
     };
-    struct world *w = world_new("tcp", 1);
+
+    for (unsigned i = 0; i < ARRAY_LEN(rows); i++)
+        for (unsigned trust = 0; trust < 4; trust++) {
+            const struct fabric_wants ours = {(enum fabric_encryption)rows[i].ours, trust & 1},
+                                      theirs = {(enum fabric_encryption)rows[i].theirs, trust & 2};
+            int want = trust == 3 ? rows[i].both_trust
+                       : trust    ? rows[i].one_trusts
+                                  : rows[i].none_trusts;
+
+            assert_int_equal(fabric_agree(&ours, &theirs, true), rows[i].loopback);
+            assert_int_equal(fabric_agree(&ours, &theirs, false), want);
+        }
+}
+
+static void who_does_not_agree_is_named(void **state)
+{
+    const struct fabric_wants on = {FABRIC_ENCRYPT_ON, false}, off = {FABRIC_ENCRYPT_OFF, true},
+                              wary = {FABRIC_ENCRYPT_AUTO, false};
+    char why[256];
+
+    fabric_disagree(&on, "a", &off, "b", why, sizeof(why));
+    assert_string_equal(why, "transport.encryption is on on node a and off on node b: set it to "
+                             "auto on node b, then systemctl reload commd there");
+    fabric_disagree(&off, "b", &wary, "a", why, sizeof(why));
+    assert_string_equal(why,
+                        "transport.encryption is off on node b and auto on node a, and "
+                        "transport.trusted_network is not true on node a: set the first to auto on "
+                        "node b, or the second to true, then systemctl reload commd there");
+    fabric_disagree(&wary, "a", &off, "b", why, sizeof(why));
+    assert_non_null(strstr(why, "is auto on node a and off on node b, and transport.trusted_"
+                                "network is not true on node a: "));
+}
+
+/* What @s, on loopback, makes of a node with @wants at @first_byte.0.0.1. */
+static int meets(struct world *w, uint8_t wants, uint8_t first_byte)
+{
     struct side *s = &w->side[0];
     uint8_t mine[32] = {2}, theirs[32] = {1}; /* the other side connects */
     struct tcp_addr a;
+    int r;
 
     assert_int_equal(s->addr_len, sizeof(a));
     memcpy(&a, s->addr, sizeof(a));
-    for (int ours = OFF; ours <= ON; ours++) {
-        for (int its = OFF; its <= ON; its++) {
-            int r;
+    a.wants = wants;
+    a.ip[0] = first_byte;
+    r = s->f->ops->peer_add(s->f, 1, &a, sizeof(a), mine, theirs);
+    if (r)
+        return r;
+    r = inside(s)->slot[1]->encrypted;
+    s->f->ops->peer_del(s->f, 1);
+    pump_until_quiet(w);
+    return r;
+}
 
-            inside(s)->encryption = (enum fabric_encryption)ours;
-            a.encryption = (uint8_t)its;
-            r = s->f->ops->peer_add(s->f, 1, &a, sizeof(a), mine, theirs);
-            assert_int_equal(r, want[ours][its] == NO ? -EACCES : 0);
-            if (r)
-                continue;
-            assert_int_equal(inside(s)->slot[1]->encrypted, want[ours][its]);
-            s->f->ops->peer_del(s->f, 1);
-            pump_until_quiet(w);
-        }
-    }
-    inside(s)->encryption = FABRIC_ENCRYPT_AUTO;
-    a.encryption = AUTO;
-    a.ip[0] = 10; /* not on loopback */
-    assert_int_equal(s->f->ops->peer_add(s->f, 1, &a, sizeof(a), mine, theirs), 0);
-    assert_true(inside(s)->slot[1]->encrypted);
-    a.encryption = ON + 1;
-    assert_int_equal(s->f->ops->peer_add(s->f, 2, &a, sizeof(a), theirs, mine), -EINVAL);
+static void who_says_off_takes_nobody_into_the_clear(void **state)
+{
+    struct world *w = world_new("tcp auto", 1);
+
+    assert_int_equal(meets(w, FABRIC_ENCRYPT_OFF, 127), 0);
+    assert_int_equal(meets(w, FABRIC_ENCRYPT_OFF, 10), -EACCES);
+    assert_int_equal(meets(w, FABRIC_ENCRYPT_OFF | WANTS_TRUSTED, 10), -EACCES);
+    assert_int_equal(meets(w, FABRIC_ENCRYPT_AUTO, 127), 0);
+    assert_int_equal(meets(w, FABRIC_ENCRYPT_AUTO, 10), 1);
+    assert_int_equal(meets(w, FABRIC_ENCRYPT_ON, 127), 1);
+    assert_int_equal(meets(w, FABRIC_ENCRYPT_ON + 1, 10), -EINVAL);
+    world_free(w);
+    w = world_new("tcp auto trusted", 1);
+    assert_int_equal(meets(w, FABRIC_ENCRYPT_OFF, 10), -EACCES);
+    assert_int_equal(meets(w, FABRIC_ENCRYPT_OFF | WANTS_TRUSTED, 10), 0);
+    assert_int_equal(meets(w, FABRIC_ENCRYPT_AUTO | WANTS_TRUSTED, 10), 1);
+    world_free(w);
+    w = world_new("tcp sealed", 1);
+    assert_int_equal(meets(w, FABRIC_ENCRYPT_OFF | WANTS_TRUSTED, 10), -EACCES);
     world_free(w);
 }
 
@@ -319,7 +374,9 @@ int run_greet_tests(void)
         cmocka_unit_test(keys_are_of_one_direction),
         cmocka_unit_test(keys_are_of_one_stream_of_a_link),
         cmocka_unit_test(the_cipher_is_agreed),
-        cmocka_unit_test(both_sides_agree_on_encryption),
+        cmocka_unit_test(two_sides_agree_on_encryption),
+        cmocka_unit_test(who_does_not_agree_is_named),
+        cmocka_unit_test(who_says_off_takes_nobody_into_the_clear),
         cmocka_unit_test(what_is_sealed_is_known),
         cmocka_unit_test(lengths_are_checked),
     };

@@ -40,7 +40,7 @@ static struct tcp_addr address_4(const struct side *s)
 
     memcpy(&a, s->addr, sizeof(a));
     a.version = 4;
-    a.encryption = a.newest = 0;
+    a.wants = a.newest = 0;
     return a;
 }
 
@@ -129,7 +129,7 @@ static void it_is_connected_to(void **state)
     uint32_t accept_word = 0;
 
     a.version = 4;
-    a.encryption = a.newest = 0;
+    a.wants = a.newest = 0;
     assert_int_equal(add_4(s, &a, 1, true), 0);
     pump_until(w, readable(listener));
     fd = accept(listener, NULL, NULL);

@@ -183,12 +183,13 @@ static int tcp_recv(struct fabric *f, void *claim, void *buf, size_t len, fabric
 static int tcp_address(struct fabric *f, void *buf, size_t *inout_len)
 {
     struct tcp *t = container_of(f, struct tcp, base);
-    struct tcp_addr a = {.magic = FABRIC_TCP_MAGIC,
-                         .version = old_is_let_in(t, NULL) ? HELLO_OLD : HELLO_VERSION,
-                         .family = t->addr.ss_family == AF_INET ? 4 : 6,
-                         .port = ntohs(*addr_port(&t->addr)),
-                         .encryption = (uint8_t)t->encryption,
-                         .newest = HELLO_VERSION};
+    struct tcp_addr a = {
+        .magic = FABRIC_TCP_MAGIC,
+        .version = old_is_let_in(t, NULL) ? HELLO_OLD : HELLO_VERSION,
+        .family = t->addr.ss_family == AF_INET ? 4 : 6,
+        .port = ntohs(*addr_port(&t->addr)),
+        .wants = (uint8_t)(t->wants.encryption | (t->wants.trusted ? WANTS_TRUSTED : 0)),
+        .newest = HELLO_VERSION};
 
     if (*inout_len < sizeof(a))
         return -ENOSPC;
@@ -350,8 +351,7 @@ int fabric_tcp_new(const struct fabric_conf *conf, const struct fabric_events *e
     t->channels = conf->channels ? MIN(conf->channels, (unsigned)FABRIC_CHANNELS_MAX) : 1;
     t->express = conf->express;
     t->mend_ms = conf->mend_ms;
-    t->encryption = conf->encryption;
-    t->trusted = conf->trusted;
+    t->wants = conf->wants;
     snprintf(t->congestion, sizeof(t->congestion), "%s",
              conf->congestion ? conf->congestion : "auto");
     STAILQ_INIT(&t->to_fail);

@@ -34,9 +34,9 @@ bool both_on_loopback(const struct tcp *t, const struct sockaddr_storage *addr)
 
 bool old_is_let_in(const struct tcp *t, const struct sockaddr_storage *addr)
 {
-    if (t->encryption == FABRIC_ENCRYPT_ON)
+    if (t->wants.encryption == FABRIC_ENCRYPT_ON)
         return false;
-    return t->trusted || both_on_loopback(t, addr);
+    return t->wants.trusted || both_on_loopback(t, addr);
 }
 
 bool peer_is_old(const struct tcp_peer *peer)

@@ -25,6 +25,7 @@
 #include <string.h>
 
 #include "shm/util/wait.h"
+#include "transport/fabric/agree.h"
 #include "transport/fabric/tcp/fabric_tcp_priv.h"
 
 enum { RETRY_MS = 50, RETRY_DOUBLINGS = 5, MEND_DOUBLINGS = 2 };
@@ -362,21 +363,45 @@ void peers_tick(struct tcp *t, uint64_t now)
 
 /* ---- coming ---------------------------------------------------------------------------------- */
 
+static bool wants_of(const struct tcp_addr *a, struct fabric_wants *ret)
+{
+    uint8_t encryption = a->wants & (uint8_t)~WANTS_TRUSTED;
+
+    *ret = (struct fabric_wants){(enum fabric_encryption)encryption, a->wants & WANTS_TRUSTED};
+    return encryption <= FABRIC_ENCRYPT_ON;
+}
+
 /* Both sides come to the same. 1: encrypted; 0: in the clear; or what peer_add() returns. */
 static int agree_encryption(const struct tcp *t, const struct tcp_addr *a, uint16_t version,
                             const struct sockaddr_storage *addr)
 {
-    uint8_t ours = (uint8_t)t->encryption, theirs = a->encryption;
+    struct fabric_wants theirs;
 
     if (version == HELLO_OLD)
         return old_is_let_in(t, addr) ? 0 : -EPERM;
-    if (theirs > FABRIC_ENCRYPT_ON)
+    if (!wants_of(a, &theirs))
         return -EINVAL;
-    if (ours == FABRIC_ENCRYPT_ON || theirs == FABRIC_ENCRYPT_ON)
-        return ours == FABRIC_ENCRYPT_OFF || theirs == FABRIC_ENCRYPT_OFF ? -EACCES : 1;
-    if (ours == FABRIC_ENCRYPT_OFF || theirs == FABRIC_ENCRYPT_OFF)
+    switch (fabric_agree(&t->wants, &theirs, both_on_loopback(t, addr))) {
+    case AGREED_CLEAR:
         return 0;
-    return !both_on_loopback(t, addr);
+    case AGREED_ENCRYPTED:
+        return 1;
+    case AGREED_ON_AND_OFF:
+    case AGREED_UNTRUSTED:
+        return -EACCES;
+    }
+    return -EINVAL;
+}
+
+void fabric_tcp_disagree(const struct fabric_wants *ours, const char *name, const void *addr,
+                         const char *other_name, char *why, size_t size)
+{
+    struct fabric_wants theirs = {.trusted = false};
+    struct tcp_addr a;
+
+    memcpy(&a, addr, sizeof(a));
+    wants_of(&a, &theirs);
+    fabric_disagree(ours, name, &theirs, other_name, why, size);
 }
 
 /* The version that both sides speak; 0: there is none. */

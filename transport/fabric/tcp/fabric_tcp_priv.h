@@ -34,15 +34,16 @@ enum {
  * it hands out tokens. */
 
 /* @version is the oldest that this side lets in, @newest the one that it speaks best. A side of
- * HELLO_OLD has 0 for @encryption and @newest, and looks at neither. */
+ * HELLO_OLD has 0 for @wants and @newest, and looks at neither. */
 struct tcp_addr {
     char magic[8];
     uint16_t version, family; /* 4 or 6 */
     uint16_t port;
-    uint8_t encryption, newest; /* enum fabric_encryption: what this side wants */
-    uint8_t ip[16];             /* in network order */
+    uint8_t wants, newest; /* enum fabric_encryption, and WANTS_TRUSTED for a trusted network */
+    uint8_t ip[16];        /* in network order */
 };
 _Static_assert(sizeof(struct tcp_addr) == 32, "of all versions");
+enum { WANTS_TRUSTED = 0x80 };
 
 enum { HELLO_MAGIC = 0x636d6448, HELLO_VERSION = 5, HELLO_OLD = 4, ACCEPT_MAGIC = 0x636d6441 };
 enum hello_of { HELLO_BEGINS, HELLO_MENDS, HELLO_UNKNOWN };
@@ -264,8 +265,7 @@ struct tcp {
     char congestion[16];
     unsigned channels, express; /* of peers that we connect to */
     unsigned mend_ms;           /* for a new socket; 0: a link ends with any of its sockets */
-    enum fabric_encryption encryption;
-    bool trusted;
+    struct fabric_wants wants;
     int listener, epoll, timer;
     bool timer_on, deaf; /* deaf: out of descriptors, listening again at the next tick */
     bool crowd;          /* more may wait to be accepted */
