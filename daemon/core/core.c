@@ -180,7 +180,7 @@ static void core_dispatch(struct core *core, const struct core_event *event)
         gpu_down(core, event->text);
         break;
     case CORE_BOARD_POSITION:
-        bond_position(core, event->group, true, event->quiet, &event->position);
+        bond_read(core, event->group, event->quiet, &event->position);
         break;
     case CORE_BOARD_FAILED:
         group_board_failed(core, event->group, event->cause, event->text);

@@ -19,7 +19,8 @@
  *
  * A HELD that comes before the receiver has the same key is not kept. The receiver sends its own
  * when it has the key, and each HELD is answered once by who has that key, or had it when the group
- * went on: it is at the same place then as far as the asker goes, who has sent nothing since.
+ * went on: it is at the same place then as far as the asker goes, who has sent nothing since. A
+ * commd that was restarted since has that place from its engine, and says it once, unasked.
  *
  * The group is OPEN all the while: ranks that begin an operation wait, and ranks may end. If all
  * ranks of a node have ended the group breaks, since that node has nobody to agree.
@@ -27,10 +28,12 @@
  * Who wakes me: engines that are lost, BOARD_HELD, CORE_BOARD_POSITION, nodes that are READY, HELD,
  * bond_deadline(): what has not gone on within restart_timeout_ms breaks. What if another engine or
  * node dies now: what the others said is forgotten, and said anew; a node that is lost breaks it.
- * What if this commd dies now: the next one knows nothing of this, and the group breaks. An engine
- * that holds the board gives it up (engine_resume()), and one that has never had it refuses it
- * (engine_board_add()). What can a peer bring about: that its own groups go wrong. */
+ * What if this commd dies now: the next one finds out anew. The engine says which boards it holds
+ * (engine_resume()), and which it is given that it has never had (engine_board_add()); and groups
+ * over engines that it does not have are asked about. The others wait for that commd as for one
+ * whose data go on (bond_waits()). What can a peer bring about: that its own groups go wrong. */
 #include "daemon/core/core_internal.h"
+#include "shm/proto/cause_text.h"
 
 /* clang-format off */
 static const bool bond_may[5][5] = { /* rows: from; columns: BOUND ASKED HELD READ LOOSE */
@@ -52,9 +55,10 @@ static void set_bond(struct group *group, enum group_bond bond)
 bool bond_nodes_know(const struct core *core, const struct group *group)
 {
     for (unsigned i = 0; i < group->nnodes; i++)
-        if (i != group->me && core->peers[group->nodes[i]].version < CORE_HELD_VERSION)
+        if (i != group->me && core->peers[group->nodes[i]].version &&
+            core->peers[group->nodes[i]].version < CORE_HELD_VERSION)
             return false;
-    return true;
+    return true; /* as far as is known: one that was not linked yet says so in its hello */
 }
 
 bool bond_engine_knows(const struct core *core)
@@ -65,7 +69,19 @@ bool bond_engine_knows(const struct core *core)
 /* Do all sides know what to say? */
 static bool may_wait(const struct core *core, const struct group *group)
 {
-    return bond_nodes_know(core, group) && (!core->engine.incarnation || bond_engine_knows(core));
+    return bond_nodes_know(core, group) &&
+           (!core->engine.incarnation || core->engine.version >= CORE_HELD_VERSION);
+}
+
+bool bond_waits(const struct core *core, unsigned node)
+{
+    const struct group *group;
+
+    list_each(group, &core->all_groups, all)
+        if (group->state == GROUP_OPEN && group->bond != BOND_BOUND &&
+            (group->bond_planned || group->bond_node != node) && group_place(group, node) >= 0)
+            return true;
+    return false;
 }
 
 static void forget_said(const struct core *core, struct group *group)
@@ -73,6 +89,15 @@ static void forget_said(const struct core *core, struct group *group)
     memset(group->held, 0, group->nnodes * sizeof(*group->held));
     group->nheld = 0;
     group->bond_key = 0;
+}
+
+static void wait_for_engine(struct core *core, struct group *group, unsigned node, const char *text)
+{
+    group->bond_until_ms = core->now + core->config.restart_timeout_ms;
+    core->bond_ms = MIN(core->bond_ms, group->bond_until_ms);
+    group->bond_node = node;
+    group->bond_planned = core->peers[node].pauses_ms > core->now;
+    text_copy(group->bond_text, sizeof(group->bond_text), text);
 }
 
 bool bond_loosen(struct core *core, struct group *group, unsigned node, const char *text)
@@ -83,13 +108,10 @@ bool bond_loosen(struct core *core, struct group *group, unsigned node, const ch
         !may_wait(core, group))
         return false;
     pause_end(core);
-    if (group->bond == BOND_BOUND) {
-        group->bond_until_ms = core->now + core->config.restart_timeout_ms;
-        core->bond_ms = MIN(core->bond_ms, group->bond_until_ms);
-        group->bond_node = node;
-        text_copy(group->bond_text, sizeof(group->bond_text), text);
-    }
+    if (group->bond == BOND_BOUND)
+        wait_for_engine(core, group, node, text);
     forget_said(core, group);
+    group->bond_past = false;
     if (own ? group->bond == BOND_READ || group->bond == BOND_LOOSE : group->bond != BOND_BOUND)
         return true; /* it is where it was */
     if (own) {
@@ -158,11 +180,19 @@ static bool knows_where(const struct group *group)
 /* Says where we are, if that is new, and goes on if all are there. */
 static void compare(struct core *core, struct group *group)
 {
-    uint64_t key = knows_where(group) ? key_of(core, group) : 0;
+    bool past = group->bond_past && group->state == GROUP_OPEN;
+    uint64_t key = past || knows_where(group) ? key_of(core, group) : 0;
 
     if (!key)
         return;
-    if (key != group->bond_key && group_has_empty_node(core, group)) {
+    if (past) {
+        group->bond_past = false;
+        group->bond_key = key;
+        act_to_group(core, group, ACT_EACH_NODE, held_message(group, true));
+        return;
+    }
+    if (key != group->bond_key &&
+        (group_has_empty_node(core, group) || !bond_nodes_know(core, group))) {
         group_bond_failed(core, group);
         return;
     }
@@ -181,20 +211,62 @@ static void compare(struct core *core, struct group *group)
         group_bond_failed(core, group);
 }
 
-void bond_position(struct core *core, uint64_t id, bool read, bool quiet,
-                   const struct core_position *position)
+static void take_position(struct core *core, struct group *group, bool quiet,
+                          const struct core_position *position)
 {
-    struct group *group = group_find(core, id);
-
-    if (!group || group->state != GROUP_OPEN || group->bond != (read ? BOND_READ : BOND_ASKED))
-        return;
     if (!quiet) {
         group_bond_failed(core, group);
         return;
     }
     group->position = *position;
-    set_bond(group, read ? BOND_LOOSE : BOND_HELD);
+    set_bond(group, group->bond == BOND_READ ? BOND_LOOSE : BOND_HELD);
     compare(core, group);
+}
+
+void bond_read(struct core *core, uint64_t id, bool quiet, const struct core_position *position)
+{
+    struct group *group = group_find(core, id);
+
+    if (group && group->state == GROUP_OPEN && group->bond == BOND_READ)
+        take_position(core, group, quiet, position);
+}
+
+/* A commd before this one has asked our engine to hold the board, or (@missing) was about to give
+ * it the board of an engine before. */
+static void was_held(struct core *core, struct group *group, bool missing)
+{
+    char text[MSG_TEXT_MAX];
+
+    text_format(text, sizeof(text), TEXT_COMMD_ANEW " while it waited for an engine",
+                core_self_name(core));
+    if (missing && bond_loosen(core, group, core->config.self, text))
+        return;
+    if (group->bond == BOND_BOUND)
+        wait_for_engine(core, group, core->config.self, text);
+    if (missing)
+        group_bond_failed(core, group);
+    else
+        set_bond(group, BOND_ASKED);
+}
+
+void bond_held(struct core *core, const struct msg_board_held *msg)
+{
+    struct group *group = group_find(core, msg->group);
+
+    if (!group || group->state != GROUP_OPEN || group->nnodes == 1)
+        return;
+    if (msg->went_on) {
+        group->bond_past = core->engine.resuming && group->bond == BOND_BOUND;
+        if (group->bond_past)
+            group->position = (struct core_position){msg->ops, msg->sent, msg->came};
+        return;
+    }
+    if (msg->missing ? group->bond < BOND_HELD
+                     : core->engine.resuming && group->bond == BOND_BOUND && msg->quiet)
+        was_held(core, group, msg->missing);
+    if (group->state == GROUP_OPEN && group->bond == BOND_ASKED && !msg->missing)
+        take_position(core, group, msg->quiet,
+                      &(struct core_position){msg->ops, msg->sent, msg->came});
 }
 
 void bond_held_msg(struct core *core, unsigned node, const struct msg_held *msg)

@@ -94,6 +94,8 @@ static void engine_resumed(struct core *core)
              engine->life.text);
     act_push(core, (struct core_action){.type = CORE_DO_ENGINE_RESUMED});
     peer_engine_resumed(core);
+    if (bond_engine_knows(core))
+        pause_is_over(core, core->config.self);
     peer_engine_up(core);
 }
 
@@ -131,9 +133,7 @@ void engine_msg(struct core *core, const struct msg *msg)
         peer_engine_lost(core, &msg->engine_peer);
         break;
     case MSG_BOARD_HELD:
-        bond_position(core, msg->board_held.group, false, msg->board_held.quiet,
-                      &(struct core_position){msg->board_held.ops, msg->board_held.sent,
-                                              msg->board_held.came});
+        bond_held(core, &msg->board_held);
         break;
     case MSG_BOARD_PAUSE:
         pause_engine_msg(core, &msg->pause);

@@ -564,9 +564,9 @@ void group_bond_failed(struct core *core, struct group *group)
     break_group(core, group, true);
 }
 
-/* AGREED: and not those to which the node has not agreed yet. OPEN: nor those that are to be. BUSY:
- * of the open ones those that cannot wait. */
-enum lose { LOSE_ALL, LOSE_AGREED, LOSE_OPEN, LOSE_BUSY };
+/* AGREED: and not those to which the node has not agreed yet. BUSY: of the open ones those that
+ * cannot wait. OPEN: these, and none that is to be. */
+enum lose { LOSE_ALL, LOSE_AGREED, LOSE_BUSY, LOSE_OPEN };
 static void lose_node(struct core *core, unsigned node, enum cause cause, const char *text,
                       bool tell, enum lose which)
 {
@@ -584,7 +584,7 @@ static void lose_node(struct core *core, unsigned node, enum cause cause, const 
         if (which != LOSE_ALL && node != core->config.self && group->state == GROUP_COMMITTED &&
             !group->confirmed[place])
             continue;
-        if (which == LOSE_BUSY && bond_loosen(core, group, node, text))
+        if (which >= LOSE_BUSY && bond_loosen(core, group, node, text))
             continue;
         set_cause(group, cause, -1, 0, node, text);
         break_group(core, group, tell);

@@ -160,7 +160,9 @@ struct group {
     uint64_t bond_until_ms; /* not BOUND: then it breaks */
     uint64_t
         bond_key; /* what we said last, or went on with, since an engine was lost; 0: nothing */
-    unsigned bond_node;            /* whose engine was lost */
+    unsigned bond_node; /* whose engine was lost */
+    bool bond_planned;  /* it is being replaced: core_pause.c */
+    bool bond_past;     /* BOUND: it went on from @position, and another commd had the key */
     struct core_position position; /* HELD, LOOSE; afterwards: as it was then */
     uint32_t nheld;                /* other participants that have said the same */
     uint32_t sum_sent, sum_came;   /* of these and us */
@@ -599,9 +601,10 @@ bool bond_loosen(struct core *core, struct group *group, unsigned node, const ch
 /* Can these be told to hold a board: the other commds of the group; our engine, if there is one? */
 bool bond_nodes_know(const struct core *core, const struct group *group);
 bool bond_engine_knows(const struct core *core);
-/* From our engine, or (@read) from the board. */
-void bond_position(struct core *core, uint64_t id, bool read, bool quiet,
-                   const struct core_position *position);
+/* Does a group wait for an engine, which @node has a part in, and was not lost itself? */
+bool bond_waits(const struct core *core, unsigned node);
+void bond_held(struct core *core, const struct msg_board_held *msg); /* from our engine */
+void bond_read(struct core *core, uint64_t id, bool quiet, const struct core_position *position);
 void bond_held_msg(struct core *core, unsigned node, const struct msg_held *msg);
 void bond_tell(struct core *core, const struct group *group, unsigned node); /* it is back */
 void bond_look(struct core *core); /* other nodes are READY */
@@ -616,6 +619,8 @@ void pause_fresh(struct core *core); /* it is not put off because it has failed 
 void pause_end(struct core *core);   /* they go on; also if there was none */
 /* No rank of this node is left in it. */
 void pause_group_ends(struct core *core, const struct group *group);
+/* The engine of @asker has not ended: what it asked for is forgotten. */
+void pause_is_over(struct core *core, unsigned asker);
 void pause_msg(struct core *core, unsigned node, const struct msg_pause *msg);   /* PAUSE */
 void pause_heard(struct core *core, unsigned node, const struct msg_pause *msg); /* PAUSED */
 void pause_engine_msg(struct core *core, const struct msg_pause *msg);           /* of our engine */
@@ -634,8 +639,7 @@ void group_ask_all(struct core *core, const struct group *group);
 void group_left(struct core *core, struct group *group, bool opened);
 void group_ask_left(struct core *core, const struct group *group); /* at each heartbeat */
 void group_told(struct core *core, struct group *group, unsigned place);
-void group_forgo(struct core *core,
-                 unsigned node); /* its engine is not the same: tell it nothing */
+void group_forgo(struct core *core, unsigned node); /* it is lost: it need not be told */
 /* All that the boards have to know, again. Without an engine that goes on, groups over several
  * nodes end: @text. */
 void group_taken_over(struct core *core, const char *text);

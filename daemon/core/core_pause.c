@@ -21,17 +21,12 @@
  * engine that may be replaced just now, we wait until its commd has said so.
  *
  * Who wakes me: answers, pause_deadline(). What if a peer, or our engine, dies now: the attempt
- * ends. What if commd is replaced now: the engines go on by themselves. What can a peer bring
- * about: that its own groups go wrong. */
+ * ends. What if commd is replaced now: the next one ends the pause, here when our engine has told
+ * what it has, there when we are linked again; else the engines go on by themselves. What can a
+ * peer bring about: that its own groups go wrong. */
 #include "daemon/core/core_internal.h"
 
-enum {
-    PAUSE_LIMIT_MS = 500,
-    REPLACED_MS = 2000,
-    AGAIN_MIN_MS = 2000,
-    AGAIN_MAX_MS = 60000,
-    SETTLED_MS = 2000
-};
+enum { PAUSE_LIMIT_MS = 500, REPLACED_MS = 2000, AGAIN_MIN_MS = 2000, AGAIN_MAX_MS = 60000 };
 
 static bool is_asked(const struct core *core, const struct group *group)
 {
@@ -44,17 +39,14 @@ static bool is_served(const struct group *group)
     return group->nnodes > 1 && group->state != GROUP_BROKEN && group->state != GROUP_DEAD;
 }
 
-/* Is it as it has to be, for all nodes to go on over the next engine? Links that are young may be
- * those of a cluster that is being restarted: a commd that dies while its engine holds a board ends
- * the group (engine_resume()). */
+/* Is it as it has to be, for all nodes to go on over the next engine? */
 static bool may_rest(const struct core *core, const struct group *group)
 {
     if (group->state != GROUP_OPEN || group->bond != BOND_BOUND ||
         group_has_empty_node(core, group) || !bond_nodes_know(core, group))
         return false;
     for (unsigned i = 0; i < group->nnodes; i++)
-        if (!peer_usable(core, group->nodes[i]) ||
-            (i != group->me && core->now < core->peers[group->nodes[i]].since_ms + SETTLED_MS))
+        if (!peer_usable(core, group->nodes[i]))
             return false;
     return true;
 }
@@ -238,6 +230,20 @@ static void answer_node(struct core *core, unsigned node, struct msg_pause msg)
     act_to_peer(core, node, (struct act_msg){.type = MSG_PAUSED, .pause = msg});
 }
 
+void pause_is_over(struct core *core, unsigned asker)
+{
+    struct msg_pause end = {.step = PAUSE_END, .asker = asker};
+    const struct group *group;
+
+    list_each(group, &core->all_groups, all) {
+        if (group->state != GROUP_OPEN || group->bond != BOND_BOUND || group->nnodes == 1 ||
+            group_place(group, asker) < 0)
+            continue;
+        end.group = group->id;
+        act_to_engine(core, (struct act_msg){.type = MSG_BOARD_PAUSE, .pause = end});
+    }
+}
+
 void pause_msg(struct core *core, unsigned node, const struct msg_pause *msg)
 {
     const struct group *group = group_find(core, msg->group);
@@ -248,9 +254,12 @@ void pause_msg(struct core *core, unsigned node, const struct msg_pause *msg)
         group = NULL;
     ask.asker = node;
     core->peers[node].pauses_ms = msg->step == PAUSE_END ? 0 : core->now + REPLACED_MS;
-    if (group && may_rest(core, group) &&
-        (msg->step != PAUSE_ASK || all_with_may_rest(core, node)) && engine_speaks(core) &&
-        bond_engine_knows(core)) {
+    if (msg->step == PAUSE_END) {
+        if (group && engine_speaks(core) && bond_engine_knows(core))
+            act_to_engine(core, (struct act_msg){.type = MSG_BOARD_PAUSE, .pause = ask});
+    } else if (group && may_rest(core, group) &&
+               (msg->step != PAUSE_ASK || all_with_may_rest(core, node)) && engine_speaks(core) &&
+               bond_engine_knows(core)) {
         act_to_engine(core, (struct act_msg){.type = MSG_BOARD_PAUSE, .pause = ask});
     } else if (msg->step == PAUSE_ASK) {
         ask.step = PAUSE_BUSY;

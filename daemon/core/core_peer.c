@@ -18,9 +18,11 @@
  * joins that waited at it ask elsewhere, and groups with it stay. When it is linked again and its
  * engine is the same it is READY again, and tells anew what it knows of their groups, as we do
  * (group_resync()). It is lost when it is not READY by @lost_ms, or when our engine has lost its.
+ * A node whose link closes while groups with it wait for an engine is AWAY, too: bond_waits().
  *
  * After a taking-over all nodes that we have groups with are AWAY. Which engines ours has it tells
- * before ENGINE_RESUMED; groups with others break then.
+ * before ENGINE_RESUMED; groups with others then wait for an engine (core_bond.c), and for the link
+ * to those nodes for as long as a node may be silent.
  *
  * A node whose link ends because its certificate does not hold any more is lost at once.
  *
@@ -116,6 +118,7 @@ static void review(struct core *core, unsigned node)
         if (peer->doubt_ms == CORE_NEVER) /* else groups are still to break for it */
             peer->error[0] = 0;
         peer->lost_ms = CORE_NEVER;
+        peer->pauses_ms = 0;
     } else if (core->engine.life.state == CORE_ENGINE_UP) { /* else it is ours that was lost */
         peer->losses[CORE_LOSS_ENGINE]++;
     }
@@ -245,6 +248,7 @@ static void peer_away(struct core *core, unsigned node, const char *why)
         act_note(core, CORE_NOTE_NODE_AWAY, CORE_BY_NOBODY, 0, CORE_LOG_INFO,
                  "node %s is restarting: its link closed, data go on", core_node_name(core, node));
     }
+    pause_end(core);
     text_copy(peer->error, sizeof(peer->error), why);
     peer_set_state(core, node, CORE_PEER_AWAY);
     core->silent_ms = MIN(core->silent_ms, peer->lost_ms);
@@ -273,7 +277,7 @@ void peer_down(struct core *core, unsigned node, enum core_loss loss, const char
     assert(loss < CORE_LOSS_KINDS && loss != CORE_LOSS_SILENCE);
     peer->losses[loss]++;
     if (!core->stopping && !peer->apart_ms &&
-        (peer->state == CORE_PEER_READY || peer_is_missed(core, node)))
+        (peer->state == CORE_PEER_READY || peer_is_missed(core, node) || bond_waits(core, node)))
         peer_away(core, node, why);
     else
         peer_lost(core, node, why);
@@ -316,13 +320,6 @@ void peer_up(struct core *core, const struct core_event *event)
         tell_engine(core, event->node);
 }
 
-/* It is linked, and not the one that it was. */
-static void forgo(struct core *core, unsigned node)
-{
-    core->peers[node].lost_ms = CORE_NEVER;
-    group_forgo(core, node);
-}
-
 static void peer_engine_state(struct core *core, unsigned node, const struct msg_engine_state *msg)
 {
     struct peer *peer = &core->peers[node];
@@ -344,8 +341,6 @@ static void peer_engine_state(struct core *core, unsigned node, const struct msg
     peer->engine = msg->engine;
     assert(!peer->theirs); /* ours has forgotten the one before */
     peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
-    if (lost)
-        forgo(core, node);
     review(core, node);
     if (lost) {
         text_format(text, sizeof(text), TEXT_ENGINE_LOST, core_node_name(core, node));
@@ -446,10 +441,6 @@ void peer_engine_down(struct core *core)
 {
     assert(core->engine.life.state == CORE_ENGINE_OFF);
     for (unsigned i = 0; i < core->config.nnodes; i++) {
-        if (core->peers[i].state == CORE_PEER_AWAY)
-            unlink_peer(core, i);
-        else if (peer_is_missed(core, i))
-            forgo(core, i);
         forget_theirs(core, i);
         review(core, i);
         if (peer_linked(core, i))
@@ -483,10 +474,10 @@ void peer_engine_resumed(struct core *core)
         text_format(text, sizeof(text), TEXT_ENGINES_APART, core_self_name(core),
                     core_node_name(core, i));
         text_copy(peer->error, sizeof(peer->error), text);
-        if (peer->state == CORE_PEER_AWAY)
-            unlink_peer(core, i);
-        else
-            forgo(core, i);
+        if (peer->state == CORE_PEER_AWAY) {
+            peer->lost_ms = MIN(peer->lost_ms, core->now + core->config.node_timeout_ms);
+            core->silent_ms = MIN(core->silent_ms, peer->lost_ms);
+        }
         group_unconnected(core, i, text);
     }
 }
@@ -506,8 +497,10 @@ void peer_engine_accepts(struct core *core, const struct msg_engine_peer *msg)
         return;
     if (peer->engine != msg->engine)
         return; /* about an engine that is gone */
-    assert(core->engine.incarnation && peer_linked(core, msg->peer));
+    assert(core->engine.incarnation);
     set_theirs(core, msg->peer, PEER_ENGINE_ACCEPTED);
+    if (!peer_linked(core, msg->peer))
+        return; /* AWAY: tell_engine() */
     tell_accepted(core, msg->peer);
     review(core, msg->peer);
 }
@@ -593,8 +586,16 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
         return; /* ours has gone ahead of us */
     text_format(text, sizeof(text), TEXT_ENGINES_APART ": %s", core_self_name(core),
                 core_node_name(core, msg->peer), msg->text);
-    if (peer->state == CORE_PEER_AWAY) {
+    if (peer->state == CORE_PEER_AWAY && core->now >= peer->pauses_ms) {
         peer_lost_away(core, msg->peer, text);
+        return;
+    }
+    if (core->now < peer->pauses_ms) { /* on purpose, for all that we know */
+        forget_theirs(core, msg->peer);
+        review(core, msg->peer);
+        peer->retry_ms = core->now + peer->backoff_ms;
+        core->silent_ms = MIN(core->silent_ms, peer->retry_ms);
+        group_engine_lost(core, msg->peer, text);
         return;
     }
     assert(peer->backoff_ms);
@@ -604,10 +605,9 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
     act_note(core, CORE_NOTE_ENGINE_LOST, CORE_BY_NODE, msg->peer, CORE_LOG_WARN,
              "%s -> connecting them again in %llu ms", text, (unsigned long long)peer->backoff_ms);
     forget_theirs(core, msg->peer);
-    forgo(core, msg->peer);
     review(core, msg->peer);
     peer->doubt_cause = msg->network ? CAUSE_NODE_LOST : CAUSE_ENGINE_LOST;
-    peer->doubt_ms = MAX(core->now + CORE_ENGINE_DOUBT_MS, peer->pauses_ms);
+    peer->doubt_ms = core->now + CORE_ENGINE_DOUBT_MS;
     peer->retry_ms = core->now + peer->backoff_ms;
     peer->backoff_ms = MIN(2 * peer->backoff_ms, (uint64_t)CORE_ENGINE_RESTART_MAX_MS);
     core->silent_ms = MIN(core->silent_ms, peer->doubt_ms);

@@ -38,6 +38,8 @@ void group_resync(struct core *core, unsigned node, bool back)
 {
     struct group *group;
 
+    if (back && bond_engine_knows(core))
+        pause_is_over(core, node); /* its engine is the one that it was, and others wait */
     list_each(group, &core->all_groups, all)
         if (group->state != GROUP_BROKEN && (back || group->bond != BOND_BOUND) &&
             group_place(group, node) >= 0)
@@ -152,7 +154,7 @@ void group_taken_over(struct core *core, const char *text)
 
     assert(core->phase == PHASE_RUNNING);
     list_each(group, &core->all_groups, all)
-        for (unsigned i = 0; i < group->nnodes && core->engine.resuming; i++)
+        for (unsigned i = 0; i < group->nnodes; i++)
             if (i != group->me)
                 peer_miss(core, group->nodes[i]);
     list_each(group, &core->all_groups, all) {
@@ -163,5 +165,5 @@ void group_taken_over(struct core *core, const char *text)
             group_close(core, group); /* the one before did not come to it */
     }
     if (!core->engine.resuming)
-        group_node_lost(core, core->config.self, text, false);
+        group_engine_lost(core, core->config.self, text);
 }

@@ -186,7 +186,9 @@
 #define FIELDS_engine_peer(F) F(NUM, engine) F(NODE, peer) F(TEXT, text) F(FLAG, network)
 #define FIELDS_board_add(F) \
     F(NUM, group) F(NUM, me) F(NUM, uid) F(NUM, weight) F(NUM, goes_on) F(INDEXES, peers)
-#define FIELDS_board_held(F)  F(NUM, group) F(FLAG, quiet) F(NUM, ops) F(NUM, sent) F(NUM, came)
+#define FIELDS_board_held(F)                                                                       \
+    F(NUM, group) F(FLAG, quiet) F(NUM, ops) F(NUM, sent) F(NUM, came) F(FLAG, missing)          \
+    F(FLAG, went_on)
 #define FIELDS_board(F) \
     F(NUM, group) F(FLAG, abort) F(CAUSE, cause) F(NODEREF, peer) F(TEXT, text)
 #define FIELDS_doorbell(F)    F(NUM, client)

@@ -84,11 +84,11 @@ enum msg_type {
     MSG_PING = 50,              /* both ways; answered with the same seq, pong set */
     MSG_ENGINE_TRAFFIC = 51,    /* engine -> commd, before a PONG and when `apart` changes */
     MSG_ENGINE_SENT = 52,       /* engine -> commd, before it answers a PING */
-    MSG_ENGINE_RESUMED = 53,  /* engine -> commd: a hello with `resumed`, and all it has, is told */
-    MSG_ENGINE_KEEP = 54,     /* commd -> engine: drop the boards not sent since that hello */
-    MSG_BOARD_HELD = 55,      /* engine -> commd: answers BOARD_HOLD */
-    MSG_BOARD_HOLD = 56,      /* commd -> engine: begin nothing more on this board */
-    MSG_BOARD_GO = 57,        /* commd -> engine: go on */
+    MSG_ENGINE_RESUMED = 53, /* engine -> commd: a hello with `resumed`, and all it has, is told */
+    MSG_ENGINE_KEEP = 54,    /* commd -> engine: drop the boards not sent since that hello */
+    MSG_BOARD_HELD = 55,     /* engine -> commd: answers BOARD_HOLD; and unasked to another commd */
+    MSG_BOARD_HOLD = 56,     /* commd -> engine: begin nothing more on this board */
+    MSG_BOARD_GO = 57,       /* commd -> engine: go on */
     MSG_ENGINE_PEER_KEY = 58, /* commd -> engine: the commds of the two have a new TLS session */
     MSG_BOARD_PAUSE = 59,     /* commd -> engine: PAUSE, from node `asker`; and PAUSED, back */
     /* client -> commd, and back */
@@ -514,6 +514,8 @@ struct msg_board_held { /* also BOARD_HOLD, BOARD_GO: only the group */
     uint64_t group;
     uint32_t quiet;           /* 1: nothing of it is on the wire, as far as this engine knows */
     uint32_t ops, sent, came; /* as in msg_held */
+    uint32_t missing;         /* HELD: 1: an engine before this one had it, and this one has not */
+    uint32_t went_on;         /* HELD: 1: not held any more: from where it went on last */
 };
 
 struct msg_board { /* BOARD_DEL, BOARD_ERROR */

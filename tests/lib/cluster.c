@@ -59,7 +59,7 @@ static struct fabric *fabric_of(struct cluster *c, struct engine *e,
 static void engines_new(struct cluster *c, const struct fabric_fault_conf *faults)
 {
     uint8_t addr[FABRIC_ADDR_MAX];
-    struct engine_events ev = {on_board_error, on_peer_down, c, NULL, NULL};
+    struct engine_events ev = {on_board_error, on_peer_down, c, NULL, NULL, NULL};
 
     c->hub = fabric_hub_new();
     for (unsigned n = 0; n < c->nnodes; n++) {

@@ -236,7 +236,7 @@ bool sim_step(struct sim *sim, uint64_t until)
         sim->now = ev.at;
         if (ev.type >= EV_LEAVE_OLD)
             recover_event(sim, &ev);
-        else if (ev.type == EV_BOARD_HELD || ev.type == EV_BOARD_READ)
+        else if (ev.type >= EV_BOARD_HELD && ev.type <= EV_BOARD_MISSING)
             hold_event(sim, &ev);
         else if (ev.type == EV_BOARD_PAUSED)
             pause_event(sim, &ev);

@@ -21,6 +21,8 @@ struct sim_options {
     uint64_t engine_delay;         /* most, ms; 0: always 1 */
     uint64_t join_timeout_ms;      /* 0: 60 s */
     unsigned part;                 /* ranks of a client that end at a time; likewise */
+    bool kills_renewed;            /* a commd dies when an engine is replaced */
+    bool calm;                     /* the next one is there soon, and its engine lives */
     unsigned ration;               /* joins of all users in a window; 0: as many as usual */
 };
 
@@ -92,7 +94,7 @@ void sim_crash(struct sim *sim, unsigned node); /* commd; its engine and clients
 void sim_start(struct sim *sim, unsigned node); /* with a new incarnation */
 /* Only commd, and its engine, at the @n-th place from now on where it can be: before an input,
  * before something is written down, before it is told. Its clients live, another commd takes over
- * after a while, and they come back to it. */
+ * after a while, and they come back to it. 0: none is killed any more. */
 void sim_kill_after(struct sim *sim, unsigned node, unsigned n);
 uint64_t sim_taken_over(const struct sim *sim); /* how often */
 uint64_t sim_kept_on(const struct sim *sim);    /* likewise, a node with a group: sim_hold.c */

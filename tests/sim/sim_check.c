@@ -170,14 +170,15 @@ static bool somebody_failed(struct sim *sim, uint64_t id)
     return false;
 }
 
-/* An engine was replaced, and something else has happened since the beginning. */
+/* An engine was replaced, and something else than that and restarts of commd has happened since
+ * the beginning. */
 static bool renewed_in_trouble(struct sim *sim, unsigned node, uint64_t id)
 {
-    bool trouble = sim->taken_over || !id || somebody_failed(sim, id);
+    bool trouble = !id || somebody_failed(sim, id);
 
     for (unsigned i = 0; i < sim->options.nodes; i++)
-        trouble |= sim->oracle.node_fault[i] || sim->oracle.engine_fault[i] || sim->nodes[i].kills;
-    return sim->oracle.renewed[node] && trouble;
+        trouble |= sim->oracle.node_fault[i] || sim->oracle.engine_fault[i];
+    return (sim->oracle.renewed[node] || sim->nodes[node].kills) && trouble;
 }
 
 void check_broken(struct sim *sim, unsigned node, uint64_t id, enum cause cause, const char *name,
@@ -191,7 +192,7 @@ void check_broken(struct sim *sim, unsigned node, uint64_t id, enum cause cause,
     /* One that is away is lost when the engines lose each other. Who was given up is not known any
      * more where it was. */
     if (cause == CAUSE_NODE_LOST && strstr(text, "does not know") &&
-        (sim->oracle.node_fault[node] || sim_went_on(sim, id)))
+        (sim->oracle.node_fault[node] || sim->oracle.engine_fault[node] || sim_went_on(sim, id)))
         return; /* its ranks have gone on, and this node did not hear so */
     if (cause == CAUSE_NODE_LOST &&
         (who < 0 || (!sim->oracle.node_fault[who] && !sim->oracle.engine_fault[who])))

@@ -429,10 +429,13 @@ void edge_action(struct sim *sim, unsigned node, const struct core_action *actio
         engine_kill_process(sim, node, true);
         break;
     case CORE_DO_ENGINE_KEPT:
-        if (!state_cut(sim, node))
-            sim->nodes[node].engine_kept = action->engine_kept.incarnation;
+        if (state_cut(sim, node))
+            break;
+        sim->nodes[node].engine_kept = action->engine_kept.incarnation;
+        sim->nodes[node].engine_renews = false;
         break;
     case CORE_DO_ENGINE_RESUMED:
+        hold_given(sim, node);
         break;
     case CORE_DO_GROUP_COMMITTED:
         if (!state_cut(sim, node))

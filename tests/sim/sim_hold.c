@@ -29,11 +29,25 @@ static bool engine_has(const struct sim *sim, unsigned node, const struct board 
     return sim->nodes[node].engine_alive && board->engine_gen == sim->nodes[node].engine_gen;
 }
 
+static void missing(struct sim *sim, unsigned node, struct board *board)
+{
+    board->held_at = sim->now;
+    sim_at(sim, 1 + sim_random(sim, STREAM_ENGINE, 1 + sim->options.engine_delay),
+           (struct ev){.type = EV_BOARD_MISSING,
+                       .a = node,
+                       .gen = sim->nodes[node].engine_gen,
+                       .arg = board->group});
+}
+
 /* The engine is asked to hold, or (@read) the board is looked at because it has ended. */
 void hold_asked(struct sim *sim, unsigned node, uint64_t group, bool read)
 {
     struct board *board = edge_board(sim, node, group);
 
+    if (board && !read && !engine_has(sim, node, board) && sim->taken_over) {
+        missing(sim, node, board);
+        return;
+    }
     if (!board || engine_has(sim, node, board) == read)
         sim_fail(sim, "node %s asks %s about a group that it does not have",
                  sim_node_name(sim, node), read ? "the board" : "its engine");
@@ -46,6 +60,21 @@ void hold_asked(struct sim *sim, unsigned node, uint64_t group, bool read)
                        .arg = group});
 }
 
+static void say_place(struct sim *sim, unsigned node, const struct board *board, bool past)
+{
+    struct board then = {.group = board->group, .round = board->round - past};
+    struct place place = hold_place(sim, node, &then);
+    struct msg msg = {.type = MSG_BOARD_HELD,
+                      .board_held = {.group = board->group,
+                                     .went_on = past,
+                                     .quiet = place.quiet,
+                                     .ops = place.ops,
+                                     .sent = place.sent,
+                                     .came = place.came}};
+
+    sim_engine_says(sim, node, &msg);
+}
+
 void hold_event(struct sim *sim, const struct ev *ev)
 {
     struct node *n = &sim->nodes[ev->a];
@@ -55,8 +84,8 @@ void hold_event(struct sim *sim, const struct ev *ev)
 
     if (!n->alive || !board)
         return;
-    place = hold_place(sim, ev->a, board);
     if (ev->type == EV_BOARD_READ) {
+        place = hold_place(sim, ev->a, board);
         sim_input(sim, ev->a,
                   (struct core_event){.type = CORE_BOARD_POSITION,
                                       .group = ev->arg,
@@ -66,12 +95,13 @@ void hold_event(struct sim *sim, const struct ev *ev)
     }
     if (!n->engine_alive || ev->gen != n->engine_gen)
         return;
-    msg.board_held = (struct msg_board_held){.group = ev->arg,
-                                             .quiet = place.quiet,
-                                             .ops = place.ops,
-                                             .sent = place.sent,
-                                             .came = place.came};
-    sim_engine_says(sim, ev->a, &msg);
+    if (ev->type == EV_BOARD_MISSING) {
+        msg.board_held = (struct msg_board_held){.group = ev->arg, .missing = 1};
+        if (!engine_has(sim, ev->a, board))
+            sim_engine_says(sim, ev->a, &msg);
+        return;
+    }
+    say_place(sim, ev->a, board, false);
 }
 
 /* All nodes of the group are where @node is, or have gone on from there. */
@@ -127,37 +157,34 @@ void hold_ends(struct sim *sim, unsigned node, uint64_t group, bool bind)
     board->round++;
 }
 
-/* Whose engine was lost: of the group's nodes. */
-static int lost_one(const struct sim *sim, unsigned node, const struct board *board)
-{
-    struct core_group_view view;
-
-    if (!board->held || !engine_has(sim, node, board) ||
-        !core_group(sim->nodes[node].core, board->group, &view))
-        return -1;
-    for (unsigned i = 0; i < view.nnodes; i++)
-        if (i != view.me &&
-            (sim->oracle.engine_fault[view.nodes[i]] || sim->oracle.node_fault[view.nodes[i]] ||
-             sim->oracle.renewed[view.nodes[i]]))
-            return view.nodes[i];
-    return -1;
-}
-
-/* Another commd is there: what the engine holds fails. */
 void hold_resumed(struct sim *sim, unsigned node)
 {
     struct node *n = &sim->nodes[node];
-    struct msg msg = {.type = MSG_BOARD_ERROR};
+    uint64_t life = sim->taken_over;
 
-    msg.board.cause = CAUSE_ENGINE_LOST;
-    text_copy(msg.board.text, sizeof(msg.board.text), "commd was restarted");
-    for (unsigned i = 0; i < SIM_BOARDS; i++) {
-        if (!n->boards[i].group || !n->boards[i].spans || n->boards[i].broken ||
-            (!n->boards[i].held && engine_has(sim, node, &n->boards[i])))
+    for (unsigned i = 0; i < SIM_BOARDS && n->alive && life == sim->taken_over; i++) {
+        struct board *board = &n->boards[i];
+
+        if (!board->group || !board->spans || board->broken || !engine_has(sim, node, board))
             continue;
-        msg.board.group = n->boards[i].group;
-        msg.board.peer = lost_one(sim, node, &n->boards[i]);
-        sim_engine_says(sim, node, &msg);
+        board->held_at = sim->now;
+        board->held &= hold_place(sim, node, board).quiet; /* else it never was */
+        if (board->held || board->round)
+            say_place(sim, node, board, !board->held);
+    }
+}
+
+/* It has never had those of an engine before it. */
+void hold_given(struct sim *sim, unsigned node)
+{
+    struct core_group_view view;
+
+    for (unsigned i = 0; i < SIM_BOARDS; i++) {
+        struct board *board = &sim->nodes[node].boards[i];
+
+        if (board->group && board->spans && !engine_has(sim, node, board) &&
+            core_group(sim->nodes[node].core, board->group, &view) && view.state == CORE_GROUP_OPEN)
+            missing(sim, node, board);
     }
 }
 

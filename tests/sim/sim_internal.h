@@ -22,6 +22,7 @@ enum ev_type {
     EV_ENGINE_DIES,   /* a: node; gen: engine; while commd is gone */
     EV_BOARD_HELD,    /* a: node; gen: engine; arg: group */
     EV_BOARD_READ,    /* likewise, without an engine */
+    EV_BOARD_MISSING, /* likewise: the engine does not have it */
     EV_BOARD_PAUSED,  /* likewise; b: of the attempt */
     EV_TAKE_OVER,     /* a: node */
     EV_CLIENT_BACK,   /* a: client */
@@ -119,14 +120,15 @@ struct node {
     int slots[SIM_CLIENTS + CORE_ADMIN_CLIENTS]; /* handle, -1 */
     struct board boards[SIM_BOARDS];
     bool engine_alive, engine_hello;
-    uint64_t engine_gen;                /* of its engine process; also its address */
-    uint64_t engine_has[SIM_NODES];     /* address of the peer it was told of, 0 */
-    uint64_t engine_for[SIM_NODES];     /* the incarnation that came with it */
-    bool engine_ok[SIM_NODES];          /* it has connected to it */
-    bool engine_lost[SIM_NODES];        /* it could not tell so: commd was gone */
-    uint64_t engine_kept;               /* its incarnation, as written down; 0: not */
-    uint64_t killed_at;                 /* when commd was killed last */
-    unsigned kills;                     /* that followed each other soon */
+    uint64_t engine_gen;            /* of its engine process; also its address */
+    uint64_t engine_has[SIM_NODES]; /* address of the peer it was told of, 0 */
+    uint64_t engine_for[SIM_NODES]; /* the incarnation that came with it */
+    bool engine_ok[SIM_NODES];      /* it has connected to it */
+    bool engine_lost[SIM_NODES];    /* it could not tell so: commd was gone */
+    uint64_t engine_kept;           /* its incarnation, as written down; 0: not */
+    bool engine_renews;             /* it was ended on purpose, and the next one is not kept yet */
+    uint64_t killed_at;             /* when commd was killed last */
+    unsigned kills;                 /* that followed each other soon */
     uint64_t settings, engine_settings; /* as they are now; those of its engine */
 };
 
@@ -181,7 +183,8 @@ const char *sim_group_name(struct sim *sim, uint64_t id, char buf[64]);
 void hold_asked(struct sim *sim, unsigned node, uint64_t group, bool read);
 void hold_event(struct sim *sim, const struct ev *ev);
 void hold_ends(struct sim *sim, unsigned node, uint64_t group, bool bind);
-void hold_resumed(struct sim *sim, unsigned node);
+void hold_resumed(struct sim *sim, unsigned node); /* before ENGINE_RESUMED */
+void hold_given(struct sim *sim, unsigned node);   /* the boards that there are */
 void hold_check(struct sim *sim, unsigned node);
 struct place hold_place(const struct sim *sim, unsigned node, const struct board *board);
 

@@ -84,8 +84,8 @@ void pause_asked(struct sim *sim, unsigned node, const struct msg_pause *ask)
         say(sim, node, &none, PAUSE_BUSY, (struct place){0});
         return;
     }
-    if (ask->step != PAUSE_ASK &&
-        (!board || !pauses(sim, board) || p->asker != ask->asker || p->attempt != ask->attempt))
+    if (ask->step != PAUSE_ASK && (!board || !pauses(sim, board) || p->asker != ask->asker ||
+                                   (ask->attempt && p->attempt != ask->attempt)))
         return;
     if (ask->step == PAUSE_END) {
         p->on = false;
@@ -143,7 +143,12 @@ void pause_ended(struct sim *sim, unsigned node)
     char name[64];
 
     sim->oracle.renewed[node] = true;
+    sim->nodes[node].engine_renews = true;
     sim->renewed++;
+    if (sim->options.kills_renewed)
+        sim_kill_after(
+            sim, (unsigned)sim_random(sim, STREAM_NODE, sim->options.nodes),
+            1 + (unsigned)sim_random(sim, STREAM_NODE, sim_random(sim, STREAM_NODE, 2) ? 8 : 60));
     check_others(sim, node);
     for (unsigned i = 0; i < SIM_BOARDS; i++) {
         const struct board *own = &sim->nodes[node].boards[i];

@@ -10,7 +10,10 @@
  * join is answered twice, no rank is told twice to be gone, each one that is gone is marked. */
 #include "tests/sim/sim_internal.h"
 
-enum { STATE_BYTES = 64 << 10 }; /* small, so that its halves turn often */
+enum {
+    STATE_BYTES = 64 << 10, /* small, so that its halves turn often */
+    READY_MS = 2500,        /* until all engines accept each other: see engine_delay */
+};
 
 void state_start(struct sim *sim, unsigned node)
 {
@@ -42,6 +45,7 @@ void sim_kill_after(struct sim *sim, unsigned node, unsigned n)
 {
     if (sim->nodes[node].alive)
         sim->nodes[node].kill_after = n;
+    sim->options.kills_renewed &= n > 0;
 }
 
 bool state_cut(struct sim *sim, unsigned node)
@@ -308,6 +312,18 @@ static void check_kept(struct sim *sim, unsigned node)
 
 /* ---- killed ---------------------------------------------------------------------------------- */
 
+/* A group with @node rests, because an engine of it is replaced. */
+static bool waits_for_engine(const struct core *core, unsigned node)
+{
+    const struct group *group;
+
+    list_each(group, &core->all_groups, all)
+        if (group->state == GROUP_OPEN && group->bond_planned && group->bond != BOND_BOUND &&
+            group_place(group, node) >= 0)
+            return true;
+    return false;
+}
+
 /* Groups over it go on if it is back soon, and was there before. */
 static void blame(struct sim *sim, unsigned node, uint64_t gap)
 {
@@ -317,16 +333,22 @@ static void blame(struct sim *sim, unsigned node, uint64_t gap)
     n->killed_at = sim->now;
     if (gap > 1000 || n->kills > 3)
         sim->oracle.node_fault[node] = true;
-    for (unsigned i = 0; i < sim->options.nodes; i++)
-        if (i != node && sim->nodes[i].alive && !peer_usable(sim->nodes[i].core, node) &&
-            !peer_is_missed(sim->nodes[i].core, node))
+    for (unsigned i = 0; i < sim->options.nodes; i++) {
+        const struct core *other = sim->nodes[i].core;
+
+        if (i == node || !sim->nodes[i].alive || peer_usable(other, node))
+            continue;
+        if (peer_is_missed(other, node) ? other->peers[node].lost_ms < sim->now + gap + READY_MS
+                                        : !waits_for_engine(other, node))
             sim->oracle.node_fault[node] = true;
+    }
 }
 
 void state_kill(struct sim *sim, unsigned node, bool at_rest)
 {
     struct node *n = &sim->nodes[node];
-    uint64_t gap = 1 + sim_random(sim, STREAM_NODE, sim_random(sim, STREAM_NODE, 10) ? 200 : 6000);
+    bool soon = sim_random(sim, STREAM_NODE, 10) || sim->options.calm;
+    uint64_t gap = 1 + sim_random(sim, STREAM_NODE, soon ? 200 : 6000);
 
     sim_note(sim, "commd of %s is killed", sim_node_name(sim, node));
     if (at_rest)
@@ -336,11 +358,12 @@ void state_kill(struct sim *sim, unsigned node, bool at_rest)
     sim->crash_now = false;
     blame(sim, node, gap);
     if (!n->engine_kept || !n->engine_alive) {
-        sim->oracle.engine_fault[node] = sim->oracle.node_fault[node] = true;
+        if (!n->engine_renews)
+            sim->oracle.engine_fault[node] = sim->oracle.node_fault[node] = true;
         engine_kill_process(sim, node, false);
         n->engine_kept = 0;
         n->engine_gen++;
-    } else if (sim_random(sim, STREAM_ENGINE, 8) == 0) {
+    } else if (sim_random(sim, STREAM_ENGINE, 8) == 0 && !sim->options.calm) {
         sim_at(sim, sim_random(sim, STREAM_ENGINE, gap + 20),
                (struct ev){.type = EV_ENGINE_DIES, .a = node, .gen = n->engine_gen});
     }

@@ -317,10 +317,14 @@ static struct sim_result run_seed(uint64_t seed, bool trace)
     run.faults = (unsigned)draw(&run, FAULT_ALL + 1) & (unsigned)(draw(&run, 4) ? FAULT_ALL : 0);
     run.here = has(&run, FAULT_KILL) && draw(&run, 2);
     run.renews = seed % 2;
+    /* Nothing happens but that engines are replaced, and commds restarted then: no group ends. */
+    options.calm = seed % 10 == 1 || seed % 10 == 5;
+    run.faults = options.calm ? 0 : run.faults;
     options.delay_max = has(&run, FAULT_SLOW) ? 80 : 1 + draw(&run, 8);
     options.engine_delay = draw(&run, 3) ? 20 : 600;
     options.part = seed % 3 ? 0 : 1;
     options.ration = seed % 4 ? 0 : 4; /* joins are held */
+    options.kills_renewed = options.calm || (has(&run, FAULT_KILL) && seed % 5 < 2);
     for (unsigned i = 0; i < GROUPS; i++)
         run.sizes[i] = 1 + (unsigned)draw(&run, 6);
     run.sim = sim_new(&options);

@@ -21,6 +21,8 @@ struct engine_events {
     void (*on_apart)(void *arg, unsigned peer); /* as of struct fabric_events; may be NULL */
     /* A board that was told until when to go on has come to rest; may be NULL */
     void (*on_paused)(void *arg, const struct msg_pause *paused);
+    /* To another commd: a board that is held. Of engine_resume() alone. */
+    void (*on_held)(void *arg, const struct msg_board_held *held);
 };
 
 /* @node: this node's name, for texts. The fabric is attached afterwards, because it needs
@@ -46,8 +48,8 @@ void engine_board_hold(struct engine *e, uint64_t group, struct msg_board_held *
 void engine_board_go(struct engine *e, uint64_t group);
 /* The engine of node @ask->asker is to be replaced: engine_pause.c. True: @ret has the answer. */
 bool engine_board_pause(struct engine *e, const struct msg_pause *ask, struct msg_pause *ret);
-/* Another commd is there: tells it of the boards that have failed. Those that it does not add
- * before engine_resumed() have no group any more. */
+/* Another commd is there: tells it of the boards that have failed, and of those that are held.
+ * Those that it does not add before engine_resumed() have no group any more. */
 void engine_resume(struct engine *e);
 void engine_resumed(struct engine *e);
 /* The peer is being removed from the fabric: groups with it make no more progress. */

@@ -397,15 +397,18 @@ void engine_board_del(struct engine *e, uint64_t group, bool abort)
 
 void engine_resume(struct engine *e)
 {
+    struct msg_board_held held;
     struct eboard *eb;
 
     e->round++;
     for (unsigned i = 0; i < ENGINE_HASH; i++)
         LIST_FOREACH(eb, &e->hash[i], hash_link)
-            if (eb->hold == EB_HELD && !eb->dead)
-                eboard_fail(eb, CAUSE_ENGINE_LOST, eb->held_for,
-                            "another node's engine was lost, and commd here was restarted then");
-            else if (eb->failure)
+            if (eb->hold == EB_HELD && !eb->dead) {
+                hold_place(eb, &held);
+                e->ev.on_held(e->ev.arg, &held);
+            } else if (eb->went_on.group && !eb->dead) {
+                e->ev.on_held(e->ev.arg, &eb->went_on);
+            } else if (eb->failure)
                 e->ev.on_board_error(e->ev.arg, eb->b.group, eb->cause, eb->failed_peer,
                                      eb->failure);
 }
@@ -427,7 +430,7 @@ void engine_peer_gone(struct engine *e, unsigned peer)
     for (unsigned i = 0; i < ENGINE_HASH; i++) {
         for (struct eboard *eb = LIST_FIRST(&e->hash[i]), *next; eb; eb = next) {
             next = LIST_NEXT(eb, hash_link);
-            if (!eboard_among(eb, peer) || (!eb->closing && hold_board(eb, (int)peer)))
+            if (!eboard_among(eb, peer) || (!eb->closing && hold_board(eb)))
                 continue;
             eb->dead = true;
             inbox_drop(eb, true);

@@ -16,7 +16,7 @@
  * that goes on already: had it been sent before, its sender and we would not have told the same.
  *
  * Who wakes a board that is held: commd. What if another peer dies now: it stays held, and commd
- * asks again. What if commd dies now: the next one does not know of this, and the board fails
+ * asks again. What if commd dies now: the next one is told where the board stands
  * (engine_resume()). */
 #include "transport/engine/engine_op.h"
 
@@ -39,30 +39,40 @@ bool hold_quiet(const struct eboard *eb)
            eb->inbox.n == 0 && eb->mail_begun == eb->mail_sent;
 }
 
-bool hold_board(struct eboard *eb, int lost)
+bool hold_board(struct eboard *eb)
 {
     if (eb->hold == EB_HELD)
         return !eb->dead;
     if (!hold_quiet(eb))
         return false;
     set_hold(eb, EB_HELD);
-    eb->held_for = lost;
     eboard_deactivate(eb);
     return true;
+}
+
+void hold_place(const struct eboard *eb, struct msg_board_held *ret_held)
+{
+    *ret_held = (struct msg_board_held){.group = eb->b.group,
+                                        .quiet = 1,
+                                        .ops = eb->op,
+                                        .sent = eb->mail_sent,
+                                        .came = eb->mail_came};
+}
+
+/* Others may ask for it yet, and commd be another one by then. */
+static void note_going_on(struct eboard *eb)
+{
+    hold_place(eb, &eb->went_on);
+    eb->went_on.went_on = 1;
 }
 
 void engine_board_hold(struct engine *e, uint64_t group, struct msg_board_held *ret_held)
 {
     struct eboard *eb = eboard_find(e, group);
 
-    *ret_held = (struct msg_board_held){.group = group};
-    if (!eb || !hold_board(eb, -1) ||
-        !hold_quiet(eb)) /* what has come since is of one that has gone on */
-        return;
-    ret_held->quiet = 1;
-    ret_held->ops = eb->op;
-    ret_held->sent = eb->mail_sent;
-    ret_held->came = eb->mail_came;
+    *ret_held = (struct msg_board_held){.group = group, .missing = !eb};
+    if (eb && hold_board(eb) && hold_quiet(eb)) /* else one that has gone on has sent something */
+        hold_place(eb, ret_held);
 }
 
 bool hold_keep(struct eboard *eb, struct inmsg *m, const struct fabric_msg *fm)
@@ -103,6 +113,7 @@ void engine_board_go(struct engine *e, uint64_t group)
 
     if (!eb || eb->hold != EB_HELD || eb->dead)
         return;
+    note_going_on(eb);
     set_hold(eb, EB_RUNS);
     eboard_activate(eb);
     if (mail_renumber(eb))
@@ -119,6 +130,7 @@ bool hold_take_over(struct eboard *eb, uint32_t ops)
     eb->base = eb->published = eb->sent = eb->seen_step = atomic_load(&h->published);
     eb->mail_sent = eb->mail_begun = atomic_load(&h->mail_sent);
     eb->mail_came = atomic_load(&h->mail_came);
+    note_going_on(eb);
     op_account(eb);
     atomic_store(&h->sent, eb->sent); /* the engine before may not have come to it */
     members_wake(eb);

@@ -157,8 +157,8 @@ struct epause {
     uint32_t asker, attempt;
     uint32_t ops; /* operations that may be done */
     bool final;   /* all nodes stop there, and no message of members is taken any more */
-    bool told;    /* that it is quiet, when @came messages had come */
-    uint32_t came;
+    bool told;    /* that it is quiet, when @sent messages had gone and @came had come */
+    uint32_t sent, came;
     uint64_t since_ms, until_ms; /* then it goes on by itself */
 };
 
@@ -182,8 +182,8 @@ struct eboard {
     bool active, closing, dead, removed; /* see engine_board.c; removed: not to be found any more */
     enum eboard_hold hold;
     struct epause pause;
-    uint64_t pauses_from_ms; /* not before: the last time was in vain */
-    int held_for;            /* the peer whose engine was lost; -1: not known */
+    uint64_t pauses_from_ms;       /* not before: the last time was in vain */
+    struct msg_board_held went_on; /* from where it went on over another engine; group 0: never */
     uint64_t closing_ms;
     unsigned round;  /* the engine's, when commd named it last */
     char *failure;   /* owned: what commd was told when it failed; NULL: it has not, or no memory */
@@ -373,7 +373,8 @@ void eboard_link_failed(struct eboard *eb, unsigned node, int err);
 bool hold_take_over(struct eboard *eb, uint32_t ops); /* false: the board was failed */
 /* Is nothing of the group on the wire, as far as this engine knows? Then the board is held, because
  * the engine of peer @lost was lost. */
-bool hold_board(struct eboard *eb, int lost);
+bool hold_board(struct eboard *eb);
+void hold_place(const struct eboard *eb, struct msg_board_held *ret_held); /* it is held */
 bool hold_keep(struct eboard *eb, struct inmsg *m,
                const struct fabric_msg *fm); /* mail, if it is held */
 

@@ -9,14 +9,15 @@
  * with; a later one is not begun. The answer is the number of those (POSTED). UNTIL has the most
  * that any node has begun: those are done on all nodes, then no message of the members is taken any
  * more. When nothing is on the wire here, QUIET says how many messages between ranks were sent and
- * have come. What comes afterwards is taken, and told as a further QUIET. If all nodes are quiet,
- * and as many have come as were sent, nothing of the group is anywhere but in its boards.
+ * have come. What comes afterwards is taken, and told as a further QUIET, with what we have
+ * answered (to a PROBE: engine_p2p.c). If all nodes are quiet, and as many have come as were sent,
+ * nothing of the group is anywhere but in its boards.
  *
  * Who wakes a board that pauses: commd; PAUSE_MS without a word of the asker, then it goes on by
  * itself. The asker gives up much earlier (core_pause.c), so no engine is replaced after that. What
  * if another peer dies now: as always, and a board that is quiet is held (engine_hold.c). What if
- * commd dies now: nothing changes; the asker sees it, or ends its engine, and then the board fails
- * as one that was held. */
+ * commd dies now: nothing changes; the asker sees it, or ends its engine. The next commd ends the
+ * pause when it knows that the asker's engine lives (pause_is_over() in core_pause.c). */
 #include "shm/util/wait.h"
 #include "transport/engine/engine_op.h"
 
@@ -54,16 +55,18 @@ void pause_look(struct eboard *eb)
         release(eb);
         return;
     }
-    if (!p->final || eb->op != p->ops || !hold_quiet(eb) || (p->told && p->came == eb->mail_came))
+    if (!p->final || eb->op != p->ops || !hold_quiet(eb) ||
+        (p->told && p->came == eb->mail_came && p->sent == eb->mail_sent))
         return;
     m = (struct msg_pause){.group = eb->b.group,
                            .attempt = p->attempt,
                            .step = PAUSE_QUIET,
                            .ops = eb->op,
-                           .sent = p->told ? 0 : eb->mail_sent,
-                           .came = eb->mail_came - (p->told ? p->came : 0),
+                           .sent = eb->mail_sent - p->sent,
+                           .came = eb->mail_came - p->came,
                            .asker = p->asker};
     p->told = true;
+    p->sent = eb->mail_sent;
     p->came = eb->mail_came;
     if (eb->e->ev.on_paused)
         eb->e->ev.on_paused(eb->e->ev.arg, &m);
@@ -111,7 +114,7 @@ bool engine_board_pause(struct engine *e, const struct msg_pause *m, struct msg_
     if (m->step == PAUSE_ASK)
         return first_step(eb, m, ret);
     if (!eb || eb->dead || eb->hold != EB_PAUSES || eb->pause.asker != m->asker ||
-        eb->pause.attempt != m->attempt)
+        (m->attempt && eb->pause.attempt != m->attempt))
         return false;
     if (m->step == PAUSE_END) {
         release(eb);

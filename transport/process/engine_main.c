@@ -85,6 +85,13 @@ static void on_paused(void *arg, const struct msg_pause *paused)
     control_send(&((struct shell *)arg)->control, &m, -1);
 }
 
+static void on_held(void *arg, const struct msg_board_held *held)
+{
+    struct msg m = {.type = MSG_BOARD_HELD, .board_held = *held};
+
+    control_send(&((struct shell *)arg)->control, &m, -1);
+}
+
 /* What is known of a peer: our side of the connection is there, or it is lost. */
 static void tell_peer(struct shell *s, unsigned peer)
 {
@@ -243,11 +250,12 @@ static void board_add(struct shell *s, const struct msg_board_add *b, int fd)
 {
     int r = engine_board_add(s->engine, b, fd);
 
-    if (r)
-        on_board_error(s, b->group, r == -ESTALE ? CAUSE_ENGINE_LOST : CAUSE_INTERNAL, -1,
-                       r == -ESTALE   ? "the engine that had its board was lost"
-                       : r == -ENOMEM ? "the engine has no memory for a board"
-                                      : "the engine cannot use the board");
+    if (r == -ESTALE)
+        on_held(s, &(struct msg_board_held){.group = b->group, .missing = 1});
+    else if (r)
+        on_board_error(s, b->group, CAUSE_INTERNAL, -1,
+                       r == -ENOMEM ? "the engine has no memory for a board"
+                                    : "the engine cannot use the board");
 }
 
 /* Of some peers at a time: asking the kernel takes a microsecond for each connection. */
@@ -568,6 +576,7 @@ static int shell_start(struct shell *s, const struct engine_options *o, char why
                                .on_peer_down = on_peer_down,
                                .on_apart = on_apart,
                                .on_paused = on_paused,
+                               .on_held = on_held,
                                .arg = s};
     int r, fd;
 

@@ -220,6 +220,8 @@ static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
         msg->held.answer = (uint32_t)draw(fuzz, 2);
         break;
     case MSG_BOARD_HELD:
+        msg->board_held.missing = draw(fuzz, 6) == 0;
+        msg->board_held.went_on = draw(fuzz, 6) == 0;
         msg->board_held.group = group_id(fuzz);
         msg->board_held.quiet = draw(fuzz, 4) != 0;
         break;

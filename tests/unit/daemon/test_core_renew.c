@@ -10,6 +10,7 @@ static struct core_config config_of_two(void)
 
     config.heartbeat_ms = 100;
     config.node_timeout_ms = 100000;
+    config.restart_timeout_ms = 10000;
     config.engine_timeout_ms = 100000;
     config.engine_settings = SETTINGS;
     return config;
@@ -323,7 +324,15 @@ static void another_node_asks(void **state)
 
     msg.pause = (struct msg_pause){.group = group->id, .attempt = 3, .step = PAUSE_ASK};
     peer_says(bench, &msg);
-    expect(bench, "to 1 message 39\n"); /* BUSY: its link is new */
+    expect(bench, "to engine message 59\n");
+    bench->core->peers[1].state = CORE_PEER_LINKING;
+    peer_says(bench, &msg);
+    expect(bench, "to 1 message 39\n"); /* BUSY */
+    msg.pause.step = PAUSE_END;
+    peer_says(bench, &msg);
+    expect(bench, "to engine message 59\n"); /* in any case */
+    msg.pause.step = PAUSE_ASK;
+    bench->core->peers[1].state = CORE_PEER_READY;
     bench->core->engine.life.settings = bench->core->config.engine_settings;
     text_copy(bench->core->engine.life.build, MSG_NAME_MAX, bench->core->version);
     second(bench);
@@ -343,13 +352,44 @@ static void another_node_asks(void **state)
     msg.pause.group++;
     peer_says(bench, &msg);
     expect(bench, "to 1 message 39\n"); /* BUSY */
-    /* Its engine is gone, before it could say so: the group waits for that word. */
+    /* Its engine is gone, before it could say so: the group waits for the next one, however long
+     * that takes to start. */
+    bench->core->engine.version = MSG_VERSION;
     bench->core->peers[1].theirs = PEER_ENGINE_ACCEPTED;
     bench->core->peers[1].engine = down.engine_peer.engine = 77;
     bench->core->peers[1].backoff_ms = 100;
     down.engine_peer.peer = 1;
     feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &down});
-    assert_true(bench->core->peers[1].doubt_ms > bench->now + 1000);
+    expect(bench, "to engine message 42\nto engine message 56\n"); /* BOARD_HOLD */
+    assert_int_equal(group->bond, BOND_ASKED);
+    bench->now += 4000;
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    assert_int_equal(group->state, GROUP_OPEN);
+    /* Its commd is restarted just then. */
+    feed(bench, (struct core_event){.type = CORE_PEER_DOWN, .node = 1});
+    assert_int_equal(bench->core->peers[1].state, CORE_PEER_AWAY);
+    assert_int_equal(group->state, GROUP_OPEN);
+    bench_free(bench);
+}
+
+/* Likewise, where the commd is restarted before its engine is found to be gone. */
+static void another_node_asks_and_is_restarted(void **state)
+{
+    struct group *group;
+    struct bench *bench = with_group(&group);
+    struct msg msg = {.type = MSG_PAUSE}, down = {.type = MSG_ENGINE_PEER_DOWN};
+    struct peer *peer = &bench->core->peers[1];
+
+    msg.pause = (struct msg_pause){.group = group->id, .attempt = 3, .step = PAUSE_ASK};
+    peer_says(bench, &msg);
+    peer->theirs = PEER_ENGINE_ACCEPTED;
+    peer->engine = down.engine_peer.engine = 77;
+    peer->backoff_ms = 100;
+    down.engine_peer.peer = 1;
+    feed(bench, (struct core_event){.type = CORE_PEER_DOWN, .node = 1});
+    feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &down});
+    assert_int_equal(peer->state, CORE_PEER_AWAY);
+    assert_int_equal(group->bond, BOND_ASKED);
     bench_free(bench);
 }
 
@@ -419,6 +459,7 @@ int main(void)
         cmocka_unit_test(settings_that_engines_share),
         cmocka_unit_test(a_group_that_came_meanwhile),
         cmocka_unit_test(another_node_asks),
+        cmocka_unit_test(another_node_asks_and_is_restarted),
         cmocka_unit_test(commd_gpu_without_a_session),
     };
 

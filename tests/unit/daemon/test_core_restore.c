@@ -39,8 +39,10 @@ static bool restore_client(struct bench *bench, unsigned slot, uint32_t uid)
 static struct bench *restoring(unsigned nnodes)
 {
     struct core_config config = config_of(nnodes);
-    struct bench *bench = bench_new(&config);
+    struct bench *bench;
 
+    config.restart_timeout_ms = 10 * config.node_timeout_ms;
+    bench = bench_new(&config);
     core_restore_begin(bench->core, bench->now);
     assert_true(restore_client(bench, 0, 1000));
     assert_true(restore_client(bench, 1, 1000));
@@ -503,7 +505,7 @@ static void ranks_without_their_client_are_lost(void **state)
     bench_free(bench);
 }
 
-static void groups_over_several_nodes_break(void **state)
+static struct bench *restoring_over_two_nodes(void)
 {
     static const char both[2][MSG_NAME_MAX] = {"a", "b"};
     static const struct msg_member apart[2] = {{.node = 0, .pid = 100}, {.node = 1, .pid = 7}};
@@ -515,9 +517,171 @@ static void groups_over_several_nodes_break(void **state)
     group.members = apart;
     group.nranks = 1;
     assert_true(core_restore_group(bench->core, &group));
+    return bench;
+}
+
+/* It had something on the wire. */
+static void a_group_whose_engine_has_ended_too(void **state)
+{
+    struct bench *bench = restoring_over_two_nodes();
+
     taken_over(bench);
-    expect(bench, "group broken 6: commd of node a was restarted\nengine start\n");
-    assert_int_equal(core_counts(bench->core)->groups_broken[CAUSE_NODE_LOST], 1);
+    expect(bench, "group position?\nengine start\n");
+    feed(bench, (struct core_event){.type = CORE_BOARD_POSITION, .group = GROUP});
+    expect(bench, "group broken 7: commd of node a was restarted\n");
+    assert_int_equal(core_counts(bench->core)->groups_broken[CAUSE_ENGINE_LOST], 1);
+    bench_free(bench);
+}
+
+static void engine_tells(struct bench *bench, struct msg msg)
+{
+    feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &msg});
+}
+
+static void b_tells(struct bench *bench, struct msg msg)
+{
+    feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = &msg});
+}
+
+/* Our engine is @mine, that of b is 77, and they have each other, if ours has @theirs. */
+static struct bench *with_its_engine(uint64_t theirs)
+{
+    static const uint8_t addr[4];
+    const struct core_kept_engine kept = {
+        .pid = 9, .incarnation = 55, .addr = addr, .addr_len = 4, .text = "tcp"};
+    struct bench *bench = restoring_over_two_nodes();
+
+    assert_true(core_restore_engine(bench->core, &kept));
+    taken_over(bench);
+    engine_tells(bench,
+                 (struct msg){.type = MSG_ENGINE_HELLO,
+                              .engine_hello = {
+                                  .version = MSG_VERSION, .pid = 9, .addr_len = 4, .resumed = 1}});
+    if (theirs)
+        engine_tells(bench, (struct msg){.type = MSG_ENGINE_PEER_READY,
+                                         .engine_peer = {.peer = 1, .engine = theirs}});
+    expect(bench, "");
+    return bench;
+}
+
+static void b_is_back(struct bench *bench)
+{
+    struct msg hello = {.type = MSG_PEER_HELLO,
+                        .peer_hello = {.version = MSG_VERSION, .incarnation = 3}};
+
+    feed(bench, (struct core_event){.type = CORE_PEER_UP, .node = 1, .msg = &hello});
+    b_tells(bench, (struct msg){.type = MSG_ENGINE_STATE, .engine_state.engine = 77});
+    b_tells(bench,
+            (struct msg){.type = MSG_ENGINE_READY, .engine_ready = {.engine = 55, .mine = 77}});
+}
+
+/* b has another engine than before, and our commd died before it could say that it goes on. */
+static void a_group_that_waits_for_an_engine(void **state)
+{
+    struct bench *bench = with_its_engine(77);
+    const struct group *group = group_find(bench->core, GROUP);
+
+    engine_tells(bench, (struct msg){.type = MSG_BOARD_HELD,
+                                     .board_held = {.group = GROUP, .quiet = 1, .ops = 4}});
+    assert_int_equal(group->bond, BOND_HELD);
+    engine_tells(bench, (struct msg){.type = MSG_ENGINE_RESUMED});
+    b_is_back(bench);
+    assert_true(group->bond_key != 0);
+    bench->got[0] = 0;
+    b_tells(bench, (struct msg){.type = MSG_HELD,
+                                .held = {.group = GROUP, .key = group->bond_key, .ops = 4}});
+    expect(bench, "to 1 message 37\nto engine message 57\n"); /* HELD, BOARD_GO */
+    bench_free(bench);
+}
+
+/* It had gone on here, and b had not heard where we were. */
+static void a_group_that_has_gone_on_over_an_engine(void **state)
+{
+    struct bench *bench = with_its_engine(77);
+    const struct group *group = group_find(bench->core, GROUP);
+
+    engine_tells(bench,
+                 (struct msg){.type = MSG_BOARD_HELD,
+                              .board_held = {.group = GROUP, .quiet = 1, .ops = 4, .went_on = 1}});
+    engine_tells(bench, (struct msg){.type = MSG_ENGINE_RESUMED});
+    assert_int_equal(group->bond_key, 0);
+    b_is_back(bench);
+    assert_true(group->bond_key != 0);
+    bench->got[0] = 0;
+    b_tells(bench, (struct msg){.type = MSG_HELD,
+                                .held = {.group = GROUP, .key = group->bond_key, .ops = 4}});
+    expect(bench, "to 1 message 37\n"); /* HELD */
+    assert_int_equal(group->bond, BOND_BOUND);
+    bench_free(bench);
+}
+
+/* It was told of a node too old for that only now. */
+static void a_group_that_cannot_wait(void **state)
+{
+    struct bench *bench = with_its_engine(77);
+
+    engine_tells(bench, (struct msg){.type = MSG_BOARD_HELD,
+                                     .board_held = {.group = GROUP, .quiet = 1, .ops = 4}});
+    engine_tells(bench, (struct msg){.type = MSG_ENGINE_RESUMED});
+    feed(bench, (struct core_event){
+                    .type = CORE_PEER_UP,
+                    .node = 1,
+                    .msg = &(struct msg){.type = MSG_PEER_HELLO,
+                                         .peer_hello = {.version = 10, .incarnation = 3}}});
+    b_tells(bench, (struct msg){.type = MSG_ENGINE_STATE, .engine_state.engine = 77});
+    b_tells(bench,
+            (struct msg){.type = MSG_ENGINE_READY, .engine_ready = {.engine = 55, .mine = 77}});
+    assert_int_equal(group_find(bench->core, GROUP)->state, GROUP_BROKEN);
+    bench_free(bench);
+}
+
+/* Our commd died when the next engine of its own was there, and had not been given the board. */
+static void a_board_that_the_next_engine_did_not_get(void **state)
+{
+    struct bench *bench = with_its_engine(77);
+    const struct group *group = group_find(bench->core, GROUP);
+
+    engine_tells(bench, (struct msg){.type = MSG_ENGINE_RESUMED});
+    bench->got[0] = 0;
+    engine_tells(
+        bench, (struct msg){.type = MSG_BOARD_HELD, .board_held = {.group = GROUP, .missing = 1}});
+    expect(bench, "group position?\n");
+    feed(bench,
+         (struct core_event){
+             .type = CORE_BOARD_POSITION, .group = GROUP, .quiet = true, .position = {.ops = 4}});
+    b_is_back(bench);
+    bench->got[0] = 0;
+    b_tells(bench, (struct msg){.type = MSG_HELD,
+                                .held = {.group = GROUP, .key = group->bond_key, .ops = 4}});
+    expect(bench, "to 1 message 37\ngroup bind, 4 ops\n");
+    bench_free(bench);
+}
+
+static void wait_for(struct bench *bench, uint64_t ms)
+{
+    for (uint64_t end = bench->now + ms; bench->now < end;) {
+        bench->now = MIN(end, core_deadline(bench->core));
+        feed(bench, (struct core_event){.type = CORE_TICK});
+    }
+}
+
+/* Our engine has lost that of b: it is asked where the board is, and b has a short time to come. */
+static void a_node_whose_engine_was_lost_meanwhile(void **state)
+{
+    struct bench *bench = with_its_engine(0);
+    struct core_peer_view view;
+
+    engine_tells(bench, (struct msg){.type = MSG_ENGINE_RESUMED});
+    expect(bench, "engine resumed\nto engine message 56\n"); /* BOARD_HOLD */
+    engine_tells(bench, (struct msg){.type = MSG_BOARD_HELD,
+                                     .board_held = {.group = GROUP, .quiet = 1, .ops = 4}});
+    wait_for(bench, bench->core->config.node_timeout_ms - 1);
+    assert_true(core_peer_at(bench->core, 1, &view));
+    assert_int_equal(view.state, CORE_PEER_AWAY);
+    wait_for(bench, 1);
+    assert_true(core_peer_at(bench->core, 1, &view));
+    assert_int_equal(view.state, CORE_PEER_UNLINKED);
+    assert_int_equal(group_find(bench->core, GROUP)->cause, CAUSE_NODE_LOST);
     bench_free(bench);
 }
 
@@ -575,7 +739,12 @@ int main(void)
         cmocka_unit_test(an_epoch_that_has_gone_on),
         cmocka_unit_test(a_group_without_ranks_is_closed),
         cmocka_unit_test(ranks_without_their_client_are_lost),
-        cmocka_unit_test(groups_over_several_nodes_break),
+        cmocka_unit_test(a_group_whose_engine_has_ended_too),
+        cmocka_unit_test(a_group_that_waits_for_an_engine),
+        cmocka_unit_test(a_group_that_has_gone_on_over_an_engine),
+        cmocka_unit_test(a_group_that_cannot_wait),
+        cmocka_unit_test(a_board_that_the_next_engine_did_not_get),
+        cmocka_unit_test(a_node_whose_engine_was_lost_meanwhile),
         cmocka_unit_test(counts_go_on),
         cmocka_unit_test(one_that_is_away_is_kicked),
     };

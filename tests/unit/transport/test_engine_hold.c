@@ -89,7 +89,7 @@ static void no_loss(void *arg, unsigned peer, bool network, const char *text)
 
 static void new_engine(struct cluster *c, unsigned node)
 {
-    struct engine_events ev = {no_error, no_loss, c, NULL, NULL};
+    struct engine_events ev = {no_error, no_loss, c, NULL, NULL, NULL};
 
     for (unsigned k = 0; k < c->nnodes; k++) {
         if (k == node)
@@ -228,21 +228,48 @@ static void nothing_begins_while_it_is_held(void **state)
     cluster_free(c);
 }
 
-static void another_commd_ends_what_is_held(void **state)
+static struct msg_board_held said;
+static unsigned nsaid;
+
+static void on_held(void *arg, const struct msg_board_held *held)
+{
+    said = *held;
+    nsaid++;
+}
+
+static void another_commd_hears_what_is_held(void **state)
 {
     struct cluster *c = cluster_new(5, 3, places, 3);
+    struct msg_board_held held;
 
+    nsaid = 0;
     works(c, 10);
     rest(c);
+    for (unsigned n = 0; n < 3; n++)
+        c->node[n].engine->ev.on_held = on_held;
     assert_int_equal(hold(c, 1).quiet, 1);
     engine_resume(c->node[0].engine);
+    assert_int_equal(nsaid, 0);
+    for (unsigned times = 1; times < 3; times++) {
+        engine_resume(c->node[1].engine);
+        assert_int_equal(nsaid, times);
+        assert_true(said.group == c->main->id);
+        assert_int_equal(said.quiet, 1);
+        assert_int_equal(said.ops, 1);
+    }
+    go(c, 1);
+    for (unsigned times = 3; times < 5; times++) {
+        engine_resume(c->node[1].engine);
+        assert_int_equal(nsaid, times);
+        assert_int_equal(said.went_on, 1);
+        assert_int_equal(said.ops, 1);
+        works(c, 10);
+    }
+    engine_board_hold(c->node[1].engine, c->main->id + 1, &held);
+    assert_int_equal(held.missing, 1);
+    assert_int_equal(held.quiet, 0);
     assert_int_equal(c->board_errors, 0);
-    engine_resume(c->node[1].engine);
-    assert_int_equal(c->board_errors, 1);
-    assert_int_equal(hold(c, 1).quiet, 0);
-    go(c, 1); /* too late */
-    engine_resume(c->node[1].engine);
-    assert_int_equal(c->board_errors, 2);
+    some_work(c);
     cluster_free(c);
 }
 
@@ -268,7 +295,7 @@ static struct cluster *cluster_that_pauses(uint64_t seed)
     memset(ntold, 0, sizeof(ntold));
     for (unsigned n = 0; n < 3; n++)
         c->node[n].engine->ev =
-            (struct engine_events){no_error, no_loss, (void *)(uintptr_t)n, NULL, on_paused};
+            (struct engine_events){no_error, no_loss, (void *)(uintptr_t)n, NULL, on_paused, NULL};
     return c;
 }
 
@@ -405,6 +432,55 @@ static void who_hears_no_more_goes_on(void **state)
     cluster_free(c);
 }
 
+/* What is answered to it is told, too: else the asker takes the group for quiet before the answer
+ * has come. */
+static void a_probe_comes_while_it_pauses(void **state)
+{
+    struct cluster *c = cluster_that_pauses(29);
+    struct mail_rec probe = {.kind = MAIL_PROBE, .src = 0, .dst = 1};
+    struct wire_mail w
+        __attribute__((aligned(16))) = {.h = {.group = c->main->id, .step = WIRE_MAIL}};
+    struct fabric_msg fm = {.peer = 0, .hdr = &w, .hdr_len = sizeof w};
+
+    works(c, 10);
+    for (unsigned n = 0; n < 3; n++)
+        assert_int_equal(ask(c, n, PAUSE_ASK, 0).step, PAUSE_POSTED);
+    ask_all(c, PAUSE_UNTIL, 1);
+    rest(c);
+    expect_told(1, 1);
+    memcpy(w.rec, &probe, sizeof w.rec);
+    c->node[1].engine->fev.on_msg(c->node[1].engine, &fm);
+    rest(c);
+    assert_int_equal(ntold[1], 2);
+    assert_int_equal(told[1].sent, 1);
+    assert_int_equal(told[1].came, 1);
+    assert_int_equal(ntold[0], 2); /* PONG */
+    assert_int_equal(told[0].sent, 0);
+    assert_int_equal(told[0].came, 1);
+    ask_all(c, PAUSE_END, 0);
+    some_work(c);
+    cluster_free(c);
+}
+
+/* Its commd is another one, which does not know of the attempt. */
+static void another_commd_ends_a_pause(void **state)
+{
+    struct cluster *c = cluster_that_pauses(31);
+    struct msg_pause end = {.group = c->main->id, .step = PAUSE_END, .asker = ASKER}, none;
+    struct eboard *eb = eboard_find(c->node[1].engine, c->main->id);
+
+    works(c, 10);
+    assert_int_equal(ask(c, 1, PAUSE_ASK, 0).step, PAUSE_POSTED);
+    end.asker++;
+    assert_false(engine_board_pause(c->node[1].engine, &end, &none));
+    assert_int_equal(eb->hold, EB_PAUSES);
+    end.asker--;
+    assert_false(engine_board_pause(c->node[1].engine, &end, &none));
+    assert_int_equal(eb->hold, EB_RUNS);
+    some_work(c);
+    cluster_free(c);
+}
+
 static void groups_that_end_are_waited_for(void **state)
 {
     struct cluster *c = cluster_that_pauses(23);
@@ -430,11 +506,13 @@ int main(void)
         cmocka_unit_test(goes_on_over_the_next_engine),
         cmocka_unit_test(what_is_on_the_wire_is_not_held),
         cmocka_unit_test(nothing_begins_while_it_is_held),
-        cmocka_unit_test(another_commd_ends_what_is_held),
+        cmocka_unit_test(another_commd_hears_what_is_held),
         cmocka_unit_test(all_stop_behind_what_one_has_begun),
         cmocka_unit_test(its_engine_is_replaced),
         cmocka_unit_test(who_hears_no_more_goes_on),
         cmocka_unit_test(groups_that_end_are_waited_for),
+        cmocka_unit_test(a_probe_comes_while_it_pauses),
+        cmocka_unit_test(another_commd_ends_a_pause),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
