@@ -272,16 +272,20 @@ static void tell_restarting(struct finding *f, const struct link_rows *links, bo
          first);
 }
 
-/* A join waits, and whether it needs both of two nodes that have no connection is not known. */
+/* A join waits, and whether it needs both of two nodes that have no connection is not known. Why
+ * they have none, as a certificate that has expired, commctl nodes tells. */
 static void tell_apart(struct finding *f, const struct link_rows *links)
 {
     for (uint32_t i = 0; i < links->n; i++) {
         const struct link_row *link = &links->at[i];
 
-        if (link->state != LINK_APART)
+        if (link->state != LINK_APART && link->state != LINK_DOWN)
             continue;
         tell(f->evidence,
-             "the engines of nodes %s and %s have no connection: a join with ranks on both waits",
+             link->state == LINK_APART
+                 ? "the engines of nodes %s and %s have no connection: a join with ranks on both "
+                   "waits"
+                 : "node %s has no link to node %s: a join with ranks on both waits",
              link->node, link->peer);
         return tell(f->remedy, "commctl nodes on node %s says why that is, and what to do",
                     link->node);

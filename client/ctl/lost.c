@@ -4,18 +4,32 @@
 
 #include <stdio.h>
 
-static void find_engine_lost(struct finding *f, enum cause_told told, const char *other)
+/* @other: the second node of two. */
+static bool find_apart(struct finding *f, enum cause_told told, const char *other)
 {
-    if (told == TOLD_ENGINES_APART) {
-        f->verdict = VERDICT_LINK_DEAD;
-        return tell(
-            f->remedy,
-            "does anything come through between these nodes: ping, ip -s link? If so, and commctl "
-            "nodes says that they are up: does a firewall on node %s or %s let the ports of the "
-            "engines through (transport.port_range of commd.yaml; nft list ruleset)? Can large "
-            "packets pass: ping -M do -s 8972",
-            f->lost_node, other);
+    if (told == TOLD_FORGED) {
+        f->verdict = VERDICT_LINK_TAMPERED;
+        tell(f->remedy,
+             "something between nodes %s and %s changes, drops or injects bytes of an encrypted "
+             "connection: a person, a broken device, or a proxy; nothing of it has come into a "
+             "result. Look at what is on that way: traceroute, arp -n on both, the switches",
+             f->lost_node, other);
+        return true;
     }
+    if (told != TOLD_ENGINES_APART)
+        return false;
+    f->verdict = VERDICT_LINK_DEAD;
+    tell(f->remedy,
+         "does anything come through between these nodes: ping, ip -s link? If so, and commctl "
+         "nodes says that they are up: does a firewall on node %s or %s let the ports of the "
+         "engines through (transport.port_range of commd.yaml; nft list ruleset)? Can large "
+         "packets pass: ping -M do -s 8972",
+         f->lost_node, other);
+    return true;
+}
+
+static void find_engine_lost(struct finding *f, enum cause_told told)
+{
     f->verdict = VERDICT_ENGINE_DEAD;
     if (told == TOLD_ENGINE_LOST)
         tell(f->remedy, "look at commd's log on node %s: journalctl -u commd; commctl events there",
@@ -31,6 +45,13 @@ static void find_node_lost(struct finding *f, enum cause_told told)
         tell(f->remedy,
              "the node is there, and its commd has ended: on node %s systemctl status commd, "
              "journalctl -u commd",
+             f->lost_node);
+    } else if (told == TOLD_CERTIFICATE) {
+        f->verdict = VERDICT_NODE_REFUSED;
+        tell(f->remedy,
+             "node %s is shut out by its certificate until it has a new one: doc/operations.md, "
+             "\"Certificates\"; if nobody meant to: cluster.ca and cluster.crl of the node that "
+             "says so",
              f->lost_node);
     } else if (told == TOLD_LINK_FAILED) {
         f->verdict = VERDICT_LINK_DEAD;
@@ -52,10 +73,12 @@ void find_lost(struct finding *f, enum cause cause, enum cause_told told,
 {
     assert(told != TOLD_KICK);
     snprintf(f->lost_node, sizeof(f->lost_node), "%s", names[0]);
+    if (find_apart(f, told, names[1]))
+        return;
     if (cause == CAUSE_NODE_LOST)
         return find_node_lost(f, told);
     if (cause == CAUSE_ENGINE_LOST)
-        return find_engine_lost(f, told, names[1]);
+        return find_engine_lost(f, told);
     f->verdict = cause == CAUSE_RANK_LOST ? VERDICT_RANK_DEAD
                  : cause == CAUSE_ABORTED ? VERDICT_ABORTED
                                           : VERDICT_BROKEN;

@@ -3,6 +3,7 @@
 #include "client/ctl/words.h"
 
 #include "shm/proto/cause_text.h"
+#include "shm/util/encryption.h"
 #include "shm/proto/codec.h"
 
 #include <signal.h>
@@ -87,7 +88,11 @@ enum cause_told read_cause_text(enum cause cause, const char *text, char names[2
         {CAUSE_NODE_LOST, TOLD_COMMD_ENDED, TEXT_NODE_LOST TEXT_COMMD_ENDED},
         {CAUSE_NODE_LOST, TOLD_COMMD_ENDED, TEXT_COMMD_ANEW},
         {CAUSE_NODE_LOST, TOLD_LINK_FAILED, TEXT_NODE_LOST TEXT_LINK_FAILED},
+        {CAUSE_NODE_LOST, TOLD_CERTIFICATE, TEXT_NODE_LOST TEXT_CERTIFICATE},
         {CAUSE_NODE_LOST, TOLD_NODE_LOST, TEXT_NODE_LOST},
+        {CAUSE_NODE_LOST, TOLD_FORGED, TEXT_ENGINES_APART ": " TEXT_FORGED},
+        {CAUSE_NODE_LOST, TOLD_ENGINES_APART, TEXT_ENGINES_APART},
+        {CAUSE_ENGINE_LOST, TOLD_FORGED, TEXT_ENGINES_APART ": " TEXT_FORGED},
         {CAUSE_ENGINE_LOST, TOLD_ENGINES_APART, TEXT_ENGINES_APART},
         {CAUSE_ENGINE_LOST, TOLD_ENGINE_LOST, TEXT_ENGINE_LOST},
     };

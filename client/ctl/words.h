@@ -52,6 +52,8 @@ enum cause_told {
     TOLD_NODE_LOST,
     TOLD_ENGINE_LOST,
     TOLD_ENGINES_APART,
+    TOLD_CERTIFICATE,
+    TOLD_FORGED,
 };
 enum cause read_cause(const char *word);
 /* *names: the nodes that the text tells of, "" where it tells none. */

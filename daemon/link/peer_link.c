@@ -246,7 +246,7 @@ void link_prove(struct link *link, bool differs)
         return link_bury(link);
     link->refused = trust == TLS_REVOKED; /* else the node may have a new one, and come back */
     if (*why)
-        snprintf(text, sizeof(text), "its certificate %s", why);
+        snprintf(text, sizeof(text), TEXT_CERTIFICATE "%s", why);
     else
         snprintf(text, sizeof(text),
                  "made by a cluster key, which counts no more: certificates do");

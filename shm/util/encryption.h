@@ -6,6 +6,9 @@
 
 #include "shm/util/base.h"
 
+/* What a link ends with whose other side did not send what came; more may stand behind it. */
+#define TEXT_FORGED "authentication failed"
+
 /* Numbers of control messages: append only. */
 enum link_encryption {
     LINK_UNTOLD, /* there is no connection, or the engine is of version 10 */

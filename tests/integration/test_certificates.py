@@ -176,6 +176,8 @@ def test_revoked_by_a_reload():
         for node in others:
             node.wait_log("node node1 was lost: its certificate is revoked")
             check(not node.sees([thief.name]), "it is out")
+            (why,) = node.ctl("why")["why"]
+            equal((why["verdict"], why["node"]), ("NODE_REFUSED", thief.name), why)
         check("is revoked" in error_of(cluster.nodes[0], thief), error_of(cluster.nodes[0], thief))
         thief.wait_log("it refuses our certificate: revoked|ended the link")
         thief.stop()

@@ -136,6 +136,10 @@ def meddled(how, way, transport):
             error = rank.error()
             equal(error["code"], "NODE_LOST", error)
             check("authentication failed" in error["message"], error)
+        for node in cluster.nodes:
+            (why,) = node.ctl("why")["why"]
+            equal(why["verdict"], "LINK_TAMPERED", why)
+        for rank in ranks:
             rank.call("disconnect")
         cluster.wait_linked()
         stream(cluster, [0, 1], 20, 1 << 16, SEED)

@@ -704,6 +704,18 @@ static void what_broke_it_is_told_apart(void **state)
          "commd's log on node n2", VERDICT_ENGINE_DEAD},
         {"engine lost", "the engines of nodes n1 and n2 lost each other: no progress for 10 s",
          "n1", "a firewall on node n1 or n2", VERDICT_LINK_DEAD},
+        {"node lost", "node n1 was lost: its certificate is revoked", "n1",
+         "node n1 is shut out by its certificate", VERDICT_NODE_REFUSED},
+        {"node lost",
+         "the engines of nodes n1 and n2 lost each other: authentication failed: what "
+         "came was not sent so",
+         "n1", "between nodes n1 and n2 changes", VERDICT_LINK_TAMPERED},
+        {"engine lost",
+         "the engines of nodes n1 and n2 lost each other: authentication failed at "
+         "the other side",
+         "n1", "between nodes n1 and n2 changes", VERDICT_LINK_TAMPERED},
+        {"node lost", "the engines of nodes n1 and n2 lost each other: no progress for 10 s", "n1",
+         "a firewall on node n1 or n2", VERDICT_LINK_DEAD},
         {"engine lost", "words of another version", "", "look at commd's log", VERDICT_ENGINE_DEAD},
         {"node lost", "node  was lost: node ", "", "look at node (named above)", VERDICT_NODE_DEAD},
     };
@@ -1718,6 +1730,10 @@ static void a_node_that_is_restarting(void **state)
     assert_evidence(f, "commd of nodes b, c is restarting");
     with_unheard(f, "b=down");
     assert_null(strstr(f->findings[0].evidence, "restarting"));
+    assert_evidence(f, "node a has no link to node b: a join with ranks on both waits");
+    assert_non_null(strstr(f->findings[0].remedy, "commctl nodes on node a says why"));
+    with_unheard(f, "b=linking");
+    assert_evidence(f, "the engines of nodes a and b have no connection: a join with");
     clear(f);
     row(f, 0, "state=joining size=2 joining_ms=700"); /* all ranks came, engines have to agree */
     assert_int_equal(with_unheard(f, "b=restarting")->verdict, VERDICT_NOT_JOINED);

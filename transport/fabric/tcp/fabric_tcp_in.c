@@ -241,7 +241,7 @@ static void on_part(struct conn *c, const struct frame *f)
 static void on_bye(struct tcp_peer *peer, const struct frame *f)
 {
     if (f->id == BYE_FORGED)
-        peer_fail(peer, -EBADMSG, "authentication failed at the other side");
+        peer_fail(peer, -EBADMSG, TEXT_FORGED " at the other side");
     else
         peer_fail(peer, -ECONNRESET, "the other side has closed the link");
 }

@@ -169,7 +169,7 @@ static void records_take(struct conn *c, uint8_t *p, size_t len)
         if (n && len < n + SEAL_MORE)
             break;
         if (!n || !record_take(c, p, n)) {
-            peer_fail(peer, -EBADMSG, "authentication failed: what came was not sent so");
+            peer_fail(peer, -EBADMSG, TEXT_FORGED ": what came was not sent so");
             break;
         }
         p += n + SEAL_MORE;
