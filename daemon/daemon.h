@@ -52,8 +52,10 @@ struct daemon {
     struct event_base *base; /* owned, as everything below */
     struct conf *conf;
     char config_file[CONF_PATH_MAX]; /* "": none, see user.c */
-    struct payers *payers;           /* NULL: each uid is charged itself */
-    struct subuid *subuid;           /* reads new payers now; NULL: nothing does */
+    /* When the last reload was refused; 0: it was not. Since then what is in force is older. */
+    time_t refused_s;
+    struct payers *payers; /* NULL: each uid is charged itself */
+    struct subuid *subuid; /* reads new payers now; NULL: nothing does */
     bool insecure;
     /* Sockets of the launchers, borrowed from the command line; NULL: we start the program. */
     const char *launcher, *gpu_launcher;
@@ -138,6 +140,10 @@ void payers_fini(struct daemon *d);
 
 /* ---- reload.c -------------------------------------------------------------------------------- */
 
+/* Would the keys and certificates of @conf that lie there now be taken, and for how long? False:
+ * *ret_text says what is wrong. */
+bool daemon_check_proofs(const struct daemon *d, const struct conf *conf, char *ret_text,
+                         size_t cap);
 enum reload {
     RELOAD_DONE,
     RELOAD_IN_PART, /* settings that need a restart are as before */

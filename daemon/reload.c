@@ -16,6 +16,7 @@
 #include "daemon/link/tls.h"
 #include "daemon/process/log.h"
 #include "daemon/process/notify.h"
+#include "shm/proto/cause_text.h"
 
 /* Writes all lines of @error into the log, and the first one into @ret. */
 static void tell_error(const char *error, char *ret, size_t cap)
@@ -88,6 +89,34 @@ static bool load_changed_proofs(const struct daemon *d, const struct conf *conf,
     return false;
 }
 
+bool daemon_check_proofs(const struct daemon *d, const struct conf *conf, char *ret_text,
+                         size_t cap)
+{
+    _cleanup_(freep) char *error = NULL;
+    struct proofs proofs = {0};
+    int64_t now = (int64_t)time(NULL);
+    char due[MSG_TEXT_MAX];
+    bool was_due, is_due;
+
+    *ret_text = '\0';
+    if (!has_proofs(d))
+        return true;
+    was_due = peer_links_expiry(d->peers, due, sizeof(due));
+    if (daemon_load_proofs(conf, &proofs.keys, &proofs.identity, &error)) {
+        snprintf(ret_text, cap, TEXT_PROOFS_WRONG "%s", error ? error : "out of memory");
+    } else if (proofs.identity) {
+        is_due = tls_identity_is_due(proofs.identity, now);
+        if (was_due && !is_due)
+            snprintf(ret_text, cap, "%s " TEXT_PROOFS_NEWER, conf->certificate);
+        else if (is_due && !was_due)
+            tls_identity_say_end(proofs.identity, now, ret_text, cap);
+        else if (tls_identity_list_is_old(proofs.identity, now))
+            snprintf(ret_text, cap, "%s " TEXT_LIST_OLD, conf->crl);
+    }
+    proofs_fini(&proofs);
+    return !*ret_text;
+}
+
 static void take_proofs(struct daemon *d, struct proofs *proofs)
 {
     struct peer_links_keys names;
@@ -141,6 +170,7 @@ static enum reload reload(struct daemon *d, char *ret_text, size_t cap)
 
     if (conf && !load_changed_proofs(d, conf, &proofs, ret_text, cap))
         conf = conf_free(conf);
+    d->refused_s = conf ? 0 : time(NULL);
     if (!conf) {
         daemon_note(d, "config", "the new configuration was refused; the log says why");
         return RELOAD_REFUSED;

@@ -55,6 +55,20 @@ static _printf_(5, 6) void tell_finding(struct doctor_findings *all, enum doctor
 
 /* ---- commd ------------------------------------------------------------------------------- */
 
+static const char *config_remedy(const char *unwell)
+{
+    if (strstr(unwell, TEXT_FILE_WRONG) || strstr(unwell, TEXT_PROOFS_WRONG))
+        return "mend that, then systemctl reload commd; until then a restart fails";
+    if (strstr(unwell, TEXT_PROOFS_NEWER))
+        return "systemctl reload commd";
+    if (strstr(unwell, TEXT_LIST_OLD))
+        return "make a new list, and systemctl reload commd: doc/operations.md, \"Certificates\"";
+    if (strstr(unwell, "expire"))
+        return "make a new certificate, and systemctl reload commd: doc/operations.md, "
+               "\"Certificates\"";
+    return "systemctl reload commd; restart for what commctl show config does not call reloadable";
+}
+
 static void judge_commd(const struct doctor_facts *f, struct doctor_findings *all)
 {
     if (*f->unasked) {
@@ -79,10 +93,8 @@ static void judge_commd(const struct doctor_facts *f, struct doctor_findings *al
     else
         tell_finding(all, DOCTOR_OK, "commd", "", "it answers, and is well");
     if (*f->config_unwell)
-        tell_finding(all, DOCTOR_WARNING, "configuration",
-                     "systemctl reload commd; restart for what commctl show config does not call "
-                     "reloadable",
-                     "%s", f->config_unwell);
+        tell_finding(all, DOCTOR_WARNING, "configuration", config_remedy(f->config_unwell), "%s",
+                     f->config_unwell);
     if (strstr(f->keys_unwell, "expire"))
         tell_finding(all, DOCTOR_WARNING, "certificate",
                      "make a new one, and commctl reload: doc/operations.md, \"Certificates\"",

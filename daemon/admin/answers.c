@@ -16,6 +16,7 @@
 #include "daemon/daemon.h"
 #include "daemon/process/clock.h"
 #include "daemon/process/log.h"
+#include "shm/proto/cause_text.h"
 #include "shm/proto/codec.h"
 #include "shm/util/ranks.h"
 
@@ -425,26 +426,33 @@ static bool fill_clients(struct answer *a)
     return true;
 }
 
-/* Does the file say what is in force? Somebody may have changed it. It is read anew only for users
- * that may change something here, because reading takes milliseconds for a large cluster. */
+/* Does the file say what is in force, and would it be taken? Somebody may have changed it. It is
+ * read anew only for users that may change something here, because reading takes milliseconds for a
+ * large cluster. */
 static void check_config_file(struct answer *a)
 {
     _cleanup_(freep) char *error = NULL;
-    const char *file = a->d->config_file;
+    const struct daemon *d = a->d;
     struct conf *conf = NULL;
-    char keys[MSG_TEXT_MAX / 2];
+    char keys[MSG_TEXT_MAX / 2], text[MSG_TEXT_MAX];
 
-    if (!*file || !may_see(a, UINT32_MAX))
+    if (!*d->config_file || !may_see(a, UINT32_MAX))
         return;
-    if (conf_load(file, NULL, 0, &conf, &error)) {
+    if (d->refused_s)
+        answer_unwell(a, TEXT_RELOAD_REFUSED "%lld s ago, and what is in force is older",
+                      (long long)(time(NULL) - d->refused_s));
+    if (conf_load(d->config_file, NULL, 0, &conf, &error) ||
+        conf_check_change(d->conf, conf, &error)) {
         if (error)
-            answer_unwell(a, "what is in force goes on, for its file is wrong by now: %.*s",
-                          (int)strcspn(error, "\n"), error);
+            answer_unwell(a, TEXT_FILE_WRONG "%.*s", (int)strcspn(error, "\n"), error);
+        conf_free(conf);
         return;
     }
-    conf_changes(a->d->conf, conf, keys, sizeof(keys));
+    if (!daemon_check_proofs(d, conf, text, sizeof(text)))
+        answer_unwell(a, "%s", text);
+    conf_changes(d->conf, conf, keys, sizeof(keys));
     if (*keys)
-        answer_unwell(a, "%s was changed, and is not in force: %s", file, keys);
+        answer_unwell(a, "%s was changed, and is not in force: %s", d->config_file, keys);
     conf_free(conf);
 }
 

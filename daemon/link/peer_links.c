@@ -311,19 +311,11 @@ enum { DAY_S = 24 * 3600 };
 bool peer_links_expiry(const struct peer_links *links, char *buf, size_t len)
 {
     const struct tls_identity *identity = tls_identity(links->tls);
-    int64_t now = (int64_t)time(NULL), left;
+    int64_t now = (int64_t)time(NULL);
 
     if (!identity || !tls_identity_is_due(identity, now))
         return false;
-    left = tls_identity_ends(identity) - now;
-    if (left < 0)
-        snprintf(buf, len,
-                 "the certificate of this node, or of its CA, has expired: other nodes "
-                 "refuse it");
-    else
-        snprintf(buf, len, "the certificate of this node, or of its CA, expires in %lld %s",
-                 (long long)(left >= 2 * DAY_S ? left / DAY_S : left / 3600),
-                 left >= 2 * DAY_S ? "days" : "hours");
+    tls_identity_say_end(identity, now, buf, len);
     return true;
 }
 

@@ -41,6 +41,7 @@ struct tls_identity {
     EVP_PKEY *key;
     X509_STORE *store; /* of cluster.ca and cluster.crl */
     int64_t begins, ends;
+    int64_t lists_end; /* when the first list of cluster.crl is to be followed by a new one */
 };
 
 /* What is kept with a session whose certificate was refused. */
@@ -359,6 +360,13 @@ static int load_ca(struct tls_identity *is, const struct conf_pem_file *file, ch
              : fail_with(-EINVAL, ret_error, "%s: holds no certificate of a CA in PEM", file->path);
 }
 
+static int64_t seconds_of(const ASN1_TIME *time)
+{
+    struct tm tm;
+
+    return ASN1_TIME_to_tm(time, &tm) ? (int64_t)timegm(&tm) : 0;
+}
+
 static int load_crl(struct tls_identity *is, const struct conf_pem_file *file, char **ret_error)
 {
     _cleanup_(bio_freep) BIO *bio = bio_of(file);
@@ -369,7 +377,10 @@ static int load_crl(struct tls_identity *is, const struct conf_pem_file *file, c
         return -ENOMEM;
     for (; (crl = PEM_read_bio_X509_CRL(bio, NULL, no_passphrase, NULL)); n++) {
         bool added = X509_STORE_add_crl(is->store, crl);
+        const ASN1_TIME *next = X509_CRL_get0_nextUpdate(crl);
 
+        if (next)
+            is->lists_end = MIN(is->lists_end, seconds_of(next));
         X509_CRL_free(crl);
         if (!added)
             return -ENOMEM;
@@ -382,13 +393,6 @@ static int load_crl(struct tls_identity *is, const struct conf_pem_file *file, c
             file->path);
     X509_STORE_set_flags(is->store, X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL);
     return 0;
-}
-
-static int64_t seconds_of(const ASN1_TIME *time)
-{
-    struct tm tm;
-
-    return ASN1_TIME_to_tm(time, &tm) ? (int64_t)timegm(&tm) : 0;
 }
 
 /* How long all of the chain holds. */
@@ -474,6 +478,7 @@ int tls_identity_new(const struct conf_pems *pems, const char *node,
     ERR_clear_error();
     if (!is || !(is->store = X509_STORE_new()))
         return -ENOMEM;
+    is->lists_end = INT64_MAX;
     X509_STORE_set_flags(is->store, X509_V_FLAG_PARTIAL_CHAIN);
     X509_STORE_set_verify_cb(is->store, forgive);
     r = load_certificate(is, &file[CONF_PEM_CERTIFICATE], ret_error);
@@ -522,4 +527,41 @@ bool tls_identity_is_due(const struct tls_identity *identity, int64_t now_s)
     int64_t third = (identity->ends - identity->begins) / 3;
 
     return now_s >= identity->ends - MIN(third, (int64_t)DUE_S);
+}
+
+/* "6 days", "40 minutes" */
+static const char *say_span(int64_t seconds, char buf[32])
+{
+    static const struct {
+        const char *unit;
+        int64_t seconds;
+    } units[] = {{"day", 24 * 3600}, {"hour", 3600}, {"minute", 60}};
+    unsigned i = 0;
+    long long n;
+
+    while (i + 1 < ARRAY_LEN(units) && seconds < 2 * units[i].seconds)
+        i++;
+    n = (long long)(seconds / units[i].seconds);
+    snprintf(buf, 32, "%lld %s%s", n, units[i].unit, n == 1 ? "" : "s");
+    return buf;
+}
+
+void tls_identity_say_end(const struct tls_identity *identity, int64_t now_s, char *buf, size_t len)
+{
+    int64_t left = identity->ends - now_s;
+    char span[32];
+
+    if (left <= 0)
+        snprintf(
+            buf, len,
+            "the certificate of this node, or of its CA, expired %s ago: other nodes refuse it",
+            say_span(-left, span));
+    else
+        snprintf(buf, len, "the certificate of this node, or of its CA, expires in %s",
+                 say_span(left, span));
+}
+
+bool tls_identity_list_is_old(const struct tls_identity *identity, int64_t now_s)
+{
+    return now_s >= identity->lists_end;
 }

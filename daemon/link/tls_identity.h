@@ -23,6 +23,11 @@ int64_t tls_identity_begins(const struct tls_identity *identity);
 int64_t tls_identity_ends(const struct tls_identity *identity);
 /* Is it time to renew it? In the last third of its time, and in the last 30 days. */
 bool tls_identity_is_due(const struct tls_identity *identity, int64_t now_s);
+/* When it ends, or has ended, for people: "the certificate ... expires in 6 days". */
+void tls_identity_say_end(const struct tls_identity *identity, int64_t now_s, char *buf,
+                          size_t len);
+/* Is a list of cluster.crl older than it says it may become? It counts all the same. */
+bool tls_identity_list_is_old(const struct tls_identity *identity, int64_t now_s);
 
 /* Gives @ctx the certificate, and lets it ask for one. What it says of a certificate that it
  * refuses is kept with the session: tls_identity_why(). */

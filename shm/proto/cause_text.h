@@ -12,10 +12,17 @@
     "node %s does not know this group any more: it had given up other nodes, or its commd was "    \
     "restarted"
 #define TEXT_LINK_FAILED   "the link failed"
-#define TEXT_CERTIFICATE   "its certificate "      /* behind it: why it counts no more */
+#define TEXT_CERTIFICATE   "its certificate " /* behind it: why it counts no more */
 #define TEXT_ENGINE_LOST   "the engine of node %s was lost"
 #define TEXT_ENGINES_APART "the engines of nodes %s and %s lost each other"
 
-#define TEXT_GPU_UNASKED   "nobody has asked for it yet" /* why commd-gpu is down */
+/* Of the files of the configuration, its keys and certificates, as they lie there. */
+#define TEXT_FILE_WRONG     "what is in force goes on, for its file is wrong by now: "
+#define TEXT_PROOFS_WRONG   "what is in force goes on, for a reload or a start would be refused: "
+#define TEXT_PROOFS_NEWER   "is newer than the certificate in use, which expires"
+#define TEXT_LIST_OLD       "is older than it says it may become: revoked certificates may be missing"
+#define TEXT_RELOAD_REFUSED "the last reload was refused "
+
+#define TEXT_GPU_UNASKED    "nobody has asked for it yet" /* why commd-gpu is down */
 
 #endif

@@ -276,6 +276,11 @@ def test_files_that_are_wrong():
             check(said.startswith(path[file]) and text in said, said)
             done = subprocess.run([*commctl(node), "reload"], capture_output=True, text=True)
             check(done.returncode and text in done.stdout + done.stderr, done.stdout + done.stderr)
+            (row,) = [row for row in node.ctl("doctor")["doctor"] if row["check"] == "configuration"]
+            check("the last reload was refused 0 s ago" in row["finding"] or "refused 1 s" in
+                  row["finding"], row)  # fmt: skip
+            check(text in row["finding"] and row["level"] == "warning", row)
+            check("mend that, then systemctl reload" in row["remedy"], row)
             cluster.give(node)
 
         os.chmod(path["node.key"], 0o440)
@@ -295,6 +300,9 @@ def test_files_that_are_wrong():
         cluster.give(node)
         equal(check_config(node), (0, ""))
         check(node.sees(["node1"]), "the old certificate holds")
+        reload(node)
+        rows = node.ctl("doctor")["doctor"]
+        check(not [row for row in rows if row["check"] == "configuration"], rows)
 
 
 def test_expiry_is_said_in_time():
@@ -329,6 +337,10 @@ def test_expiry_is_said_in_time():
         check("expires in 6 days" in done.stdout, done.stdout)
         check("make a new one, and commctl reload" in done.stdout, done.stdout)
         until(lambda: 6 < metric() < 6.6, "the metric follows")
+        cluster.ca.issue(node.name)
+        cluster.give(node)
+        done = subprocess.run([*commctl(node), "doctor"], capture_output=True, text=True)
+        check("is newer than the certificate in use" in done.stdout, done.stdout)
 
 
 main(globals())

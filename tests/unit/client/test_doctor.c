@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "client/ctl/doctor.h"
+#include "shm/proto/cause_text.h"
 
 static struct doctor_node nodes[2];
 
@@ -124,6 +125,13 @@ static void one_thing_is_wrong(void **state)
     WITH(unasked = "no commd is listening", DOCTOR_ERROR, "no commd", "systemctl status commd");
     WITH(unwell = "engine down", DOCTOR_ERROR, "engine down", "journalctl");
     WITH(config_unwell = "limits.max_groups", DOCTOR_WARNING, "max_groups", "systemctl reload");
+    WITH(config_unwell = TEXT_FILE_WRONG "x", DOCTOR_WARNING, "wrong by now", "a restart fails");
+    WITH(config_unwell = TEXT_RELOAD_REFUSED "5 s ago; " TEXT_PROOFS_WRONG "n.key: mode 0440",
+         DOCTOR_WARNING, "n.key: mode 0440", "mend that, then systemctl reload");
+    WITH(config_unwell = "n.crt " TEXT_PROOFS_NEWER, DOCTOR_WARNING, "is newer", "reload commd");
+    WITH(config_unwell = "c.crl " TEXT_LIST_OLD, DOCTOR_WARNING, "c.crl", "make a new list");
+    WITH(config_unwell = "the certificate of this node, or of its CA, expires in 5 days",
+         DOCTOR_WARNING, "expires in 5 days", "make a new certificate");
     WITH(keys_unwell = "node b offers another key", DOCTOR_WARNING, "another key", "A new key");
     WITH(keys_unwell = "the certificate of this node, or of its CA, expires in 5 days",
          DOCTOR_WARNING, "expires in 5 days", "Certificates");

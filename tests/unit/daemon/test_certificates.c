@@ -189,6 +189,14 @@ static void kinds_of_keys(void **state)
 }
 
 /* Of its last third, and of the chain's shortest time. */
+static void says(const struct tls_identity *identity, int64_t now, const char *when)
+{
+    char text[256];
+
+    tls_identity_say_end(identity, now, text, sizeof(text));
+    assert_string_equal(strstr(text, "expire"), when);
+}
+
 static void when_it_is_due(void **state)
 {
     int64_t now = (int64_t)time(NULL);
@@ -201,6 +209,17 @@ static void when_it_is_due(void **state)
     assert_in_range(tls_identity_begins(identity), now - 60 * DAY - 60, now - 60 * DAY + 60);
     assert_true(tls_identity_is_due(identity, ends - 23 * DAY + 60));
     assert_false(tls_identity_is_due(identity, ends - 23 * DAY - 60));
+    says(identity, ends - 23 * DAY, "expires in 23 days");
+    says(identity, ends - 47 * 3600, "expires in 47 hours");
+    says(identity, ends - 3601, "expires in 60 minutes");
+    says(identity, ends - 60, "expires in 1 minute");
+    says(identity, ends + 1, "expired 0 minutes ago: other nodes refuse it");
+    says(identity, ends + 3 * 3600, "expired 3 hours ago: other nodes refuse it");
+    assert_false(tls_identity_list_is_old(identity, ends)); /* there is none */
+    tls_identity_free(identity);
+    identity = identity_of(&made, &ca, make_list(&ca, NULL, DAY), "a");
+    assert_false(tls_identity_list_is_old(identity, now));
+    assert_true(tls_identity_list_is_old(identity, now + DAY + 60));
     tls_identity_free(identity);
     signed_key_free(&made);
 }
