@@ -154,6 +154,7 @@ static void write_down(struct daemon *d, const struct core_log *line)
         [CORE_NOTE_NODE_DRAINS] = "drain",
         [CORE_NOTE_ENGINE_UP] = "engine_up",
         [CORE_NOTE_ENGINE_LOST] = "engine_lost",
+        [CORE_NOTE_ENGINE_REPLACED] = "engine_replaced",
         [CORE_NOTE_DATA_MENDED] = "data_mended",
         [CORE_NOTE_GPU_UP] = "gpu_up",
         [CORE_NOTE_GPU_LOST] = "gpu_lost",

@@ -155,6 +155,7 @@ enum core_note {
     CORE_NOTE_NODE_DRAINS, /* this node or another one; or it takes new groups again */
     CORE_NOTE_ENGINE_UP,
     CORE_NOTE_ENGINE_LOST,
+    CORE_NOTE_ENGINE_REPLACED, /* on purpose */
     CORE_NOTE_DATA_MENDED,
     CORE_NOTE_GPU_UP,
     CORE_NOTE_GPU_LOST,

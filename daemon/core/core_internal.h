@@ -208,6 +208,7 @@ struct peer {
     uint64_t doubt_ms; /* when groups break because our engine lost theirs; CORE_NEVER: not so */
     enum cause doubt_cause;
     uint64_t pauses_ms; /* until then it may end its engine: core_pause.c */
+    bool renews;        /* an engine is replaced, its own or ours: it is not lost */
     uint64_t lost_ms;   /* it is missed: when it is lost; CORE_NEVER: it is not missed */
     bool said;          /* over this link: ENGINE_STATE */
     uint64_t retry_ms;  /* when our engine is told of theirs again; CORE_NEVER: no need */

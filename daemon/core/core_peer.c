@@ -114,6 +114,10 @@ static void review(struct core *core, unsigned node)
     if (!peer_linked(core, node) || ready == (peer->state == CORE_PEER_READY))
         return;
     peer_set_state(core, node, ready ? CORE_PEER_READY : CORE_PEER_LINKING);
+    if (!ready && (core->now < peer->pauses_ms || core->engine.life.renews)) {
+        peer->renews = true; /* until it is READY or lost */
+        return;
+    }
     if (ready) {
         if (peer->doubt_ms == CORE_NEVER) /* else groups are still to break for it */
             peer->error[0] = 0;
@@ -122,11 +126,16 @@ static void review(struct core *core, unsigned node)
     } else if (core->engine.life.state == CORE_ENGINE_UP) { /* else it is ours that was lost */
         peer->losses[CORE_LOSS_ENGINE]++;
     }
-    act_note(core, ready ? CORE_NOTE_NODE_UP : CORE_NOTE_NODE_LOST, CORE_BY_NOBODY, 0,
-             CORE_LOG_INFO, "node %s is %s", core_node_name(core, node),
-             !ready ? "linked, but its engine and ours do not accept each other"
-             : back ? "back"
-                    : "ready");
+    if (peer->renews)
+        act_log(core, CORE_LOG_DEBUG, "node %s is ready, over the next engine",
+                core_node_name(core, node));
+    else
+        act_note(core, ready ? CORE_NOTE_NODE_UP : CORE_NOTE_NODE_LOST, CORE_BY_NOBODY, 0,
+                 CORE_LOG_INFO, "node %s is %s", core_node_name(core, node),
+                 !ready ? "linked, but its engine and ours do not accept each other"
+                 : back ? "back"
+                        : "ready");
+    peer->renews = false;
     if (ready) {
         group_resync(core, node, back);
         group_ask_broken(core, node);
@@ -201,6 +210,7 @@ static void unlink_peer(struct core *core, unsigned node)
     peer->engine = peer->accepts_mine = peer->accepts_from = 0;
     peer->traffic.rtt_us = peer->traffic.min_rtt_us = 0; /* of a way that is gone */
     peer->lost_ms = CORE_NEVER;
+    peer->renews = false;
     peer_set_state(core, node, CORE_PEER_UNLINKED);
     assert(!peer_linked(core, node) && !peer->theirs);
     group_forgo(core, node);

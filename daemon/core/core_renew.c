@@ -83,9 +83,10 @@ static bool has_to_go(const struct core *core, const struct life *life)
 static void retire(struct core *core, struct life *life, enum core_action_type kill,
                    const char *free)
 {
-    act_log(core, CORE_LOG_INFO, "%s pid %u of version %s has %s -> the next one %s",
-            life == &core->gpu.life ? "commd-gpu" : "engine", life->pid, life->build, free,
-            strcmp(life->build, core->version) ? "is of commd's version" : "has the new settings");
+    act_note(core, life == &core->engine.life ? CORE_NOTE_ENGINE_REPLACED : CORE_NOTE_NONE,
+             CORE_BY_NOBODY, 0, CORE_LOG_INFO, "%s pid %u of version %s has %s -> the next one %s",
+             life == &core->gpu.life ? "commd-gpu" : "engine", life->pid, life->build, free,
+             strcmp(life->build, core->version) ? "is of commd's version" : "has the new settings");
     act_push(core, (struct core_action){.type = kill});
     life_set_state(core, life, CORE_ENGINE_OFF);
     life->pid = 0;

@@ -160,8 +160,9 @@ static bool is_one_of(const char *word, const char *const *words, unsigned n)
  * their text, and events of users only if something ended badly. */
 static void collect_events(struct collect *c)
 {
-    static const char *const whole[] = {"node_up",     "node_lost", "engine_up", "engine_lost",
-                                        "data_mended", "gpu_up",    "gpu_lost",  "start"};
+    static const char *const whole[] = {"node_up",     "node_lost",   "engine_up",
+                                        "engine_lost", "data_mended", "gpu_up",
+                                        "gpu_lost",    "start",       "engine_replaced"};
     static const char *const words[] = {"drain", "config", "log_level", "group_failed",
                                         "rank_lost"};
     const struct diary_entry *entry;

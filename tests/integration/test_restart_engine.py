@@ -72,6 +72,28 @@ def test_a_reload_of_its_settings_replaces_it_under_a_job():
                           "the next one")  # fmt: skip
                     n.wait_log(f"engine pid {engine} .* has groups that wait for the next one")
                     cluster.wait_linked()
+        for n in cluster.nodes:
+            events = [event["event"] for event in n.ctl("events")["events"]]
+            equal(events.count("engine_replaced"), 3, f"what {n.name} says of it: {events}")
+            check(not {"engine_lost", "node_lost"} & {*events}, f"nothing is lost: {events}")
+
+
+def test_commds_are_restarted_while_an_engine_is_replaced():
+    with kept() as (cluster, node):
+        other = cluster.nodes[1]
+        cluster.expect("has ended while no commd was there")
+        with job_at_work(cluster, "g", [0, 0, 1, 1]):
+            for number, channels in enumerate(("2", "3", "1", "2")):
+                engine = engine_of(node)
+                node.write_config(transport={"channels": channels})
+                node.ctl("reload")
+                node.wait_log(f"engine pid {engine} .* has groups that wait for the next one")
+                for n in ([other], [node], [node, other], [other, node])[number]:
+                    os.kill(commd_pid(n), signal.SIGKILL)
+                for n in cluster.nodes:
+                    serves(n)
+                until(lambda engine=engine: node.engine_pid() not in (0, engine), "the next one")
+                cluster.wait_linked()
 
 
 def test_the_engine_goes_on():
