@@ -96,7 +96,8 @@ static void wait_for_engine(struct core *core, struct group *group, unsigned nod
     group->bond_until_ms = core->now + core->config.restart_timeout_ms;
     core->bond_ms = MIN(core->bond_ms, group->bond_until_ms);
     group->bond_node = node;
-    group->bond_planned = core->peers[node].pauses_ms > core->now;
+    group->bond_planned = node == core->config.self ? core->engine.life.renews
+                                                    : core->peers[node].pauses_ms > core->now;
     text_copy(group->bond_text, sizeof(group->bond_text), text);
 }
 

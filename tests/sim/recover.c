@@ -534,6 +534,8 @@ static struct sim_result run_seed(uint64_t seed, bool trace)
     struct sim_result result;
 
     run.nodes = options.nodes = 2 + (unsigned)draw(&run, SIM_NODES - 1);
+    if (seeds_nodes)
+        run.nodes = options.nodes = seeds_nodes;
     run.quiet = draw(&run, 4) == 0;
     run.faults = run.quiet ? 0 : (unsigned)draw(&run, FAULT_ALL + 1);
     run.here = draw(&run, 6) == 0;

@@ -4,6 +4,8 @@
 
 #include "tests/sim/seeds.h"
 
+unsigned seeds_nodes;
+
 struct sim_result sim_result(const struct sim *sim)
 {
     return (struct sim_result){.hash = sim_hash(sim),
@@ -50,12 +52,17 @@ bool seeds_run(int argc, char **argv, const char *name, seed_fn run, uint64_t *r
             *ret_first = strtoull(argv[++i], NULL, 0);
         else if (!strcmp(argv[i], "--seeds") && i + 1 < argc)
             *ret_n = strtoull(argv[++i], NULL, 0);
+        else if (!strcmp(argv[i], "--nodes") && i + 1 < argc)
+            seeds_nodes = (unsigned)strtoul(argv[++i], NULL, 0);
         else if (!strcmp(argv[i], "--trace"))
             trace = true;
-        else {
-            fprintf(stderr, "usage: %s [--seed FIRST] [--seeds N] [--trace]\n", name);
-            return false;
-        }
+        else
+            seeds_nodes = 1;
+    }
+    if (seeds_nodes == 1 || seeds_nodes > SIM_NODES) {
+        fprintf(stderr, "usage: %s [--seed FIRST] [--seeds N] [--nodes 2..%u] [--trace]\n", name,
+                (unsigned)SIM_NODES);
+        return false;
     }
     printf("%s --seed %llu --seeds %llu\n", name, (unsigned long long)*ret_first,
            (unsigned long long)*ret_n);

@@ -14,9 +14,11 @@ struct sim_result sim_result(const struct sim *sim);
 /* One run; @trace: it tells its story. A violation ends the process. */
 typedef struct sim_result (*seed_fn)(uint64_t seed, bool trace);
 
-/* @name [--seed FIRST] [--seeds N] [--trace]. Each seed runs twice, and must do the same both
- * times; with --trace the first alone, once. Fills @ret_sum, and says which seeds these were.
- * False: that is no such command line, and that was said. */
+extern unsigned seeds_nodes; /* --nodes: in each run; 0: as the seed says */
+
+/* @name [--seed FIRST] [--seeds N] [--nodes N] [--trace]. Each seed runs twice, and must do the
+ * same both times; with --trace the first alone, once. Fills @ret_sum, and says which seeds these
+ * were. False: that is no such command line, and that was said. */
 bool seeds_run(int argc, char **argv, const char *name, seed_fn run, uint64_t *ret_first,
                uint64_t *ret_n, struct sim_result *ret_sum);
 

@@ -427,7 +427,7 @@ struct sim *sim_free(struct sim *sim)
 const char *sim_name_at(struct sim *sim, unsigned node)
 {
     static char name[16];
-    bool up[SIM_NODES] = {true, true, true, true};
+    bool up[SIM_NODES] = {true, true, true, true, true};
     uint64_t ids[SIM_NODES];
 
     for (unsigned i = 0; i < sim->options.nodes; i++)

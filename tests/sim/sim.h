@@ -6,7 +6,7 @@
 #include "daemon/core/core_internal.h"
 
 enum {
-    SIM_NODES = 4,
+    SIM_NODES = 5,
     SIM_CLIENTS = 24,  /* per node, over a whole run: slots are reused, handles are not */
     SIM_HANDLES = 512, /* clients over a whole run */
     SIM_BOARDS = 64,   /* per node, at a time */

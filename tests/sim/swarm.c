@@ -1,4 +1,4 @@
-/* swarm.c - random runs of a small cluster: swarm [--seed S] [--seeds N] [--trace]
+/* swarm.c - random runs of a small cluster: swarm [--seed S] [--seeds N] [--nodes 2..5] [--trace]
  *
  * Each seed draws which classes of faults it has (swarm testing: leaving classes out finds more
  * than always having all), how slow the network is, and then acts at random: clients come, join
@@ -12,7 +12,7 @@
 
 #include "tests/sim/seeds.h"
 
-enum { NODES = 3, GROUPS = 6, STEPS = 150 };
+enum { GROUPS = 6, STEPS = 150 };
 
 enum fault {
     FAULT_DIE = 1,
@@ -33,7 +33,7 @@ enum fault {
 struct run {
     struct sim *sim;
     uint64_t random;
-    unsigned faults;
+    unsigned nodes, faults;
     bool renews; /* engines are replaced */
     bool here;   /* all clients are on one node: groups that another commd takes over */
     unsigned clients[256], nclients;
@@ -57,8 +57,8 @@ static unsigned some_client(struct run *run)
 
     for (unsigned i = 0; i < run->nclients; i++)
         live += sim_client_alive(run->sim, run->clients[i]);
-    if (live < 4 * NODES && run->nclients < ARRAY_LEN(run->clients)) {
-        unsigned node = run->here ? 0 : (unsigned)draw(run, NODES);
+    if (live < 4 * run->nodes && run->nclients < ARRAY_LEN(run->clients)) {
+        unsigned node = run->here ? 0 : (unsigned)draw(run, run->nodes);
 
         if (sim_alive(run->sim, node)) {
             run->clients[run->nclients] = sim_client(run->sim, node);
@@ -123,8 +123,8 @@ static void use_groups(struct run *run)
 /* An old message comes again: a duplicate, or one from an earlier life. */
 static void replay(struct run *run)
 {
-    unsigned from = (unsigned)draw(run, NODES),
-             to = (from + 1 + (unsigned)draw(run, NODES - 1)) % NODES;
+    unsigned from = (unsigned)draw(run, run->nodes),
+             to = (from + 1 + (unsigned)draw(run, run->nodes - 1)) % run->nodes;
     struct core *core = sim_core(run->sim, to);
     struct core_group_view view;
     char names[SIM_NODES][MSG_NAME_MAX];
@@ -150,7 +150,7 @@ static void replay(struct run *run)
 /* Our engine answers about a life of the peer's engine that is over. */
 static void replay_engine(struct run *run)
 {
-    unsigned node = (unsigned)draw(run, NODES), peer = (unsigned)draw(run, NODES);
+    unsigned node = (unsigned)draw(run, run->nodes), peer = (unsigned)draw(run, run->nodes);
     struct core_peer_view view;
     struct msg msg = {.type = MSG_ENGINE_PEER_READY};
 
@@ -164,7 +164,7 @@ static void replay_engine(struct run *run)
 
 static void crash_or_start(struct run *run)
 {
-    unsigned node = (unsigned)draw(run, NODES);
+    unsigned node = (unsigned)draw(run, run->nodes);
 
     if (!sim_alive(run->sim, node))
         sim_start(run->sim, node);
@@ -202,7 +202,8 @@ static void kill_commd(struct run *run, unsigned node)
 
 static void hurt(struct run *run)
 {
-    unsigned a = (unsigned)draw(run, NODES), b = (a + 1 + (unsigned)draw(run, NODES - 1)) % NODES;
+    unsigned a = (unsigned)draw(run, run->nodes),
+             b = (a + 1 + (unsigned)draw(run, run->nodes - 1)) % run->nodes;
     enum fault fault = (enum fault)(1u << draw(run, 12));
     unsigned client;
 
@@ -257,19 +258,19 @@ static void hurt(struct run *run)
 static void join_all(struct run *run)
 {
     uint64_t granted = sim_answers(run->sim, true);
-    unsigned clients[NODES];
+    unsigned clients[SIM_NODES];
 
-    for (unsigned i = 0; i < NODES; i++) {
+    for (unsigned i = 0; i < run->nodes; i++) {
         clients[i] = sim_client(run->sim, i);
-        sim_join(run->sim, clients[i], "last", i, NODES, 2000);
+        sim_join(run->sim, clients[i], "last", i, run->nodes, 2000);
     }
     sim_run(run->sim, 3000);
-    if (sim_answers(run->sim, true) != granted + NODES) {
+    if (sim_answers(run->sim, true) != granted + run->nodes) {
         fprintf(stderr, "%sVIOLATION: the cluster is at rest and grants no join\n",
                 sim_trace(run->sim));
         abort();
     }
-    for (unsigned i = 0; i < NODES; i++)
+    for (unsigned i = 0; i < run->nodes; i++)
         sim_die(run->sim, clients[i], "end of run");
 }
 
@@ -278,9 +279,9 @@ static void come_to_rest(struct run *run)
     struct sim *sim = run->sim;
 
     sim_crash_after(sim, 0, MSG_NONE, 0);
-    for (unsigned i = 0; i < NODES; i++)
+    for (unsigned i = 0; i < run->nodes; i++)
         sim_kill_after(sim, i, 0);
-    for (unsigned i = 0; i < NODES; i++) {
+    for (unsigned i = 0; i < run->nodes; i++) {
         struct core_status status;
 
         core_status(sim_core(sim, i), &status);
@@ -300,7 +301,7 @@ static void come_to_rest(struct run *run)
         }
     for (unsigned i = 0; i < run->nclients; i++)
         sim_die(sim, run->clients[i], "end of run");
-    for (unsigned i = 0; i < NODES; i++)
+    for (unsigned i = 0; i < run->nodes; i++)
         sim_start(sim, i);
     sim_settle(sim);
     join_all(run);
@@ -311,9 +312,10 @@ static void come_to_rest(struct run *run)
 static struct sim_result run_seed(uint64_t seed, bool trace)
 {
     struct run run = {.random = core_mix(seed ^ 0x5eed)};
-    struct sim_options options = {.nodes = NODES, .seed = seed, .delay_min = 1, .trace = trace};
+    struct sim_options options = {.seed = seed, .delay_min = 1, .trace = trace};
     struct sim_result result;
 
+    run.nodes = options.nodes = seeds_nodes ? seeds_nodes : seed % 8 ? 3 : 2 + seed / 8 % 4;
     run.faults = (unsigned)draw(&run, FAULT_ALL + 1) & (unsigned)(draw(&run, 4) ? FAULT_ALL : 0);
     run.here = has(&run, FAULT_KILL) && draw(&run, 2);
     run.renews = seed % 2;
@@ -335,9 +337,9 @@ static struct sim_result run_seed(uint64_t seed, bool trace)
         unsigned what = (unsigned)draw(&run, 10);
 
         if (has(&run, FAULT_KILL) && draw(&run, 6) == 0)
-            kill_commd(&run, run.here ? 0 : (unsigned)draw(&run, NODES));
+            kill_commd(&run, run.here ? 0 : (unsigned)draw(&run, run.nodes));
         if (run.renews && core_mix(seed + i) % 8 == 0)
-            sim_renew(run.sim, (unsigned)(core_mix(seed + i) / 8 % NODES));
+            sim_renew(run.sim, (unsigned)(core_mix(seed + i) / 8 % run.nodes));
         if (what < 3)
             join_many(&run);
         else if (what < 6)

@@ -604,8 +604,10 @@ static void a_group_that_has_gone_on_over_an_engine(void **state)
                  (struct msg){.type = MSG_BOARD_HELD,
                               .board_held = {.group = GROUP, .quiet = 1, .ops = 4, .went_on = 1}});
     engine_tells(bench, (struct msg){.type = MSG_ENGINE_RESUMED});
+    expect(bench, "engine resumed\nto engine message 59\n"); /* what our own engine rested for */
     assert_int_equal(group->bond_key, 0);
     b_is_back(bench);
+    assert_non_null(strstr(bench->got, "to engine message 59\n")); /* and that of b */
     assert_true(group->bond_key != 0);
     bench->got[0] = 0;
     b_tells(bench, (struct msg){.type = MSG_HELD,
