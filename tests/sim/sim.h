@@ -24,6 +24,7 @@ struct sim_options {
     bool kills_renewed;            /* a commd dies when an engine is replaced */
     bool calm;                     /* the next one is there soon, and its engine lives */
     unsigned ration;               /* joins of all users in a window; 0: as many as usual */
+    unsigned old;                  /* 1 + a node whose hello has the version before; 0: none */
 };
 
 /* What the swarm knows about faults, so that blame can be checked. Sticky for a run. */

@@ -199,7 +199,7 @@ static void link_up(struct sim *sim, const struct ev *ev)
         return;
     }
     sim->up[ev->a][ev->b] = true;
-    hello.peer_hello.version = MSG_VERSION;
+    hello.peer_hello.version = MSG_VERSION - (sim->options.old == ev->b + 1);
     hello.peer_hello.incarnation = sim->nodes[ev->b].core->config.incarnation;
     sim_input(sim, ev->a, (struct core_event){.type = CORE_PEER_UP, .node = ev->b, .msg = &hello});
 }

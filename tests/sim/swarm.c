@@ -327,6 +327,7 @@ static struct sim_result run_seed(uint64_t seed, bool trace)
     options.part = seed % 3 ? 0 : 1;
     options.ration = seed % 4 ? 0 : 4; /* joins are held */
     options.kills_renewed = options.calm || (has(&run, FAULT_KILL) && seed % 5 < 2);
+    options.old = seed % 5 != 2 ? 0 : 1 + (unsigned)(seed / 5) % run.nodes;
     for (unsigned i = 0; i < GROUPS; i++)
         run.sizes[i] = 1 + (unsigned)draw(&run, 6);
     run.sim = sim_new(&options);
