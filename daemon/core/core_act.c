@@ -88,7 +88,7 @@ void act_to_group(struct core *core, const struct group *group, enum act_each ea
                   struct act_msg msg)
 {
     assert(each == ACT_EACH_NODE || each == ACT_EACH_UNCONFIRMED);
-    assert(each == ACT_EACH_NODE || group->state == GROUP_COMMITTED);
+    assert(each == ACT_EACH_NODE || group->state == GROUP_COMMITTED || group->state == GROUP_LEFT);
     push(core, (struct act){.type = CORE_DO_PEER_SEND, .each = each, .group = group, .msg = msg});
 }
 

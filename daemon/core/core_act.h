@@ -67,7 +67,7 @@ struct act_msg {
 enum act_each {
     ACT_ONCE,
     ACT_EACH_NODE,        /* other participant of the group */
-    ACT_EACH_UNCONFIRMED, /* likewise, that has not agreed yet */
+    ACT_EACH_UNCONFIRMED, /* likewise, that has not agreed yet; LEFT: that has not heard */
     ACT_EACH_COMMITTED,   /* other participant of the forming */
     ACT_EACH_GONE,        /* rank of the group that is gone; for another node: of our ranks */
 };

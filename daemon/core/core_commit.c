@@ -1,24 +1,55 @@
 /* core_commit.c - how the nodes of a group agree that it is there.
  *
- * A COMMIT is a proposal of the home. A participant whose ranks all still stand by it says SYNC to
- * the other participants; one whose ranks do not (a client died, or the join moved to another home
- * while the COMMIT was on its way) says BROKEN(LEFT). A node that is asked about a group that it
- * does not have (any more) says BROKEN without a cause. That counts only where its SYNC never
- * came: else the group has ended well there meanwhile, or a BROKEN with its cause came before. A
- * group opens on a node when all others have said SYNC there; one that is withdrawn is not seen
- * by any client: its joins are asked again at their home. SYNC may arrive before the COMMIT does
- * and is then lost; so the first SYNC from a node is answered with our own, and while answers are
- * missing they are asked for at each heartbeat, for two node timeouts, the time after which a
- * lost home has been noticed by all.
+ * A COMMIT is a proposal of the home. A participant whose ranks all still stand by it votes for it,
+ * by SYNC to the first participant; one whose ranks do not (a client died, or the join moved to
+ * another home while the COMMIT was on its way) says BROKEN(LEFT) to all. The first participant
+ * collects the votes and, when it has all of them, says SYNC{all} to all: so the messages are as
+ * many as the nodes, and not their square. A group opens on a node that knows that all have voted.
+ * One that is withdrawn is not seen by any client: its joins are asked again at their home.
+ *
+ * Votes are collected by a participant and not by the home, since a participant has written the
+ * group down, and nobody goes on without it: if it is lost the group comes to nothing on all nodes,
+ * or breaks. If its commd is killed, the votes are told to the next one (core_resync.c).
+ *
+ * A vote may arrive before the COMMIT does and is then lost. So who collects asks all for theirs,
+ * by its own, when it has the COMMIT. While anything is missing it is asked for at each heartbeat,
+ * for two node timeouts, the time after which a lost home has been noticed by all. A node that is
+ * asked about a group that it does not have (any more) says BROKEN without a cause. That counts
+ * only where its SYNC never came: else the group has ended well there meanwhile, or a BROKEN with
+ * its cause came before.
+ *
+ * A node of version 10 neither collects nor knows SYNC{all}. In a group with such a node all vote
+ * to all, and the first vote of a node is answered with one's own.
  *
  * A SYNC is a promise, so the group is written down before it is sent: the next commd keeps it
  * (core_resync.c). As long as a participant is missed nobody gives up.
  *
- * Who wakes me: COMMIT, SYNC, the heartbeat, the loss of a home.
+ * Who wakes me: COMMIT, SYNC, the heartbeat, the loss of a home. What can a peer bring about: that
+ * its own groups open before all have agreed, or not at all.
  * What if the peer dies now: a participant: see core_group.c. The home: nothing, once all have
  * agreed; before, each participant asks the others again.
  * What if I am stopped now: the others ask for two node timeouts, then withdraw the group. */
 #include "daemon/core/core_internal.h"
+
+/* Does the first participant collect the votes? All have to know that. */
+static bool one_collects(const struct core *core, const struct group *group)
+{
+    return bond_nodes_know(core, group);
+}
+
+static bool all_agreed(const struct group *group)
+{
+    if (group->state == GROUP_LEFT)
+        return !group->cause; /* it was open: group_close() */
+    return group->nconfirmed + 1 == group->nnodes;
+}
+
+struct act_msg group_vote(const struct group *group, uint64_t again, uint64_t told)
+{
+    return (struct act_msg){
+        .type = MSG_SYNC,
+        .sync = {.group = group->id, .again = again, .told = told, .all = all_agreed(group)}};
+}
 
 bool place_nodes(struct core *core, const char (*names)[MSG_NAME_MAX], unsigned n, int *ret_me)
 {
@@ -143,13 +174,15 @@ static bool commit_fresh(struct core *core, unsigned home, uint64_t id)
     return true;
 }
 
-/* SYNC to the participants that have not agreed yet. */
+/* SYNC to who collects the votes; by who collects them to those that have not agreed yet. */
 static void ask_sync(struct core *core, const struct group *group)
 {
     assert(group->state == GROUP_COMMITTED);
-    assert(group->nnodes > 1 && group->nconfirmed + 1 < group->nnodes);
-    act_to_group(core, group, ACT_EACH_UNCONFIRMED,
-                 (struct act_msg){.type = MSG_SYNC, .sync.group = group->id});
+    assert(group->nnodes > 1 && !all_agreed(group));
+    if (!group->me || !one_collects(core, group))
+        act_to_group(core, group, ACT_EACH_UNCONFIRMED, group_vote(group, 0, 0));
+    else if (peer_linked(core, group->nodes[0]))
+        act_to_peer(core, group->nodes[0], group_vote(group, 0, 0));
 }
 
 /* A commit that makes sense: take part, or decline. */
@@ -224,6 +257,39 @@ static bool on_its_way(const struct core *core, uint64_t id)
     return false;
 }
 
+static void confirm(struct group *group, unsigned place)
+{
+    if (place == group->me || group->confirmed[place])
+        return;
+    group->confirmed[place] = true;
+    group->nconfirmed++;
+    assert(group->nconfirmed < group->nnodes);
+}
+
+/* A vote of the participant @place. Who asks has not heard of all votes. */
+static void vote_heard(struct core *core, struct group *group, unsigned place,
+                       const struct msg_sync *msg)
+{
+    bool asks = !msg->again && !msg->told && !msg->all;
+    bool before = all_agreed(group), first = !group->confirmed[place];
+    bool collects = !group->me && one_collects(core, group);
+    unsigned node = group->nodes[place];
+
+    assert(place != group->me);
+    confirm(group, place);
+    for (unsigned i = 0; i < group->nnodes && msg->all; i++)
+        confirm(group, i);
+    if (!before && all_agreed(group))
+        group_tell_ended(core, group); /* those that had no COMMIT when they were told */
+    if (!before && all_agreed(group) && collects)
+        act_to_group(core, group, ACT_EACH_NODE, group_vote(group, 0, 0));
+    else if (asks && (all_agreed(group) || (!collects && (first || !place))))
+        act_to_peer(core, node, group_vote(group, 0, 0));
+    if (first)
+        act_fates_to(core, group, node);
+    group_try_open(core, group);
+}
+
 void group_sync(struct core *core, unsigned node, const struct msg_sync *msg)
 {
     struct group *group = group_find(core, msg->group);
@@ -254,18 +320,9 @@ void group_sync(struct core *core, unsigned node, const struct msg_sync *msg)
     if (msg->again && group->state == GROUP_LEFT && group->confirmed[place])
         act_fates_to(core, group, node); /* we had given it up, and it never knew */
     if (msg->again)
-        act_to_peer(
-            core, node,
-            (struct act_msg){.type = MSG_SYNC, .sync = {.group = group->id, .told = msg->again}});
-    if (group->state == GROUP_LEFT || group->confirmed[place])
-        return;
-    assert(place != (int)group->me);
-    group->confirmed[place] = true;
-    group->nconfirmed++;
-    assert(group->nconfirmed < group->nnodes);
-    act_to_peer(core, node, (struct act_msg){.type = MSG_SYNC, .sync.group = msg->group});
-    act_fates_to(core, group, node);
-    group_try_open(core, group);
+        act_to_peer(core, node, group_vote(group, 0, msg->again));
+    if (group->state != GROUP_LEFT)
+        vote_heard(core, group, (unsigned)place, msg);
 }
 
 void group_home_lost(struct core *core, unsigned node)
@@ -275,8 +332,7 @@ void group_home_lost(struct core *core, unsigned node)
     assert(!peer_linked(core, node));
     assert(node != core->config.self);
     list_each(group, &core->all_groups, all)
-        if (group->state == GROUP_COMMITTED && group->home == node &&
-            group->nconfirmed + 1 < group->nnodes)
+        if (group->state == GROUP_COMMITTED && group->home == node && !all_agreed(group))
             ask_sync(core, group);
 }
 
@@ -284,6 +340,15 @@ static bool waits_for_missed(const struct core *core, const struct group *group)
 {
     for (unsigned i = 0; i < group->nnodes; i++)
         if (peer_is_missed(core, group->nodes[i]))
+            return true;
+    return false;
+}
+
+/* All have agreed, and one of them has no link with this node. */
+static bool is_apart(const struct core *core, const struct group *group)
+{
+    for (unsigned i = 0; i < group->nnodes; i++)
+        if (core->peers[group->nodes[i]].state == CORE_PEER_UNLINKED)
             return true;
     return false;
 }
@@ -296,16 +361,18 @@ void group_tick(struct core *core)
     list_each(group, &core->all_groups, all) {
         if (group->state == GROUP_LEFT)
             group_ask_left(core, group);
-        if (group->state != GROUP_COMMITTED || group->nconfirmed + 1 >= group->nnodes)
+        if (group->state != GROUP_COMMITTED || (all_agreed(group) && !is_apart(core, group)))
             continue;
         assert(core->now >= group->committed_ms);
         if (waits_for_missed(core, group))
             group->committed_ms = core->now;
         if (core->now - group->committed_ms < 2 * core->config.node_timeout_ms) {
-            ask_sync(core, group);
+            if (!all_agreed(group))
+                ask_sync(core, group);
             continue;
         }
-        text_format(text, sizeof(text), "not all nodes confirmed it to node %s",
+        text_format(text, sizeof(text),
+                    "not all nodes confirmed it to node %s, or have a link to it",
                     core_self_name(core));
         group_withdraw(core, group, -1, 0, core->config.self, text);
     }

@@ -10,8 +10,12 @@
  *
  * A rank that is gone (it left, or was lost) does not break its group: the boards mark it, and who
  * waits for it finds out there. What breaks a group is the loss of a node or of an engine, an
- * abort, a board that cannot go on. The first cause wins. Who finds the cause tells the others;
- * what every node sees by itself (a lost engine is told by its own commd) is not repeated.
+ * abort, a board that cannot go on. The first cause wins. What one node alone knows it tells all
+ * others. What many may find at a time, such as the loss of a node, each tells the first
+ * participant that is linked with it and has ranks left; and that one tells all.
+ *
+ * If all ranks of a node are lost before all have agreed, the group comes to nothing: others may
+ * have no COMMIT yet and could not be told who is gone.
  *
  * Who wakes me: GONE, BROKEN, clients, peers and engines that go, core_commit.c.
  * What if the peer (another participant) dies now: group_node_lost(): joins of a COMMITTED
@@ -102,45 +106,6 @@ int group_place(const struct group *group, unsigned node)
 
 /* ---- the end of groups ----------------------------------------------------------------------- */
 
-void group_close(struct core *core, struct group *group)
-{
-    const struct group *before = group->follows ? group_find(core, group->follows) : NULL;
-    bool opened = group->state != GROUP_COMMITTED;
-    char name[TEXT_QUOTED];
-
-    pause_group_ends(core, group);
-    if (group->state == GROUP_OPEN && group->next_epoch)
-        act_note(core, CORE_NOTE_GROUP_ENDED, CORE_BY_USER, group->uid, CORE_LOG_DEBUG,
-                 "group %s: its ranks of this node have gone on as epoch %llu -> closed",
-                 text_quote(name, group->name), (unsigned long long)group->next_epoch);
-    else if (group->state == GROUP_OPEN)
-        act_note(core, CORE_NOTE_GROUP_ENDED, CORE_BY_USER, group->uid, CORE_LOG_DEBUG,
-                 "group %s: no rank of this node is left%s -> closed",
-                 text_quote(name, group->name), group->unclean ? ", and one was lost" : "");
-    assert(!group->nlocal);
-    if (group->boarded || (!group->cause && group->nnodes > 1))
-        act_push(core, (struct core_action){.type = CORE_DO_GROUP_CLOSE,
-                                            .group_close = {.group = group->id,
-                                                            .abort = group->unclean,
-                                                            .left = group->nnodes > 1}});
-    else if (group->nnodes > 1)
-        act_push(core,
-                 (struct core_action){.type = CORE_DO_GROUP_FORGET, .group_forget = {group->id}});
-    group->boarded = false;
-    if (before && before->nlocal)
-        group_ask_all(core, before); /* who of it has gone on has not told this node: core_rank.c */
-    group_set_state(core, group, group->nnodes > 1 ? GROUP_LEFT : GROUP_DEAD);
-    if (group->state == GROUP_LEFT)
-        group_left(core, group, opened);
-}
-
-void group_forget(struct core *core, struct group *group)
-{
-    assert(group->state == GROUP_LEFT);
-    act_push(core, (struct core_action){.type = CORE_DO_GROUP_FORGET, .group_forget = {group->id}});
-    group_set_state(core, group, GROUP_DEAD);
-}
-
 static void set_cause(struct group *group, enum cause cause, int32_t rank, uint32_t pid,
                       unsigned node, const char *text)
 {
@@ -213,9 +178,32 @@ void group_tell_broken(struct core *core, const struct group *group, unsigned no
     act_to_peer(core, node, broken_message(core, group));
 }
 
-void group_tell_broken_all(struct core *core, const struct group *group)
+/* The first one in which ranks are left and that can hear it; if not all know of that: this node,
+ * that is, each tells all. */
+unsigned group_first(const struct core *core, const struct group *group)
 {
-    act_to_group(core, group, ACT_EACH_NODE, broken_message(core, group));
+    if (!bond_nodes_know(core, group))
+        return group->me;
+    for (unsigned i = 0; i < group->me; i++)
+        if (peer_linked(core, group->nodes[i]) && !group_all_gone(core, group, i))
+            return i;
+    return group->me;
+}
+
+/* What only this node may know is told to all. What many find out at a time goes to the first
+ * participant, which tells all: else each would tell each. */
+enum tell { TELL_NOBODY, TELL_FIRST, TELL_ALL };
+
+static void tell_broken(struct core *core, const struct group *group, enum tell tell)
+{
+    unsigned first = tell == TELL_FIRST ? group_first(core, group) : group->me;
+
+    if (tell == TELL_NOBODY)
+        return;
+    if (first == group->me)
+        act_to_group(core, group, ACT_EACH_NODE, broken_message(core, group));
+    else
+        group_tell_broken(core, group, group->nodes[first]);
 }
 
 void group_mark_broken(struct core *core, const struct group *group, bool again)
@@ -226,15 +214,14 @@ void group_mark_broken(struct core *core, const struct group *group, bool again)
     act_push(core, (struct core_action){.type = CORE_DO_GROUP_BROKEN, .group_broken = mark});
 }
 
-static void break_group(struct core *core, struct group *group, bool tell)
+static void break_group(struct core *core, struct group *group, enum tell tell)
 {
     assert(group->state == GROUP_OPEN || group->state == GROUP_COMMITTED);
     assert(group->nlocal); /* else it were closed */
     group_log(core, CORE_NOTE_GROUP_FAILED, group->uid, CORE_LOG_INFO, group->name,
               group->cause_text, "broken");
     count_cause(core->counts.groups_broken, group->cause);
-    if (tell)
-        group_tell_broken_all(core, group);
+    tell_broken(core, group, tell);
     if (group->state != GROUP_OPEN) {
         end_committed(core, group);
         return;
@@ -253,10 +240,69 @@ void group_withdraw(struct core *core, struct group *group, int32_t rank, uint32
     set_cause(group, CAUSE_LEFT, rank, pid, node, text);
     group_log(core, CORE_NOTE_NONE, group->uid, CORE_LOG_DEBUG, group->name, text,
               "joining it again");
-    group_tell_broken_all(core, group);
+    tell_broken(core, group, TELL_FIRST);
     while ((member = list_first(&group->local, struct member, by_group)))
         join_again(core, member);
     group_close(core, group);
+}
+
+/* All its ranks here were lost before all nodes had agreed. Those that have no COMMIT yet cannot be
+ * told that, so it comes to nothing: who goes on from a group asks again without them, others are
+ * told whom they wait for in vain. */
+static void never_opens(struct core *core, struct group *group)
+{
+    uint32_t rank = 0, pid;
+    char text[MSG_TEXT_MAX];
+
+    while (rank + 1 < group->size && group->members[rank].node != group->me)
+        rank++;
+    pid = group->members[rank].pid;
+    text_format(text, sizeof(text), "rank %u (pid %u on node %s) was lost before the group opened",
+                rank, pid, core_self_name(core));
+    set_cause(group, group->follows ? CAUSE_LEFT : CAUSE_RANK_LOST, (int32_t)rank, pid,
+              core->config.self, text);
+    tell_broken(core, group, TELL_ALL);
+}
+
+void group_close(struct core *core, struct group *group)
+{
+    const struct group *before = group->follows ? group_find(core, group->follows) : NULL;
+    bool opened = group->state != GROUP_COMMITTED;
+    char name[TEXT_QUOTED];
+
+    pause_group_ends(core, group);
+    if (!opened && !group->cause && group->nnodes > 1)
+        never_opens(core, group);
+    if (group->state == GROUP_OPEN && group->next_epoch)
+        act_note(core, CORE_NOTE_GROUP_ENDED, CORE_BY_USER, group->uid, CORE_LOG_DEBUG,
+                 "group %s: its ranks of this node have gone on as epoch %llu -> closed",
+                 text_quote(name, group->name), (unsigned long long)group->next_epoch);
+    else if (group->state == GROUP_OPEN)
+        act_note(core, CORE_NOTE_GROUP_ENDED, CORE_BY_USER, group->uid, CORE_LOG_DEBUG,
+                 "group %s: no rank of this node is left%s -> closed",
+                 text_quote(name, group->name), group->unclean ? ", and one was lost" : "");
+    assert(!group->nlocal);
+    if (group->boarded || (!group->cause && group->nnodes > 1))
+        act_push(core, (struct core_action){.type = CORE_DO_GROUP_CLOSE,
+                                            .group_close = {.group = group->id,
+                                                            .abort = group->unclean,
+                                                            .left = group->nnodes > 1}});
+    else if (group->nnodes > 1)
+        act_push(core,
+                 (struct core_action){.type = CORE_DO_GROUP_FORGET, .group_forget = {group->id}});
+    group->boarded = false;
+    if (before && before->nlocal)
+        group_ask_all(core, before); /* who of it has gone on has not told this node: core_rank.c */
+    group_set_state(core, group, group->nnodes > 1 ? GROUP_LEFT : GROUP_DEAD);
+    if (group->state == GROUP_LEFT)
+        group_left(core, group, opened);
+}
+
+void group_forget(struct core *core, struct group *group)
+{
+    assert(group->state == GROUP_LEFT);
+    act_push(core, (struct core_action){.type = CORE_DO_GROUP_FORGET, .group_forget = {group->id}});
+    group_set_state(core, group, GROUP_DEAD);
 }
 
 /* ---- the beginning --------------------------------------------------------------------------- */
@@ -445,6 +491,7 @@ void group_broken_msg(struct core *core, unsigned node, const struct msg_broken 
     char text[MSG_TEXT_MAX];
     uint32_t pid = msg->pid;
     bool lost = false;
+    enum tell tell = TELL_FIRST;
     int32_t rank;
 
     if (place < 0)
@@ -454,12 +501,17 @@ void group_broken_msg(struct core *core, unsigned node, const struct msg_broken 
                           cause == CAUSE_NONE || cause == CAUSE_LEFT); /* LEFT: never opened */
         return;
     }
+    if (who < 0)
+        who = (int)node;
     if (group->state == GROUP_LEFT) {
+        if (cause && !group->cause && group_first(core, group) == group->me) {
+            /* Who says so did not know yet that no rank is left here. */
+            set_cause(group, cause, -1, 0, (unsigned)who, msg->text);
+            tell_broken(core, group, TELL_ALL);
+        }
         group_told(core, group, (unsigned)place);
         return;
     }
-    if (who < 0)
-        who = (int)node;
     if (cause == CAUSE_NONE) {
         if (group->confirmed[place] && group_all_gone(core, group, (unsigned)place))
             return; /* our SYNC came after its last rank had left: see the top */
@@ -488,7 +540,12 @@ void group_broken_msg(struct core *core, unsigned node, const struct msg_broken 
         follow_place_lost(core, group, (unsigned)place, true);
     /* Withdrawn by one after all had agreed: a rank of it was lost before it opened there. */
     set_cause(group, cause == CAUSE_LEFT ? CAUSE_RANK_LOST : cause, rank, pid, (unsigned)who, why);
-    break_group(core, group, cause == CAUSE_LEFT || lost);
+    /* Who of the ranks has broken it says so to all, and no other node may say it. */
+    if (cause == CAUSE_ABORTED && msg->rank >= 0 && group->state == GROUP_OPEN)
+        tell = TELL_NOBODY;
+    else if ((unsigned)place == group_first(core, group))
+        tell = TELL_NOBODY; /* it does */
+    break_group(core, group, tell);
 }
 
 void group_abort(struct core *core, struct group *group, const struct member *member,
@@ -498,7 +555,7 @@ void group_abort(struct core *core, struct group *group, const struct member *me
     if (group->state != GROUP_OPEN)
         return;
     set_cause(group, CAUSE_ABORTED, (int32_t)member->rank, member->pid, core->config.self, text);
-    break_group(core, group, true);
+    break_group(core, group, TELL_ALL);
 }
 
 void group_kick(struct core *core, struct group *group, const struct member *member,
@@ -506,9 +563,11 @@ void group_kick(struct core *core, struct group *group, const struct member *mem
 {
     assert(group->state == GROUP_OPEN || group->state == GROUP_COMMITTED);
     assert(!member || member->group == group);
+    if (group->state != GROUP_OPEN)
+        member = NULL; /* it is handed on, and only this node may name the rank */
     set_cause(group, CAUSE_ABORTED, member ? (int32_t)member->rank : -1, member ? member->pid : 0,
               core->config.self, text);
-    break_group(core, group, true);
+    break_group(core, group, TELL_ALL);
 }
 
 void group_board_error(struct core *core, const struct msg_board *msg)
@@ -524,7 +583,7 @@ void group_board_error(struct core *core, const struct msg_board *msg)
     set_cause(group,
               msg->cause > CAUSE_NONE && msg->cause < CAUSE_COUNT ? msg->cause : CAUSE_INTERNAL, -1,
               0, node, msg->text);
-    break_group(core, group, true);
+    break_group(core, group, TELL_ALL);
 }
 
 void group_board_failed(struct core *core, uint64_t id, enum cause cause, const char *why)
@@ -545,7 +604,7 @@ void group_board_failed(struct core *core, uint64_t id, enum cause cause, const 
                   cause == CAUSE_QUOTA ? CORE_LOG_INFO : CORE_LOG_ERROR, group->name, text,
                   "broken");
         count_cause(core->counts.groups_broken, group->cause);
-        group_tell_broken_all(core, group);
+        tell_broken(core, group, TELL_ALL);
     }
     end_committed(core, group);
 }
@@ -561,7 +620,7 @@ bool group_has_empty_node(const struct core *core, const struct group *group)
 void group_bond_failed(struct core *core, struct group *group)
 {
     set_cause(group, CAUSE_ENGINE_LOST, -1, 0, group->bond_node, group->bond_text);
-    break_group(core, group, true);
+    break_group(core, group, TELL_FIRST);
 }
 
 /* AGREED: and not those to which the node has not agreed yet. BUSY: of the open ones those that
@@ -587,7 +646,10 @@ static void lose_node(struct core *core, unsigned node, enum cause cause, const 
         if (which >= LOSE_BUSY && bond_loosen(core, group, node, text))
             continue;
         set_cause(group, cause, -1, 0, node, text);
-        break_group(core, group, tell);
+        break_group(core, group,
+                    !tell                       ? TELL_NOBODY
+                    : node == core->config.self ? TELL_ALL
+                                                : TELL_FIRST);
     }
 }
 

@@ -539,6 +539,8 @@ void absent_collect(struct core *core, unsigned node, const struct msg_absent_he
 bool place_nodes(struct core *core, const char (*names)[MSG_NAME_MAX], unsigned n, int *ret_me);
 void group_commit(struct core *core, unsigned home, const struct msg_commit *msg);
 void group_sync(struct core *core, unsigned node, const struct msg_sync *msg);
+/* SYNC. */
+struct act_msg group_vote(const struct group *group, uint64_t again, uint64_t told);
 void group_home_lost(struct core *core, unsigned node);
 void group_tick(struct core *core); /* at each heartbeat */
 
@@ -557,9 +559,10 @@ void group_note_next(struct core *core, const struct group *group);
 /* Not open yet, and will not be: its joins are asked again. */
 void group_withdraw(struct core *core, struct group *group, int32_t rank, uint32_t pid,
                     unsigned node, const char *text);
-/* BROKEN with the cause of the group, to @node, or to the other participants. */
+/* The participant that tells the others what breaks the group, perhaps this node. */
+unsigned group_first(const struct core *core, const struct group *group);
+/* BROKEN with the cause of the group, to @node. */
 void group_tell_broken(struct core *core, const struct group *group, unsigned node);
-void group_tell_broken_all(struct core *core, const struct group *group);
 void group_mark_broken(struct core *core, const struct group *group, bool again);
 /* A user named the group, and may have written the cause: both are quoted. */
 void group_log(struct core *core, enum core_note note, uint32_t uid, unsigned level,
@@ -652,6 +655,8 @@ void group_rank_left(struct core *core, struct member *member, uint32_t ops);
 void group_rank_lost(struct core *core, struct member *member, const char *why);
 /* A rank that left while no commd was there to hear it. */
 void group_rank_left_unheard(struct core *core, struct member *member);
+/* GONE of each rank of this node that is gone, to the other participants. */
+void group_tell_ended(struct core *core, const struct group *group);
 void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg);
 
 #endif

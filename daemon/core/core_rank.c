@@ -51,6 +51,14 @@ static void tell_gone(struct core *core, const struct group *group, const struct
         (struct act_msg){.type = MSG_GONE, .gone = gone_record(core, group, rank, text)});
 }
 
+void group_tell_ended(struct core *core, const struct group *group)
+{
+    for (uint32_t i = 0; i < group->size && group->unclean; i++)
+        if (group->members[i].node == group->me &&
+            runs_fate(&core->runs, &group->members[i])->cause)
+            tell_gone(core, group, NULL, i, "gone before the group opened");
+}
+
 static void group_rank_gone(struct core *core, struct member *member, enum cause cause,
                             uint32_t ops, const char *text)
 {

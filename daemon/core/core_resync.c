@@ -8,9 +8,10 @@
  *
  * A node whose last rank of a group has ended has nothing to do with it but to tell. It keeps the
  * group as LEFT, without a board, until each other participant has answered or is lost: else one
- * whose commd died with our last words unread would never know what became of our ranks. Who is
- * asked about a group that it does not have says BROKEN without a cause; for one that knows ranks
- * there that have not ended, and had its SYNC, that is the loss of that node: its commd was
+ * whose commd died with our last words unread would never know what became of our ranks. If all of
+ * them have gone on to the next epoch, its nodes know that from its COMMIT and are not asked. Who
+ * is asked about a group that it does not have says BROKEN without a cause; for one that knows
+ * ranks there that have not ended, and had its SYNC, that is the loss of that node: its commd was
  * restarted, and what it had written down was not to be had.
  *
  * Who wakes me: nodes that are back, ranks that end, answers; nodes that are lost. What if a peer
@@ -21,7 +22,7 @@
 /* What came before is heard when the answer comes. */
 static struct act_msg ask_again(struct core *core, const struct group *group)
 {
-    return (struct act_msg){.type = MSG_SYNC, .sync = {.group = group->id, .again = ++core->asked}};
+    return group_vote(group, ++core->asked, 0);
 }
 
 static void tell_all(struct core *core, const struct group *group, unsigned node)
@@ -103,10 +104,17 @@ void group_forgo(struct core *core, unsigned node)
  * records for each node, so where the queue is nearly full some are not told: they ask. */
 static void tell_unopened(struct core *core, struct group *group)
 {
+    unsigned first = group_first(core, group);
+
+    assert(group->cause);
     for (unsigned i = 0; i < group->nnodes && group->state == GROUP_LEFT; i++) {
-        if (group->confirmed[i] || i == group->me || !peer_linked(core, group->nodes[i]))
+        if (group->confirmed[i] || i == group->me)
             continue;
-        if (act_room(core))
+        if (first != group->me && i != first)
+            group_told(core, group, i); /* the first one tells it */
+        else if (!peer_linked(core, group->nodes[i]))
+            continue;
+        else if (act_room(core))
             tell_all(core, group, group->nodes[i]);
         else
             group_told(core, group, i);
@@ -125,6 +133,32 @@ void group_ask_left(struct core *core, const struct group *group)
     }
 }
 
+/* Its ranks in @group that were ours; if all of them are in @next they have gone on. */
+static bool all_went_on(const struct group *group, const struct group *next)
+{
+    uint32_t ours = 0, there = 0;
+
+    for (uint32_t i = 0; i < group->size; i++)
+        ours += group->members[i].node == group->me;
+    for (uint32_t i = 0; i < next->size; i++)
+        there += next->members[i].was && next->members[i].was <= group->size &&
+                 group->members[next->members[i].was - 1].node == group->me;
+    return ours == there;
+}
+
+/* The nodes of the next epoch know from its COMMIT who has gone on. */
+static void spare_next(struct core *core, struct group *group)
+{
+    const struct group *next =
+        group->next_epoch ? follow_gone_on(core, group->uid, group->id) : NULL;
+
+    if (!next || !all_went_on(group, next))
+        return;
+    for (unsigned i = 0; i < group->nnodes && group->state == GROUP_LEFT; i++)
+        if (i != group->me && group_place(next, group->nodes[i]) >= 0)
+            group_told(core, group, i);
+}
+
 void group_left(struct core *core, struct group *group, bool opened)
 {
     assert(group->state == GROUP_LEFT && group->nnodes > 1);
@@ -134,8 +168,10 @@ void group_left(struct core *core, struct group *group, bool opened)
     tell_or_forget(core, group);
     if (!opened)
         tell_unopened(core, group);
-    else if (group->state == GROUP_LEFT)
-        act_to_group(core, group, ACT_EACH_NODE, ask_again(core, group));
+    else
+        spare_next(core, group);
+    if (opened && group->state == GROUP_LEFT)
+        act_to_group(core, group, ACT_EACH_UNCONFIRMED, ask_again(core, group));
 }
 
 /* GROUP_BROKEN, or RANK_GONE of each rank that is gone: the one before may have died between

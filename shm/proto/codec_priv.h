@@ -161,7 +161,7 @@
     F(NUM, group) F(NUM, ops) F(NUM, pid) F(RANK, rank) F(CAUSE, cause) F(TEXT, text)
 #define FIELDS_broken(F)                                                                           \
     F(NUM, group) F(NUM, pid) F(CAUSE, cause) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
-#define FIELDS_sync(F)         F(NUM, group) F(NUM, again) F(NUM, told)
+#define FIELDS_sync(F)         F(NUM, group) F(NUM, again) F(NUM, told) F(FLAG, all)
 #define FIELDS_held(F) \
     F(NUM, group) F(NUM, key) F(NUM, ops) F(NUM, sent) F(NUM, came) F(FLAG, answer)
 #define FIELDS_pause(F) \

@@ -386,6 +386,7 @@ struct msg_sync {
     uint64_t group;
     uint64_t again; /* a number: say that you have heard all until here; 0: not asked */
     uint64_t told;  /* the answer to that `again` */
+    uint32_t all;   /* 1: all participants stand by it, as the sender knows */
 };
 
 /* One engine of the group's nodes was lost, and the sender's part waits for the next one: */

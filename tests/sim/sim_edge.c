@@ -331,8 +331,9 @@ static void note_message(struct sim *sim, unsigned from, unsigned to, const stru
     case MSG_SYNC:
         if ((msg->sync.again || msg->sync.told) && !sim->taken_over)
             break; /* that a group has ended was heard */
-        sim_note(sim, "%s -> %s SYNC %s%s%s", a, b, sim_group_name(sim, msg->sync.group, name),
-                 msg->sync.again ? " again" : "", msg->sync.told ? " told" : "");
+        sim_note(sim, "%s -> %s SYNC %s%s%s%s", a, b, sim_group_name(sim, msg->sync.group, name),
+                 msg->sync.again ? " again" : "", msg->sync.told ? " told" : "",
+                 msg->sync.all ? " all" : "");
         break;
     case MSG_GONE:
         sim_note(sim, "%s -> %s GONE %s rank %u", a, b, sim_group_name(sim, msg->gone.group, name),

@@ -75,9 +75,9 @@ static void two_nodes(void **state)
              "[   1] a -> b COMMIT #a1\n"
              "[   1] a -> b SYNC #a1\n"
              "[   2] b -> a SYNC #a1\n"
-             "[   2] b -> a SYNC #a1\n"
+             "[   2] b -> a SYNC #a1 all\n"
              "[   2] b: #a1 open, 2 ranks on 2 nodes\n"
-             "[   3] a -> b SYNC #a1\n"
+             "[   3] a -> b SYNC #a1 all\n"
              "[   3] a: #a1 open, 2 ranks on 2 nodes\n");
 }
 
@@ -101,9 +101,9 @@ static void left_before_the_last_sync(void **state)
              "[   1] a -> b COMMIT #a1\n"
              "[   1] a -> b SYNC #a1\n"
              "[   2] b -> a SYNC #a1\n"
-             "[   2] b -> a SYNC #a1\n"
+             "[   2] b -> a SYNC #a1 all\n"
              "[   2] b: #a1 open, 2 ranks on 2 nodes\n"
-             "[   3] a -> b SYNC #a1\n"
+             "[   3] a -> b SYNC #a1 all\n"
              "[   3] a: #a1 open, 2 ranks on 2 nodes\n"
              "[   3] b: pid 201 leaves g6\n"
              "[   3] b: #a1 rank 1 gone after 0 ops, 16: rank 1 (pid 201 on node b) left\n"
@@ -135,20 +135,18 @@ static void three_nodes(void **state)
              "[   1] c -> a COMMIT #c1\n"
              "[   1] c -> b COMMIT #c1\n"
              "[   1] c -> a SYNC #c1\n"
-             "[   1] c -> b SYNC #c1\n"
              "[   2] a -> b SYNC #c1\n"
              "[   2] a -> c SYNC #c1\n"
              "[   2] b -> a SYNC #c1\n"
-             "[   2] b -> c SYNC #c1\n"
-             "[   2] a -> c SYNC #c1\n"
-             "[   2] b -> c SYNC #c1\n"
              "[   3] b -> a SYNC #c1\n"
-             "[   3] b: #c1 open, 4 ranks on 3 nodes\n"
              "[   3] c -> a SYNC #c1\n"
-             "[   3] a -> b SYNC #c1\n"
+             "[   3] a -> b SYNC #c1 all\n"
+             "[   3] a -> c SYNC #c1 all\n"
              "[   3] a: #c1 open, 4 ranks on 3 nodes\n"
-             "[   3] c -> b SYNC #c1\n"
-             "[   3] c: #c1 open, 4 ranks on 3 nodes\n");
+             "[   4] a -> b SYNC #c1 all\n"
+             "[   4] a -> c SYNC #c1 all\n"
+             "[   4] b: #c1 open, 4 ranks on 3 nodes\n"
+             "[   4] c: #c1 open, 4 ranks on 3 nodes\n");
 }
 
 /* The second is refused at once; the first and the group are not touched. */
@@ -172,9 +170,9 @@ static void duplicate_rank(void **state)
              "[  10] a -> b COMMIT #a1\n"
              "[  10] a -> b SYNC #a1\n"
              "[  11] b -> a SYNC #a1\n"
-             "[  11] b -> a SYNC #a1\n"
+             "[  11] b -> a SYNC #a1 all\n"
              "[  11] b: #a1 open, 2 ranks on 2 nodes\n"
-             "[  12] a -> b SYNC #a1\n"
+             "[  12] a -> b SYNC #a1 all\n"
              "[  12] a: #a1 open, 2 ranks on 2 nodes\n");
 }
 
@@ -201,9 +199,9 @@ static void size_mismatch(void **state)
              "[  11] a -> b COMMIT #a1\n"
              "[  11] a -> b SYNC #a1\n"
              "[  12] b -> a SYNC #a1\n"
-             "[  12] b -> a SYNC #a1\n"
+             "[  12] b -> a SYNC #a1 all\n"
              "[  12] b: #a1 open, 2 ranks on 2 nodes\n"
-             "[  13] a -> b SYNC #a1\n"
+             "[  13] a -> b SYNC #a1 all\n"
              "[  13] a: #a1 open, 2 ranks on 2 nodes\n");
 }
 
@@ -261,9 +259,9 @@ static void client_dies_while_joining(void **state)
              "[  21] a -> b COMMIT #a1\n"
              "[  21] a -> b SYNC #a1\n"
              "[  22] b -> a SYNC #a1\n"
-             "[  22] b -> a SYNC #a1\n"
+             "[  22] b -> a SYNC #a1 all\n"
              "[  22] b: #a1 open, 2 ranks on 2 nodes\n"
-             "[  23] a -> b SYNC #a1\n"
+             "[  23] a -> b SYNC #a1 all\n"
              "[  23] a: #a1 open, 2 ranks on 2 nodes\n");
 }
 
@@ -302,9 +300,9 @@ static void client_dies_during_commit(void **state)
              "[  22] c -> b COMMIT #c2\n"
              "[  23] a -> b SYNC #c2\n"
              "[  23] b -> a SYNC #c2\n"
-             "[  24] b -> a SYNC #c2\n"
+             "[  24] b -> a SYNC #c2 all\n"
              "[  24] b: #c2 open, 2 ranks on 2 nodes\n"
-             "[  24] a -> b SYNC #c2\n"
+             "[  24] a -> b SYNC #c2 all\n"
              "[  24] a: #c2 open, 2 ranks on 2 nodes\n");
 }
 
@@ -330,9 +328,9 @@ static void home_lost_while_joining(void **state)
              "[  20] b -> a COMMIT #b1\n"
              "[  20] b -> a SYNC #b1\n"
              "[  21] a -> b SYNC #b1\n"
-             "[  21] a -> b SYNC #b1\n"
+             "[  21] a -> b SYNC #b1 all\n"
              "[  21] a: #b1 open, 2 ranks on 2 nodes\n"
-             "[  22] b -> a SYNC #b1\n"
+             "[  22] b -> a SYNC #b1 all\n"
              "[  22] b: #b1 open, 2 ranks on 2 nodes\n");
 }
 
@@ -366,10 +364,61 @@ static void home_lost_between_commits(void **state)
              "[  15] b -> a COMMIT #b1\n"
              "[  15] b -> a SYNC #b1\n"
              "[  16] a -> b SYNC #b1\n"
-             "[  16] a -> b SYNC #b1\n"
+             "[  16] a -> b SYNC #b1 all\n"
              "[  16] a: #b1 open, 2 ranks on 2 nodes\n"
-             "[  17] b -> a SYNC #b1\n"
+             "[  17] b -> a SYNC #b1 all\n"
              "[  17] b: #b1 open, 2 ranks on 2 nodes\n");
+}
+
+/* A rank dies when its node has voted, and another node has no COMMIT yet. */
+static void dies_before_all_have_the_commit(void **state)
+{
+    struct sim *sim = cluster(3);
+    const char *g = sim_name_at(sim, 0);
+
+    (void)state;
+    sim_slow(sim, 0, 2, 50);
+    sim_join(sim, sim_client(sim, 0), g, 0, 4, 5000);
+    sim_join(sim, sim_client(sim, 1), g, 1, 4, 5000);
+    sim_join(sim, sim_client(sim, 1), g, 2, 4, 5000);
+    sim_join(sim, sim_client(sim, 2), g, 3, 4, 5000);
+    sim_run(sim, 10);
+    sim_die(sim, 2, "killed by signal 9");
+    sim_run(sim, 200);
+    sim_check_marks(sim);
+    end(sim, "[   0] a: pid 100 joins g7 as rank 0 of 4\n"
+             "[   0] b: pid 201 joins g7 as rank 1 of 4\n"
+             "[   0] b -> a JOIN g7 rank 1 of 4\n"
+             "[   0] b: pid 202 joins g7 as rank 2 of 4\n"
+             "[   0] b -> a JOIN g7 rank 2 of 4\n"
+             "[   0] c: pid 303 joins g7 as rank 3 of 4\n"
+             "[   0] c -> a JOIN g7 rank 3 of 4\n"
+             "[   1] a -> b COMMIT #a1\n"
+             "[   1] a -> c COMMIT #a1\n"
+             "[   1] a -> b SYNC #a1\n"
+             "[   1] a -> c SYNC #a1\n"
+             "[   2] b -> a SYNC #a1\n"
+             "[   2] b -> a SYNC #a1\n"
+             "[  10] b: pid 202 dies\n"
+             "[  10] b -> a GONE #a1 rank 2\n"
+             "[  10] b -> c GONE #a1 rank 2\n"
+             "[  48] a -> c SYNC #a1\n"
+             "[  48] b -> a SYNC #a1\n"
+             "[  52] c -> a SYNC #a1\n"
+             "[  52] c -> a SYNC #a1\n"
+             "[  53] a -> b SYNC #a1 all\n"
+             "[  53] a -> c SYNC #a1 all\n"
+             "[  53] a: #a1 open, 4 ranks on 3 nodes\n"
+             "[  53] a: #a1 rank 2 gone after 0 ops, 5: gone before the group opened\n"
+             "[  53] a -> c SYNC #a1 all\n"
+             "[  54] b -> a GONE #a1 rank 2\n"
+             "[  54] b -> c GONE #a1 rank 2\n"
+             "[  54] b: #a1 open, 4 ranks on 3 nodes\n"
+             "[  54] b: #a1 rank 2 gone after 0 ops, 5: gone before the group opened\n"
+             "[  99] c -> a SYNC #a1\n"
+             "[ 100] a -> c SYNC #a1 all\n"
+             "[ 104] c: #a1 open, 4 ranks on 3 nodes\n"
+             "[ 104] c: #a1 rank 2 gone after 0 ops, 5: gone before the group opened\n");
 }
 
 /* A participant that is far from the home hears of the group from the other one first: the SYNC
@@ -392,9 +441,8 @@ static void commit_overtakes_commit(void **state)
              "[   1] c -> b COMMIT #c1\n"
              "[   2] a -> b SYNC #c1\n"
              "[  12] b -> a SYNC #c1\n"
-             "[  13] a -> b SYNC #c1\n"
+             "[  13] a -> b SYNC #c1 all\n"
              "[  13] a: #c1 open, 2 ranks on 2 nodes\n"
-             "[  14] b -> a SYNC #c1\n"
              "[  14] b: #c1 open, 2 ranks on 2 nodes\n");
 }
 
@@ -553,9 +601,9 @@ static void joined_again(void **state)
              "[   1] a -> b COMMIT #a1\n"
              "[   1] a -> b SYNC #a1\n"
              "[   2] b -> a SYNC #a1\n"
-             "[   2] b -> a SYNC #a1\n"
+             "[   2] b -> a SYNC #a1 all\n"
              "[   2] b: #a1 open, 2 ranks on 2 nodes\n"
-             "[   3] a -> b SYNC #a1\n"
+             "[   3] a -> b SYNC #a1 all\n"
              "[   3] a: #a1 open, 2 ranks on 2 nodes\n"
              "[  50] a: pid 100 joins g6 as rank 0 of 2\n"
              "[  50] b: pid 201 joins g6 as rank 1 of 2\n"
@@ -563,9 +611,9 @@ static void joined_again(void **state)
              "[  51] a -> b COMMIT #a2\n"
              "[  51] a -> b SYNC #a2\n"
              "[  52] b -> a SYNC #a2\n"
-             "[  52] b -> a SYNC #a2\n"
+             "[  52] b -> a SYNC #a2 all\n"
              "[  52] b: #a2 open, 2 ranks on 2 nodes\n"
-             "[  53] a -> b SYNC #a2\n"
+             "[  53] a -> b SYNC #a2 all\n"
              "[  53] a: #a2 open, 2 ranks on 2 nodes\n"
              "[ 100] a: pid 100 leaves g6\n"
              "[ 100] a: #a2 rank 0 gone after 0 ops, 16: rank 0 (pid 100 on node a) left\n"
@@ -643,9 +691,9 @@ static void joins_before_links(void **state)
              "[  53] c -> b COMMIT #c1\n"
              "[  54] a -> b SYNC #c1\n"
              "[  54] b -> a SYNC #c1\n"
-             "[  55] b -> a SYNC #c1\n"
+             "[  55] b -> a SYNC #c1 all\n"
              "[  55] b: #c1 open, 2 ranks on 2 nodes\n"
-             "[  55] a -> b SYNC #c1\n"
+             "[  55] a -> b SYNC #c1 all\n"
              "[  55] a: #c1 open, 2 ranks on 2 nodes\n");
 }
 
@@ -684,6 +732,7 @@ int main(void)
         cmocka_unit_test(client_dies_during_commit),
         cmocka_unit_test(home_lost_while_joining),
         cmocka_unit_test(home_lost_between_commits),
+        cmocka_unit_test(dies_before_all_have_the_commit),
         cmocka_unit_test(commit_overtakes_commit),
         cmocka_unit_test(rank_killed),
         cmocka_unit_test(engine_killed),
