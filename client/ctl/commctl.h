@@ -38,6 +38,10 @@ struct show {
 const char *colour_of(const char *key, const char *word);
 /* Prints to stdout. false: it could not be printed, and why was said. */
 bool show_tables(const struct show *show, const struct msg_tables *tables);
+/* Where the terminal is too narrow for @table: leaves out columns of @spare, in this order; first
+ * those in which nothing stands. */
+void fit_columns(const struct show *show, struct msg_table *table, const char *const *spare,
+                 unsigned nspare);
 /* Prints @before, and @text as a string of JSON. */
 void print_json(const char *before, const char *text);
 /* false: what was printed could not be written, and that was said. */
@@ -79,6 +83,9 @@ void made_copy(struct made *made, const char *text);
 /* Negative: not known. */
 void made_number(struct made *made, double number, const char *format);
 void made_flag(struct made *made, bool flag);
+/* All rows were added: fit_columns(). */
+void made_fit(const struct show *show, struct made *made, const char *const *spare,
+              unsigned nspare);
 /* Shows the rows that were added, and frees the table. False: it could not be shown, or there was
  * no memory for it, and that was said. */
 bool made_show(const struct show *show, struct made *made);

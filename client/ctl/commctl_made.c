@@ -48,6 +48,14 @@ void made_flag(struct made *made, bool flag)
     made_text(made, flag ? "true" : "false");
 }
 
+void made_fit(const struct show *show, struct made *made, const char *const *spare, unsigned nspare)
+{
+    assert(made->at == made->table.ncolumns * made->table.nrows);
+    if (made->cells)
+        fit_columns(show, &made->table, spare, nspare);
+    made->at = made->table.ncolumns * made->table.nrows;
+}
+
 bool made_show(const struct show *show, struct made *made)
 {
     struct msg_tables tables = {.ntables = 1, .tables = &made->table};

@@ -7,7 +7,9 @@
  * are JSON numbers, so they go out as they are. */
 #include <libsmartcols.h>
 #include <stdio.h>
+#include <sys/ioctl.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "client/ctl/cells.h"
 #include "client/ctl/commctl.h"
@@ -22,7 +24,11 @@ static bool is_true(const char *cell)
     return !strcmp(cell, "true") || !strcmp(cell, "yes") || !strcmp(cell, "1");
 }
 
-enum { HUMAN_MAX = 24 };
+enum {
+    HUMAN_MAX = 24,
+    GAP = 2,      /* between columns */
+    WRAPPED = 12, /* the last column goes on below: so wide it is to be read */
+};
 
 /* In the largest unit of which there is one at least: "1.7 GB", "21 min". */
 static const char *in_largest_unit(const char *cell, const char *const *units, const double *steps,
@@ -87,6 +93,71 @@ static void title_text(const struct msg_column *column, char ret[MSG_NAME_MAX])
 
     snprintf(ret, MSG_NAME_MAX, "%.*s",
              unit ? (int)(unit - column->title) : (int)strlen(column->title), column->title);
+}
+
+static unsigned text_width(const char *text)
+{
+    unsigned n = 0;
+
+    for (; *text; text++)
+        n += ((uint8_t)*text & 0xc0) != 0x80; /* not of the bytes that go on with a character */
+    return n;
+}
+
+static unsigned column_width(const struct show *show, const struct msg_table *t, uint32_t i,
+                             bool *ret_empty)
+{
+    char buf[MSG_NAME_MAX];
+    unsigned width;
+
+    title_text(&t->columns[i], buf);
+    width = text_width(buf);
+    *ret_empty = true;
+    for (uint32_t row = 0; row < t->nrows; row++) {
+        const char *cell = t->cells[(size_t)row * t->ncolumns + i];
+
+        width = MAX(width, text_width(cell_text(show, &t->columns[i], cell, buf)));
+        *ret_empty &= !*cell;
+    }
+    return i + 1 == t->ncolumns ? MIN(width, (unsigned)WRAPPED) : width;
+}
+
+static void drop_column(struct msg_table *t, uint32_t column)
+{
+    char **to = t->cells;
+
+    for (size_t i = 0; i < (size_t)t->nrows * t->ncolumns; i++)
+        if (i % t->ncolumns != column)
+            *to++ = t->cells[i];
+    t->ncolumns--;
+    memmove(&t->columns[column], &t->columns[column + 1],
+            (t->ncolumns - column) * sizeof(*t->columns));
+}
+
+void fit_columns(const struct show *show, struct msg_table *table, const char *const *spare,
+                 unsigned nspare)
+{
+    struct winsize size = {0};
+    unsigned total = 0;
+    bool empty;
+
+    if (show->json || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) || !size.ws_col)
+        return;
+    for (uint32_t i = 0; i < table->ncolumns; i++)
+        total += (i ? GAP : 0) + column_width(show, table, i, &empty);
+    for (unsigned turn = 0; turn < 2; turn++)
+        for (unsigned k = 0; k < nspare && total > size.ws_col; k++) {
+            uint32_t i = cells_column(table, spare[k]);
+            unsigned width;
+
+            if (i == table->ncolumns)
+                continue;
+            width = column_width(show, table, i, &empty);
+            if (turn == 0 && !empty)
+                continue; /* those first in which nothing stands */
+            total -= width + GAP;
+            drop_column(table, i);
+        }
 }
 
 static int add_columns(const struct show *show, const struct msg_table *table,

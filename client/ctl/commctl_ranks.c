@@ -360,13 +360,15 @@ bool show_ops(const struct show *show, const char *group, const struct msg_table
 
 /* ---- ranks ------------------------------------------------------------------------------ */
 
-/* What fits on a line, for people. */
+/* What fits on a line, for people: on a wide one all of it. */
 bool show_ranks(const struct show *show, const char *group, const struct msg_tables *ranks,
                 bool *ret_well)
 {
     static const char *const keys[] = {
         "name",      "rank",    "node",          "pid",       "process", "ops",    "operation",
         "asleep_ms", "message", "gpu_operation", "gpu_ready", "last",    "command"};
+    static const char *const spare[] = {"gpu_ready", "gpu_operation", "message",  "last",
+                                        "command",   "process",       "asleep_ms"};
     struct msg_column columns[ARRAY_LEN(keys)];
     uint32_t from[ARRAY_LEN(keys)];
     const struct msg_table *t = ranks->tables;
@@ -385,5 +387,6 @@ bool show_ranks(const struct show *show, const char *group, const struct msg_tab
     for (uint32_t row = 0; row < t->nrows; row++)
         for (unsigned k = 0; k < ARRAY_LEN(keys); k++)
             made_text(&made, cells_at(t, row, from[k]));
+    made_fit(show, &made, spare, ARRAY_LEN(spare));
     return made_show(show, &made);
 }

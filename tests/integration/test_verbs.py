@@ -345,9 +345,9 @@ def test_log_level():
 class Terminal:
     """commctl at a terminal of its own."""
 
-    def __init__(self, node, *words, **environment):
+    def __init__(self, node, *words, columns=40, **environment):
         self.master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 5, 40, 0, 0))
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 5, columns, 0, 0))
         self.process = subprocess.Popen(
             [*commctl(node), *words], stdout=slave, stderr=slave,
             env=dict(os.environ, TERM="xterm", **environment),
@@ -422,6 +422,21 @@ def test_watch():
         watch.communicate()
         terminal = Terminal(node, "status")
         check("\033[32mready" in terminal.rest()[1], terminal.text)
+
+
+def test_ranks_on_a_narrow_terminal():
+    with Cluster(1) as cluster:
+        node = cluster.nodes[0]
+        ranks = cluster.ranks("a", [0, 0])
+        for columns, last in ((64, "OPERATION"), (400, "COMMAND")):
+            code, text = Terminal(node, "ranks", columns=columns, NO_COLOR="1").rest()
+            lines = text.splitlines()
+            equal(code, 0)
+            check(all(len(line) <= columns for line in lines), text)
+            equal(lines[0].split()[:4], ["NAME", "RANK", "NODE", "PID"], text)
+            check(lines[0].split()[-1] == last or columns == 64, text)
+            for rank in ranks:  # on one line
+                check(any({str(rank.pid), "node0"} < set(line.split()) for line in lines), text)
 
 
 # ---- tenants -----------------------------------------------------------------------------------
