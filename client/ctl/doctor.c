@@ -16,7 +16,7 @@ enum {
     STOLEN_PCT = 5,        /* the host takes so much: operations wait for it */
     CPUS_LEAST = 2,        /* ranks and the engine take turns on a single one */
     RESENT_PER_MILLE = 10, /* a network that is well loses less */
-    SENT_LEAST = 1 << 20,  /* less says nothing of losses */
+    SENT_LEAST = 1 << 20,  /* less says nothing of losses, or of the rate */
     SENT_MUCH = 1 << 30,   /* less may never have filled the link */
     MTU_USUAL = 1500,
     LATE_BY = 10, /* times: latency is more than configured */
@@ -328,7 +328,7 @@ static void judge_link(const struct doctor_facts *f, const struct doctor_node *n
 
     if (n->rtt_us >= 0)
         snprintf(rtt, sizeof(rtt), ", there and back %" PRId64 " us at best", n->rtt_us);
-    if (n->bandwidth > 0)
+    if (n->bandwidth > 0 && n->sent >= SENT_LEAST)
         snprintf(rate, sizeof(rate), ", at most %.3g GB/s so far", (double)n->bandwidth / 1e9);
     if (n->mtu > 0)
         snprintf(mtu, sizeof(mtu), ", packets up to %" PRId64 " bytes", n->mtu);

@@ -152,7 +152,8 @@ void tuning_fill(struct table *table, const struct conf *conf, const char *links
         {"congestion_control", TEXT, 0, congestion.value,
          "auto: CUBIC where the system's default is BBR, which slows bursts down"},
         {"encryption", TEXT, 0, encryption.value,
-         "across nodes, by TCP: auto: on, except on loopback and with a node that says off"},
+         "across nodes, by TCP: auto: on, except on loopback; off: where both nodes trust the "
+         "network"},
         {"encrypted", TEXT, 0, links,
          "what that has come to, and for how long: the age of the oldest key; \"\": no links"},
         {"gpu", TEXT, 0, gpu.value,

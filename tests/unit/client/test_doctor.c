@@ -119,6 +119,7 @@ static void a_node_that_is_well(void **state)
 
 static void one_thing_is_wrong(void **state)
 {
+    struct doctor_findings all;
     struct doctor_facts f;
 
 #define WITH(change, level, text, remedy) f = well(), f.change, only(&f, level, text, remedy)
@@ -154,6 +155,14 @@ static void one_thing_is_wrong(void **state)
     WITH(bandwidth = "2T", DOCTOR_WARNING, "transport.bandwidth is 2T", "commd-perf sendrecv");
     WITH(bandwidth = "11000000000", DOCTOR_OK, "", "");
     WITH(bandwidth = "1X", DOCTOR_OK, "", "");
+    f = well();
+    f.nodes[0].bandwidth = 118000000;
+    f.nodes[0].sent = 160; /* a greeting tells no rate */
+    only(&f, DOCTOR_OK, "", "");
+    doctor_judge(&f, &all);
+    for (unsigned i = 0; i < all.n; i++)
+        assert_null(strstr(all.at[i].finding, "GB/s so far"));
+    doctor_findings_free(&all);
     WITH(nodes[1].bandwidth = 5, DOCTOR_OK, "", ""); /* nothing was sent that could be faster */
     WITH(nodes[0].encryption = LINK_CLEAR_LOOPBACK, DOCTOR_OK, "", "");
     WITH(nodes[0].encryption = LINK_CLEAR_OLD, DOCTOR_WARNING, "in the clear, for 90 s",
