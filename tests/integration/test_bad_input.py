@@ -93,7 +93,7 @@ def test_key_file():
              "all nodes by: openssl rand -hex 32 > DIR/key"),
         )  # fmt: skip
         with open(key, "w") as file:
-            file.write("ab" * 32 + "\n")
+            file.write("ab" * 31 + "cd" + "\n")
         os.chmod(key, 0o644)
         equal(
             commd(cluster, text, "--check-config"),
@@ -705,7 +705,7 @@ def test_wrong_cluster_key():
         a, b = cluster.nodes
         other = os.path.join(cluster.folder, "other.key")
         with open(os.open(other, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
-            file.write("cd" * 32)
+            file.write("cd" * 31 + "01")
         b.write_config(cluster={"key_file": other})
         a.start()
         b.start()

@@ -341,7 +341,7 @@ def test_strangers():
         tenant = prepare(cluster, [0, 1])
         key = os.path.join(cluster.folder, "other.key")
         with open(os.open(key, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
-            file.write("cd" * 32)
+            file.write("cd" * 31 + "01")
         ports = ports_of(cluster.nodes)
         print(f"  strangers --seed {seed}", flush=True)
         program = [

@@ -157,7 +157,7 @@ def node_yaml(fabric, me):
 def check_two_nodes(fabric):
     """Between nodes, by the programs and the libraries of UCX of the wheel."""
     with open(os.open(f"{HOME}/key", os.O_CREAT | os.O_WRONLY, 0o400), "w") as out:
-        out.write("7c" * 32 + "\n")
+        out.write("7c" * 31 + "01" + "\n")
     daemons, ranks = [], []
     for me in range(2):
         with open(f"{HOME}/n{me}.yaml", "w") as out:
