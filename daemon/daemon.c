@@ -450,7 +450,8 @@ void daemon_fini(struct daemon *d)
         close_fdp(&d->bells[i]);
     free(d->bells);
     free(d->commands);
-    free(d->peer_tokens);
+    if (d->peer_tokens)
+        free_wiped(d->peer_tokens, d->conf->nnodes * sizeof(*d->peer_tokens));
     free(d->token_turns);
     free(d->peer_secrets);
     free(d->addrs);

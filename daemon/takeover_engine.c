@@ -48,6 +48,7 @@ void takeover_program(struct daemon *d, const struct engine_link *link,
     }
     state_program(d->state, which, &is);
     explicit_bzero(&is, sizeof(is));
+    explicit_bzero(&kept, sizeof(kept));
 }
 
 void takeover_program_gone(struct daemon *d, const struct engine_link *link)

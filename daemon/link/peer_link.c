@@ -195,12 +195,13 @@ struct link *link_new(struct peer_links *links, struct link_peer *peer, int fd)
 
 static void frame_release(const void *data, size_t len, void *arg)
 {
-    free((void *)data);
+    free_wiped((void *)data, len);
 }
 
 int link_send(struct link *link, const struct msg *msg)
 {
     struct evbuffer *out = bufferevent_get_output(link->bev);
+    bool whole = msg->type == MSG_ENGINE_STATE; /* its token is wiped where it lies */
     void *frame;
     size_t len;
     int r;
@@ -209,16 +210,15 @@ int link_send(struct link *link, const struct msg *msg)
     r = codec_encode(msg, &frame, &len);
     if (r)
         return r;
-    if (evbuffer_get_length(out) > LINK_MAX_UNSENT) {
-        free(frame);
-        return -ENOBUFS;
-    }
-    if (len > LINK_SMALL)
+    whole |= len > LINK_SMALL;
+    if (evbuffer_get_length(out) > LINK_MAX_UNSENT)
+        r = -1;
+    else if (whole)
         r = evbuffer_add_reference(out, frame, len, frame_release, NULL);
     else
         r = evbuffer_add(out, frame, len);
-    if (r || len <= LINK_SMALL)
-        free(frame);
+    if (r || !whole)
+        free_wiped(frame, len);
     return r ? -ENOBUFS : 0;
 }
 
@@ -434,27 +434,42 @@ static void link_first_msg(struct link *link, const struct msg *msg)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
+/* Nothing of it stays in memory that libevent frees. */
+static void take_wiped(struct evbuffer *in, uint8_t *to, size_t len)
+{
+    struct evbuffer_iovec piece;
+
+    while (len && evbuffer_peek(in, -1, NULL, &piece, 1) > 0) {
+        size_t n = MIN(len, piece.iov_len);
+
+        memcpy(to, piece.iov_base, n);
+        explicit_bzero(piece.iov_base, n);
+        evbuffer_drain(in, n);
+        to += n;
+        len -= n;
+    }
+    assert(!len);
+}
+
 static int link_next(struct link *link, struct msg *ret_msg)
 {
     struct evbuffer *in = bufferevent_get_input(link->bev);
     size_t len = evbuffer_get_length(in), need = CODEC_HEADER;
     size_t max = link->state == LINK_UP ? CODEC_MAX_FRAME : CODEC_MAX_CLIENT_FRAME;
-    const uint8_t *frame;
+    uint8_t header[CODEC_HEADER], *frame;
     int r;
 
-    if (len < CODEC_HEADER)
+    if (evbuffer_copyout(in, header, sizeof(header)) < (ssize_t)sizeof(header))
         return CODEC_E_MORE;
-    frame = evbuffer_pullup(in, CODEC_HEADER);
-    if (!frame)
-        return CODEC_E_NOMEM;
-    r = codec_frame_check(frame, CODEC_HEADER, max, &need);
+    r = codec_frame_check(header, sizeof(header), max, &need);
     if (r != CODEC_OK && (r != CODEC_E_MORE || len < need))
         return r;
-    frame = evbuffer_pullup(in, (ssize_t)need);
+    frame = malloc(need);
     if (!frame)
         return CODEC_E_NOMEM;
+    take_wiped(in, frame, need);
     r = codec_decode(frame, need, ret_msg);
-    evbuffer_drain(in, need);
+    free_wiped(frame, need);
     return r;
 }
 

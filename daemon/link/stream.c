@@ -8,7 +8,7 @@
  *
  * In: one buffer begins small and grows to the frame that is announced. codec_frame_check() bounds
  * the frame before we allocate, so one peer has at most max + CODEC_HEADER bytes. An empty buffer
- * is freed.
+ * is freed, and wiped before: tokens and keys come and go here, as they do in the frames below.
  *
  * Out: a list of encoded frames. Descriptors ride with the first byte of their frame and are
  * ours until then. How much may pile up is the caller's decision (out_bytes, out_fds, held).
@@ -71,7 +71,7 @@ static struct stream_frame *frame_free(struct stream_frame *frame)
         return NULL;
     for (unsigned i = 0; i < frame->nfds; i++)
         stream_fd_unref(frame->fds[i]);
-    free(frame->data);
+    free_wiped(frame->data, frame->len);
     free(frame);
     return NULL;
 }
@@ -104,7 +104,7 @@ void stream_fini(struct stream *s)
     stream_drop(s);
     while (s->nin_fds)
         closer_fd(s->closer, s->uid, s->in_fds[--s->nin_fds]);
-    free(steal_ptr(s->in));
+    s->in = free_wiped(s->in, s->in_size);
     s->in_off = s->in_len = s->in_size = 0;
     closer_sock(s->closer, s->uid, steal_fd(&s->fd));
 }
@@ -124,9 +124,12 @@ static int stream_room(struct stream *s)
         want = MAX(want, need);
     if (s->in_size >= want)
         return 0;
-    grown = realloc(s->in, want);
+    grown = malloc(want);
     if (!grown)
         return -ENOMEM;
+    if (pending)
+        memcpy(grown, s->in, pending);
+    free_wiped(s->in, s->in_size);
     s->in = grown;
     s->in_size = want;
     return 0;
@@ -227,7 +230,7 @@ static enum codec_result stream_decode(struct stream *s, struct msg *ret_msg)
 
     r = codec_frame_check(s->in + s->in_off, s->in_len - s->in_off, s->max, &need);
     if (r == CODEC_E_MORE && s->in_off == s->in_len) {
-        free(steal_ptr(s->in)); /* idle peers cost no buffer */
+        s->in = free_wiped(s->in, s->in_size); /* idle peers cost no buffer */
         s->in_off = s->in_len = s->in_size = 0;
     }
     if (r)

@@ -200,8 +200,8 @@ static int make_context(struct tls *tls, SSL_CTX **ret_ctx)
     if (!ctx)
         return -ENOMEM;
     SSL_CTX_set_app_data(ctx, tls);
-    SSL_CTX_set_options(ctx,
-                        SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_IGNORE_UNEXPECTED_EOF);
+    SSL_CTX_set_options(ctx, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION |
+                                 SSL_OP_IGNORE_UNEXPECTED_EOF | SSL_OP_CLEANSE_PLAINTEXT);
     SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS); /* 34 KiB less per idle link */
     if (tls->nkeys) {

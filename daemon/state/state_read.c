@@ -483,6 +483,7 @@ bool state_read_program(const struct state *state, enum state_program which,
     ret_engine->nodes = msg->nodes;
     ret_engine->incarnation = msg->incarnation;
     memcpy(ret_engine->secret, msg->secret.data, STATE_SECRET);
+    explicit_bzero(msg->secret.data, STATE_SECRET); /* @msg is freed */
     ret_engine->addr_len = (uint32_t)msg->addr.len;
     if (msg->addr.len)
         memcpy(ret_engine->addr, msg->addr.data, msg->addr.len);

@@ -85,7 +85,7 @@ void msg_fini(struct msg *msg)
             table_fini(&msg->tables.tables[i]);
         free(msg->tables.tables);
     }
-    memset(msg, 0, sizeof(*msg));
+    explicit_bzero(msg, sizeof(*msg)); /* tokens and keys */
 }
 
 const char *msg_type_name(enum msg_type type)

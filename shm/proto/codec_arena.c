@@ -4,13 +4,15 @@
  * bytes per field) turns into a lot of memory and of malloc() calls. Here all pieces of one
  * decode come from a 4 KiB buffer on the stack and, beyond it, from few blocks; they are never
  * freed one by one, and their sum has a limit that is proportional to the frame. A client's
- * small message is decoded without a single malloc(). */
+ * small message is decoded without a single malloc(). What was given out is wiped at the end:
+ * tokens and keys are decoded here. */
 #include "shm/proto/codec_priv.h"
 
 enum { ARENA_BLOCK = 64 << 10 };
 
 struct arena_block {
     struct arena_block *next;
+    size_t size;
     _Alignas(16) char data[];
 };
 
@@ -29,22 +31,24 @@ void arena_fini(struct codec_arena *arena)
 {
     struct arena_block *block;
 
+    explicit_bzero(arena->first, MIN(arena->total, sizeof(arena->first)));
     while ((block = arena->blocks)) {
         arena->blocks = block->next;
-        free(block);
+        free_wiped(block, block->size);
     }
 }
 
 static bool arena_grow(struct codec_arena *arena, size_t size)
 {
     size_t data = MAX(size, (size_t)ARENA_BLOCK);
-    struct arena_block *block = malloc(sizeof(*block) + data);
+    size_t all = sizeof(struct arena_block) + data;
+    struct arena_block *block = malloc(all);
 
     if (!block) {
         arena->oom = true;
         return false;
     }
-    block->next = arena->blocks;
+    *block = (struct arena_block){arena->blocks, all};
     arena->blocks = block;
     arena->next = block->data;
     arena->left = data;

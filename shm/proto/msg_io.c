@@ -20,7 +20,7 @@ void msg_reader_fini(struct msg_reader *reader)
 {
     for (unsigned i = 0; i < reader->nfds; i++)
         close_fdp(&reader->fds[i]);
-    free(reader->frame);
+    free_wiped(reader->frame, reader->need);
     *reader = (struct msg_reader){0};
 }
 
@@ -82,7 +82,7 @@ static int send_all(int sock, const char *buf, size_t len, const int *fds, unsig
 int msg_send_fd(int sock, const struct msg *msg, const int *fds, unsigned nfds, int64_t deadline_ms)
 {
     assert(!nfds || fds);
-    _cleanup_(freep) void *frame = NULL;
+    void *frame;
     size_t len;
     int r;
 
@@ -91,7 +91,9 @@ int msg_send_fd(int sock, const struct msg *msg, const int *fds, unsigned nfds, 
     r = codec_encode(msg, &frame, &len);
     if (r)
         return r;
-    return send_all(sock, frame, len, fds, nfds, deadline_ms);
+    r = send_all(sock, frame, len, fds, nfds, deadline_ms);
+    free_wiped(frame, len);
+    return r;
 }
 
 /* One read: up to @len bytes, at least one. Descriptors may come with any read (a peer may send

@@ -85,6 +85,15 @@ static inline void freep(void *p)
     free(*(void **)p);
 }
 
+/* Of memory that a secret may be in nothing stays. NULL is fine; always returns NULL. */
+static inline void *free_wiped(void *p, size_t n)
+{
+    if (p)
+        explicit_bzero(p, n);
+    free(p);
+    return NULL;
+}
+
 static inline bool add_overflows(size_t a, size_t b, size_t *ret_sum)
 {
     return __builtin_add_overflow(a, b, ret_sum);

@@ -95,7 +95,7 @@ tests_unit_daemon_test_engine_adopt_LDADD = libcommd-link.la libcommd-conf.la li
 
 tests_unit_daemon_test_engine_link_SOURCES = tests/unit/daemon/test_engine_link.c \
 	daemon/link/engine_adopt.c daemon/link/engine_link.c daemon/link/engine_spawn.c \
-	daemon/process/files.c
+	daemon/process/files.c tests/lib/heap_has.h
 tests_unit_daemon_test_engine_link_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
 tests_unit_daemon_test_engine_link_LDADD = libcommd-link.la libcommd-conf.la libcommd-proto.la \
 	libcommd-launch.la $(LIBEVENT_LIBS) $(OPENSSL_LIBS) $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
@@ -139,7 +139,7 @@ tests_unit_daemon_test_certificates_LDADD = libcommd-link.la libcommd-conf.la li
 	$(OPENSSL_LIBS) $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 
 tests_unit_daemon_test_peer_link_SOURCES = tests/unit/daemon/test_peer_link.c \
-	tests/unit/daemon/certificates.h
+	tests/unit/daemon/certificates.h tests/lib/heap_has.h
 tests_unit_daemon_test_peer_link_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
 tests_unit_daemon_test_peer_link_LDADD = libcommd-link.la libcommd-conf.la libcommd-proto.la \
 	$(LIBEVENT_LIBS) \

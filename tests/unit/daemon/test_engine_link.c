@@ -13,6 +13,7 @@
 #include "daemon/link/engine_link.h"
 #include "daemon/link/engine_spawn.h"
 #include "shm/proto/codec.h"
+#include "tests/lib/heap_has.h"
 
 enum { LIMIT_S = 20 };
 
@@ -43,8 +44,8 @@ static int env_report(int argc, char **argv)
     return 0;
 }
 
-/* Answers every message with the inode of the descriptor that came with it. */
-static int echo(void)
+/* Answers every message with the inode of the descriptor that came with it, or says the same. */
+static int echo(bool back)
 {
     for (;;) {
         struct msg in, out = {.type = MSG_PING};
@@ -58,7 +59,11 @@ static int echo(void)
         if (n == 1)
             fstat(fd, &st);
         close_fdp(&fd);
+        if (back)
+            msg_send_fd(3, &in, NULL, 0, -1);
         msg_fini(&in);
+        if (back)
+            continue;
         out.ping.seq = st.st_ino;
         out.ping.pong = n;
         msg_send_fd(3, &out, NULL, 0, -1);
@@ -75,7 +80,9 @@ static int engine_main(int argc, char **argv)
     if (strcmp(mode, "env") == 0)
         return env_report(argc, argv);
     if (strcmp(mode, "echo") == 0)
-        return echo();
+        return echo(false);
+    if (strcmp(mode, "echo back") == 0)
+        return echo(true);
     if (strcmp(mode, "exit3") == 0) {
         say("last words");
         return 3;
@@ -331,6 +338,28 @@ static void tokens_are_of_one_life_and_one_node(void **state)
     assert_memory_not_equal(a, next, 32);
 }
 
+/* Neither of what went to the engine nor of what came from it. */
+static void secrets_do_not_stay(void **state)
+{
+    struct world *w = *state;
+    struct msg msg = {.type = MSG_ENGINE_PEER_KEY};
+    uint8_t secret[32];
+
+    if (!heap_is_seen())
+        skip();
+    memset(secret, 0xc4, sizeof(secret));
+    memset(msg.engine_peer_key.secret, 0xc4, 32);
+    hide(secret, sizeof(secret));
+    msg.engine_peer_key.engine = 1;
+    start(w, "echo back");
+    for (unsigned i = 0; i < 200; i++) /* so buffers grow */
+        engine_link_send(w->link, &msg, NULL, 0);
+    run_until(w, w->msgs == 200);
+    assert_int_equal(w->msg.type, MSG_ENGINE_PEER_KEY);
+    explicit_bzero(&w->msg, sizeof(w->msg));
+    assert_int_equal(heap_has(secret), 0);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -339,7 +368,7 @@ int main(int argc, char **argv)
         T(last_words_come_before_the_exit),      T(it_is_killed),
         T(a_closed_socket_is_its_end),           T(nonsense_is_its_end),
         T(who_does_not_read_is_killed),          T(there_is_no_such_program),
-        T(tokens_are_of_one_life_and_one_node),
+        T(tokens_are_of_one_life_and_one_node),  T(secrets_do_not_stay),
 #undef T
     };
 

@@ -20,6 +20,7 @@
 #include "daemon/process/log_limit.h"
 #include "daemon/link/tls.h"
 #include "shm/proto/codec.h"
+#include "tests/lib/heap_has.h"
 #include "tests/unit/daemon/certificates.h"
 
 enum { LIMIT_S = 20, MAX_NODES = 4 };
@@ -312,6 +313,32 @@ static void two_nodes_link_and_talk(void **state)
 
     assert_string_equal(peer_links_error(a->links, 1), "");
     assert_string_equal(log_text, "");
+}
+
+/* Neither where they are said nor where they are heard; among others, so that they lie anywhere. */
+static void tokens_do_not_stay(void **state)
+{
+    struct world *w = *state;
+    struct node *a = node_up(w, 0, "ab", 'a'), *b = node_up(w, 1, "ab", 'b');
+    struct msg said = {.type = MSG_ENGINE_STATE}, beat = {.type = MSG_HEARTBEAT};
+    uint8_t token[32];
+
+    if (!heap_is_seen())
+        skip();
+    memset(token, 0xc5, sizeof(token));
+    memset(said.engine_state.token, 0xc5, 32);
+    hide(token, sizeof(token));
+    said.engine_state.engine = 1;
+    run_until(w, a->ups && b->ups);
+    for (unsigned i = 0; i < 1000; i++) {
+        peer_links_send(a->links, 1, i % 3 ? &beat : &said);
+        if (i % 20 == 0)
+            run_until(w, b->msgs == i + 1);
+    }
+    for (unsigned i = 0; i < 100; i++) /* in pieces that nothing else overwrites wholly */
+        peer_links_send(a->links, 1, &said);
+    run_until(w, b->msgs == 1100);
+    assert_int_equal(heap_has(token), 0);
 }
 
 /* A pass of the loop brings one record: small messages that are sent together share it. */
@@ -1298,6 +1325,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         T(two_nodes_link_and_talk),
+        T(tokens_do_not_stay),
         T(small_messages_share_records),
         T(a_turn_takes_more_than_one_record),
         T(who_does_not_read_is_given_up),

@@ -50,7 +50,7 @@ tests_unit_shm_test_mail_SOURCES = tests/unit/shm/test_mail.c
 tests_unit_shm_test_mail_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 
 tests_unit_shm_test_msg_io_SOURCES = tests/unit/shm/test_msg_io.c tests/unit/shm/codec_samples.c \
-	tests/unit/shm/codec_samples.h tests/lib/frames.h
+	tests/unit/shm/codec_samples.h tests/lib/frames.h tests/lib/heap_has.h
 tests_unit_shm_test_msg_io_LDADD = libcommd-proto.la $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 
 tests_unit_shm_test_recorder_SOURCES = tests/unit/shm/test_recorder.c

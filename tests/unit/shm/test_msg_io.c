@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "tests/lib/frames.h"
+#include "tests/lib/heap_has.h"
 #include "tests/unit/shm/codec_samples.h"
 
 struct pair {
@@ -255,6 +256,45 @@ static void larger_than_the_buffer(void **state)
     msg_fini(&in);
 }
 
+static void send_and_recv(struct pair *p, struct msg *out, const uint8_t secret[32])
+{
+    const char *why;
+    unsigned nfds;
+    struct msg in;
+
+    assert_int_equal(msg_send_fd(p->a, out, NULL, 0, -1), 0);
+    assert_int_equal(heap_has(secret), 0);
+    assert_int_equal(recv_one(p->b, &in, NULL, 0, &nfds, -1, &why), 0);
+    assert_int_equal(in.type, out->type);
+    msg_fini(&in);
+    msg_fini(out);
+    assert_int_equal(heap_has(secret), 0);
+}
+
+/* Of a message that was sent and taken, and of one that was decoded in memory from malloc(). */
+static void no_secrets_stay_in_freed_memory(void **state)
+{
+    enum { MANY = 2000 };
+    struct msg key = {.type = MSG_ENGINE_PEER_KEY}, hello;
+    uint8_t secret[32], *kept;
+
+    if (!heap_is_seen())
+        skip();
+    memset(secret, 0xc3, sizeof(secret));
+    memset(key.engine_peer_key.secret, 0xc3, 32);
+    key.engine_peer_key.engine = 1;
+    hide(secret, sizeof(secret));
+    send_and_recv(*state, &key, secret);
+    sample_make(MSG_CLIENT_HELLO, SAMPLE_SMALL, &hello);
+    free(hello.client_hello.kept);
+    hello.client_hello.nkept = MANY;
+    kept = malloc(MANY * sizeof(*hello.client_hello.kept));
+    memset(kept, 1, MANY * sizeof(*hello.client_hello.kept));
+    hello.client_hello.kept = (void *)kept;
+    memset(hello.client_hello.resume, 0xc3, sizeof(hello.client_hello.resume));
+    send_and_recv(*state, &hello, secret);
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -266,6 +306,7 @@ int main(void)
         T(the_end),
         T(deadlines),
         T(larger_than_the_buffer),
+        T(no_secrets_stay_in_freed_memory),
     };
 
     return cmocka_run_group_tests_name("msg_io", tests, NULL, NULL);

@@ -45,7 +45,7 @@ tests_unit_transport_test_fabric_SOURCES = tests/unit/transport/test_fabric.c \
 	tests/unit/transport/test_fabric_sealed.c \
 	tests/unit/transport/test_fabric_ucx.c tests/unit/transport/fabric_raw.c \
 	tests/unit/transport/fabric_raw.h tests/unit/transport/fabric_sides.c \
-	tests/unit/transport/fabric_sides.h
+	tests/unit/transport/fabric_sides.h tests/lib/heap_has.h
 tests_unit_transport_test_fabric_CPPFLAGS = $(AM_CPPFLAGS) $(UCX_CFLAGS)
 tests_unit_transport_test_fabric_LDADD = libcommd-test-fabric.la libcommd-fabric.la \
 	libcommd-launch.la libcommd-shm.la $(CMOCKA_LIBS)

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "shm/util/wait.h"
+#include "tests/lib/heap_has.h"
 
 /* ---- records --------------------------------------------------------------------------------- */
 
@@ -155,42 +156,6 @@ static void keys_wear_out(void **state)
         assert_int_equal(seal_generation(p.in), i / 3);
     }
     pair_free(&p);
-}
-
-/* @hidden is each byte of it, changed, so that this is not what is found. */
-static bool memory_has(const uint8_t *at, const uint8_t *end, const uint8_t hidden[16])
-{
-    for (; at + 16 <= end; at++) {
-        unsigned i = 0;
-
-        while (i < 16 && at[i] == (hidden[i] ^ 0x55))
-            i++;
-        if (i == 16)
-            return true;
-    }
-    return false;
-}
-
-/* -1: this process has no heap that can be looked at. */
-static int heap_has(const uint8_t hidden[16])
-{
-    FILE *maps = fopen("/proc/self/maps", "re");
-    unsigned long from, to;
-    char line[512];
-    int found = -1;
-
-    assert_non_null(maps);
-    while (fgets(line, sizeof(line), maps))
-        if (strstr(line, "[heap]") && sscanf(line, "%lx-%lx rw", &from, &to) == 2)
-            found = memory_has((uint8_t *)from, (uint8_t *)to, hidden);
-    fclose(maps);
-    return found;
-}
-
-static void hide(uint8_t *bytes, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        bytes[i] ^= 0x55;
 }
 
 /* Who reads this memory later cannot read what was sent before. */

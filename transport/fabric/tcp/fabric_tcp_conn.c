@@ -227,7 +227,7 @@ void conns_sweep(struct tcp *t)
 
     while ((c = TAILQ_FIRST(&t->closed))) {
         TAILQ_REMOVE(&t->closed, c, link);
-        free(c);
+        free_wiped(c, sizeof(*c)); /* a hello of HELLO_OLD says a token */
     }
 }
 

@@ -52,13 +52,16 @@ int seal_mac(const uint8_t key[SEAL_SECRET], const struct iovec *iov, unsigned n
     uint8_t text[512];
     unsigned len = SEAL_SECRET;
     size_t at = 0;
+    bool made;
 
     for (unsigned i = 0; i < n; i++) {
         assert(iov[i].iov_len <= sizeof(text) - at);
         memcpy(text + at, iov[i].iov_base, iov[i].iov_len);
         at += iov[i].iov_len;
     }
-    return HMAC(EVP_sha256(), key, SEAL_SECRET, text, at, ret_mac, &len) ? 0 : -ENOMEM;
+    made = HMAC(EVP_sha256(), key, SEAL_SECRET, text, at, ret_mac, &len);
+    OPENSSL_cleanse(text, at); /* it may be a token */
+    return made ? 0 : -ENOMEM;
 }
 
 static int derive(const uint8_t secret[SEAL_SECRET], const char *what, uint8_t ret[SEAL_SECRET])
