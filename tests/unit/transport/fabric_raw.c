@@ -69,10 +69,14 @@ static struct tcp_peer raw_peer(unsigned incarnation, bool listens)
 void sign(struct hello *h, unsigned incarnation, bool listens, const struct hello *asked)
 {
     struct tcp_peer peer = raw_peer(incarnation, listens);
+    const struct conn *stream =
+        h->of == HELLO_MENDS ? inside(theirs)->slot[HOSTILE]->conn[h->channel] : NULL;
     struct conn c = {0};
 
     if (asked)
         c.hello = *asked;
+    if (stream) /* else it is of none */
+        memcpy(c.begun, stream->begun, MAC_LEN);
     assert_int_equal(hello_say(&c, &peer, h, asked), 0);
 }
 

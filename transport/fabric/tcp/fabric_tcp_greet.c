@@ -6,8 +6,11 @@
  *   link    = HMAC(the smaller token, "link", the larger)
  *   streams = HMAC(the smaller token, "streams", the larger)
  *   id     = HMAC(token, "id"): says which peer a hello is of, and nothing else
- *   mac    of a hello    = HMAC(link, "hello" or "answer", the hello, the one that it answers)
+ *   mac    of a hello    = HMAC(link, "hello", the hello), of the one that answers it
+ *                          HMAC(link, "answer", the hello, the one that it answers)
  *   mac    of ACCEPT     = HMAC(link, "accept", both macs)
+ *   mac    of a hello that goes on with a stream
+ *                        = HMAC(link, "hello", the hello, the mac of ACCEPT at its beginning)
  *   secret of a direction of a stream that begins = HMAC(streams, "to" or "from", both macs)
  *
  * (HMAC-SHA256, ids and macs cut to 16 bytes; as a handshake this is the three messages of
@@ -15,7 +18,9 @@
  * repeated gets no further than to an answer, and both sides have a part in all keys. A mac is of
  * the role of its sender, so that nobody's own hello is an answer to it.
  *
- * A stream that goes on over another socket keeps its keys: the records are of the stream. */
+ * A stream that goes on over another socket keeps its keys: the records are of the stream. What
+ * goes on is the stream of now: a hello that went on with one of before, under the same tokens,
+ * would cut a socket that is well. */
 #include <errno.h>
 #include <string.h>
 #include <sys/random.h>
@@ -58,14 +63,18 @@ void peer_forget(struct tcp_peer *peer)
     OPENSSL_cleanse(peer->streams, sizeof(peer->streams));
 }
 
+/* @asked: what it answers, or NULL. @c: the stream with which it goes on, if it does. */
 static int hello_mac(const struct tcp_peer *peer, const struct hello *hello,
-                     const struct hello *asked, uint8_t ret_mac[MAC_LEN])
+                     const struct hello *asked, const struct conn *c, uint8_t ret_mac[MAC_LEN])
 {
+    bool goes_on = !asked && hello->of == HELLO_MENDS;
     struct iovec iov[] = {asked ? PIECE("answer") : PIECE("hello"),
                           {(void *)(uintptr_t)hello, offsetof(struct hello, mac)},
                           {(void *)(uintptr_t)asked, asked ? sizeof(*asked) : 0}};
 
-    return cut_mac(peer->link, iov, asked ? 3 : 2, ret_mac, MAC_LEN);
+    if (goes_on)
+        iov[2] = (struct iovec){(void *)(uintptr_t)c->begun, MAC_LEN};
+    return cut_mac(peer->link, iov, asked || goes_on ? 3 : 2, ret_mac, MAC_LEN);
 }
 
 int hello_say(struct conn *c, struct tcp_peer *peer, struct hello *hello, bool answers)
@@ -80,21 +89,25 @@ int hello_say(struct conn *c, struct tcp_peer *peer, struct hello *hello, bool a
     memset(hello->reserved, 0, sizeof(hello->reserved));
     if (getrandom(hello->nonce, NONCE_LEN, 0) != NONCE_LEN)
         return -EIO;
-    r = hello_mac(peer, hello, answers ? &c->hello : NULL, hello->mac);
+    r = hello_mac(peer, hello, answers ? &c->hello : NULL, c, hello->mac);
     c->said = *hello;
     return r;
 }
 
 bool hello_is_of(const struct tcp_peer *peer, const struct hello *hello, const struct hello *asked)
 {
+    const struct conn *c =
+        hello->channel < ARRAY_LEN(peer->conn) ? peer->conn[hello->channel] : NULL;
     uint8_t mac[MAC_LEN];
 
     if (hello->version != peer->version)
         return false;
     if (peer_is_old(peer))
         return old_hello_is_of(peer, hello);
+    if (!c && hello->of == HELLO_MENDS)
+        return false;
     return !CRYPTO_memcmp(peer->their_id, hello->id, ID_LEN) &&
-           !hello_mac(peer, hello, asked, mac) && !CRYPTO_memcmp(mac, hello->mac, MAC_LEN);
+           !hello_mac(peer, hello, asked, c, mac) && !CRYPTO_memcmp(mac, hello->mac, MAC_LEN);
 }
 
 static struct seal *stream_seal(const struct tcp_peer *peer, enum seal_cipher cipher,
@@ -123,7 +136,10 @@ int conn_agree(struct conn *c, struct tcp_peer *peer, bool connects)
         return 0;
     if (cut_mac(peer->link, macs, 3, c->accept.mac, MAC_LEN))
         return -ENOMEM;
-    if (asks->of != HELLO_BEGINS || !peer->encrypted)
+    if (asks->of != HELLO_BEGINS)
+        return 0;
+    memcpy(c->begun, c->accept.mac, MAC_LEN);
+    if (!peer->encrypted)
         return 0;
     assert(!c->seals && !c->opens && c->got == 0 && c->sent == 0);
     if (answer->ciphers != seal_choose(asks->ciphers, answer->ciphers) || !answer->ciphers)

@@ -174,6 +174,7 @@ struct conn {
     struct hello said;          /* ours */
     struct accept accept;       /* ours, or what the other side has to say */
     struct accept heard;        /* what it says */
+    uint8_t begun[MAC_LEN];     /* the mac of the ACCEPT with which the stream began */
     struct seal *seals, *opens; /* owned; NULL: in the clear, or there are no keys yet */
     uint32_t key;               /* name of the fresh secret that the other side has; 0: of none */
     uint32_t key_used;          /* of that which our records are of */
@@ -358,6 +359,7 @@ void peer_forget(struct tcp_peer *peer); /* all its streams have begun */
 /* Our hello on @c, as the side that connects, or as the answer to c->hello. 0, or negative errno:
  * no memory, or no random numbers. */
 int hello_say(struct conn *c, struct tcp_peer *peer, struct hello *hello, bool answers);
+/* Of @peer; as an answer, to @asked; and if it goes on with a stream, with that of now. */
 bool hello_is_of(const struct tcp_peer *peer, const struct hello *hello, const struct hello *asked);
 /* Both hellos are known: what ACCEPT has to be, and the keys of a stream that begins. */
 int conn_agree(struct conn *c, struct tcp_peer *peer, bool connects);
