@@ -206,6 +206,7 @@ static void ciphers_are_chosen(void **state)
 enum { PASS = 4096 };
 
 struct middle {
+    const char *kind; /* of the fabrics; NULL: they mend nothing */
     int listener, fd[2]; /* towards the side that connects, and the other one */
     uint8_t buf[3 * PASS];
     size_t passed[2]; /* bytes, per direction */
@@ -262,13 +263,24 @@ static size_t inject(struct middle *m, uint8_t *p, size_t n)
     return n + sizeof(bye);
 }
 
+/* The next connection of the side that connects. */
+static void middle_takes(struct middle *m, struct world *w)
+{
+    struct sockaddr_in in = address_of(&w->side[1]);
+
+    pump_until(w, readable(m->listener));
+    m->fd[0] = accept(m->listener, NULL, NULL);
+    m->fd[1] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(m->fd[1], (struct sockaddr *)&in, sizeof(in)), 0);
+    memset(m->passed, 0, sizeof(m->passed));
+}
+
 /* Two sides that reach each other through @m alone. */
 static struct world *in_the_middle(struct middle *m)
 {
-    struct world *w = world_new("tcp sealed", 2);
+    struct world *w = world_new(m->kind ? m->kind : "tcp sealed", 2);
     struct tcp_addr a;
     uint8_t mine[32], theirs[32];
-    struct sockaddr_in in = address_of(&w->side[1]);
 
     m->listener = raw_listen(&w->side[1], &a);
     token(mine, 0, 1, 1);
@@ -277,10 +289,7 @@ static struct world *in_the_middle(struct middle *m)
     assert_int_equal(w->side[1].f->ops->peer_add(w->side[1].f, 0, w->side[0].addr,
                                                  w->side[0].addr_len, theirs, mine),
                      0);
-    pump_until(w, readable(m->listener));
-    m->fd[0] = accept(m->listener, NULL, NULL);
-    m->fd[1] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(connect(m->fd[1], (struct sockaddr *)&in, sizeof(in)), 0);
+    middle_takes(m, w);
     return w;
 }
 
@@ -468,6 +477,47 @@ static void quiet_sides_sleep(void **state)
     middle_end(&m);
 }
 
+static bool at_its_end(int fd)
+{
+    char byte;
+
+    return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
+/* The stream goes on with the next attempt. What was sent behind that ACCEPT, and acknowledged, is
+ * there. */
+static void a_changed_accept_costs_no_stream(void **state)
+{
+    enum { MANY = 12 };
+    static struct middle m;
+    struct sending out[MANY];
+    struct side *a, *b;
+    struct world *w;
+
+    m = (struct middle){.kind = "tcp mend sealed"};
+    w = in_the_middle(&m);
+    a = &w->side[0];
+    b = &w->side[1];
+    put(a, 1, 0, 8, 100, &out[0]);
+    pass_until(w, &m, NULL, 0, b->msgs == 1);
+    for (unsigned i = 0; i < 3; i++) {
+        close(m.fd[0]);
+        close(m.fd[1]);
+        pump_until(w, !a->connected);
+        for (unsigned k = 1; k < MANY && i == 0; k++)
+            put(a, 1, k, 8, 1000, &out[k]);
+        m.meddled = false;
+        middle_takes(&m, w);
+        if (i < 2)
+            pass_until(w, &m, lengthen, sizeof(struct hello), m.meddled && at_its_end(m.fd[1]));
+    }
+    pass_until(w, &m, NULL, 0, b->msgs == MANY && count_done(out, MANY) == MANY);
+    assert_int_equal(a->down + b->down + b->bad_order + b->bad_bytes, 0);
+    free_sendings(out, MANY);
+    world_free(w);
+    middle_end(&m);
+}
+
 int run_sealed_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -484,6 +534,7 @@ int run_sealed_tests(void)
         cmocka_unit_test(what_nobody_follows_is_missed),
         cmocka_unit_test(old_keys_are_forgotten),
         cmocka_unit_test(quiet_sides_sleep),
+        cmocka_unit_test(a_changed_accept_costs_no_stream),
     };
 
     return cmocka_run_group_tests_name("fabric tcp, sealed", tests, NULL, NULL);

@@ -166,17 +166,80 @@ static void nothing_before_accept(void **state)
 {
     struct world *w = world_new("tcp", 1);
     struct side *s = &w->side[0];
-    struct hello h = hello_of(1);
     struct frame f = {.type = FRAME_MSG, .hdr_len = 8};
-    int fd = raw_connect(s);
+    int fd;
 
     expect_raw(s, 1);
-    raw_send(fd, &h, sizeof(h));
-    pump_until(w, readable(fd));
+    fd = raw_greeted(w, s, 1, 0, 1);
     raw_send(fd, &f, sizeof(f));
-    pump_until(w, s->down == 1);
+    assert_true(ended(w, fd));
     assert_int_equal(s->msgs, 0);
     close(fd);
+    world_free(w);
+}
+
+/* A man in the middle, or who repeats a hello, costs an attempt and not the link; but if no ACCEPT
+ * is right for mend_ms, the link ends and says why. */
+static void a_wrong_accept_costs_an_attempt(void **state)
+{
+    struct world *w = world_new("tcp mend", 1);
+    struct accept wrong = {.magic = ACCEPT_MAGIC};
+    struct side *s = &w->side[0];
+    int fd;
+
+    expect_raw(s, 1);
+    for (unsigned i = 0; i < 3; i++) {
+        fd = raw_greeted(w, s, 1, 0, 1);
+        raw_send(fd, &wrong, sizeof(wrong));
+        assert_true(ended(w, fd));
+        close(fd);
+    }
+    assert_int_equal(s->down, 0);
+    fd = raw_greeted(w, s, 1, 0, 1);
+    raw_accept(fd);
+    raw_head(fd, FRAME_MSG, 0, 0);
+    pump_until(w, s->msgs == 1);
+    assert_int_equal(inside(s)->slot[HOSTILE]->refused_ms, 0);
+    close(fd);
+    s->f->ops->peer_del(s->f, HOSTILE);
+    inside(s)->mend_ms = 300;
+    expect_raw(s, 2);
+    while (!s->down) {
+        fd = raw_greeted(w, s, 2, 0, 1);
+        raw_send(fd, &wrong, sizeof(wrong));
+        assert_true(ended(w, fd));
+        close(fd);
+    }
+    assert_int_equal(s->down_err, -EBADMSG);
+    assert_non_null(strstr(s->down_why, "authentication failed"));
+    world_free(w);
+}
+
+/* One of two connections is lost before the other is there: it is made again, and nothing else. */
+static void lost_before_the_others_are_there(void **state)
+{
+    struct world *w = world_new("tcp x 3 mend", 1);
+    struct side *s = &w->side[0];
+    struct tcp_addr a;
+    int listener = raw_listen(s, &a), fd[4];
+    struct hello h[4];
+
+    expect_listener(s, &a, 1);
+    for (unsigned i = 0; i < 3; i++)
+        fd[i] = raw_come(w, listener, &h[i]);
+    raw_answer(fd[0], &h[0], 1);
+    pump_until(w, inside(s)->nopen == 1);
+    raw_reset(fd[0]);
+    fd[3] = raw_come(w, listener, &h[3]);
+    assert_int_equal(h[3].of, HELLO_BEGINS);
+    assert_int_equal(h[3].channel, h[0].channel);
+    for (unsigned i = 1; i < 4; i++)
+        raw_answer(fd[i], &h[i], 1);
+    pump_until(w, inside(s)->nopen == 3);
+    assert_int_equal(s->down, 0);
+    for (unsigned i = 1; i < 4; i++)
+        close(fd[i]);
+    close(listener);
     world_free(w);
 }
 
@@ -477,6 +540,8 @@ int run_tcp_tests(void)
         cmocka_unit_test(channels_of_a_hello_are_checked),
         cmocka_unit_test(frames_are_checked),
         cmocka_unit_test(nothing_before_accept),
+        cmocka_unit_test(a_wrong_accept_costs_an_attempt),
+        cmocka_unit_test(lost_before_the_others_are_there),
         cmocka_unit_test(parts_are_checked),
         cmocka_unit_test(random_frames),
         cmocka_unit_test(other_addresses_are_refused),

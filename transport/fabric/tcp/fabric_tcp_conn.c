@@ -442,7 +442,7 @@ static bool read_accept(struct conn *c)
     else if (accept_is_right(c))
         peer_opened(c);
     else
-        peer_fail(c->peer, -EBADMSG, TEXT_FORGED ": our answer to a hello is not accepted");
+        peer_refused(c);
     return true;
 }
 

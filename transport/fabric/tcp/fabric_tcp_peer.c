@@ -11,8 +11,9 @@
  *     ACCEPT, and messages -----------> now it may send, too
  *
  * So it does not matter which side adds the other first, and no messages go to a side that has not
- * shown that it knows the tokens (fabric_tcp_greet.c). A connection that ends before it is open is
- * made again, with growing pauses. If it ends afterwards, its stream goes on over a new socket
+ * shown that it knows the tokens (fabric_tcp_greet.c). A connection that ends before it is open, or
+ * before the others are and anything has come, is made again, with growing pauses. If it ends
+ * afterwards, its stream goes on over a new socket
  * (fabric_tcp_mend.c); where that fails the link is down, and the control plane decides what that
  * means. A side that drops a peer on purpose says BYE, if the socket takes it at once. Tokens are
  * fresh for each pair and incarnation: what is left of an earlier one is a stranger.
@@ -93,7 +94,8 @@ void conn_lost(struct conn *c, int err)
     }
     if (c->state == CONN_BROKEN || (c->state == CONN_OPEN && conn_break(c, err)))
         return;
-    if (c->state == CONN_OPEN || c->state == CONN_CONNECTING) {
+    if (c->state == CONN_CONNECTING ||
+        (c->state == CONN_OPEN && (peer->state == PEER_UP || c->got))) {
         peer_fail(peer, err ? -err : -ECONNRESET, end_text(err));
         return;
     }
@@ -125,6 +127,22 @@ static void peer_up(struct tcp_peer *peer)
     peer_forget(peer);
 }
 
+/* Somebody has changed it, or repeats a hello that is not its own. The peer itself comes again, so
+ * this attempt alone has failed, unless there are only such ones for long. */
+void peer_refused(struct conn *c)
+{
+    struct tcp_peer *peer = c->peer;
+    uint64_t now = now_ms();
+
+    if (!peer->refused_ms)
+        peer->refused_ms = now;
+    if (now - peer->refused_ms > c->t->mend_ms)
+        peer_fail(peer, -EBADMSG, "authentication failed: our answer to a hello is not accepted");
+    if (c->cut_ms && c->opens)
+        conn_drain(c); /* our kernel has acknowledged it, and it proves itself */
+    conn_lost(c, EBADMSG);
+}
+
 void peer_opened(struct conn *c)
 {
     struct tcp_peer *peer = c->peer;
@@ -136,6 +154,7 @@ void peer_opened(struct conn *c)
     c->got_at = c->got;
     c->opened = c->attempt;
     peer->retries = 0;
+    peer->refused_ms = 0;
     conn_expect_ack(c);
     if (c->cut_ms)
         conn_mended(c);

@@ -245,6 +245,7 @@ struct tcp_peer {
     unsigned mends;                             /* times a stream went on over another socket */
     bool told_connected;                        /* on_apart() */
     uint64_t up_ms;                             /* when it came to be PEER_UP */
+    uint64_t refused_ms; /* since then each ACCEPT that came was wrong; 0: none was */
     uint32_t seq_out, seq_in, next_id, express_out, express_in;
     uint64_t retry_ms; /* connect again then; 0: no need */
     unsigned retries;
@@ -433,6 +434,7 @@ void retry_later(struct tcp_peer *peer);
 void peer_not_mended(struct conn *c); /* mend_ms are over */
 bool peer_connected(const struct tcp_peer *peer);
 void peer_tell_apart(struct tcp_peer *peer);  /* if that has changed */
+void peer_refused(struct conn *c);            /* it said another ACCEPT than it has to */
 void peer_opened(struct conn *c);             /* one side has accepted the other's answer on @c */
 void peers_tick(struct tcp *t, uint64_t now); /* connects again */
 
