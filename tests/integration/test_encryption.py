@@ -157,6 +157,28 @@ def test_a_man_in_the_middle_of_several_connections():
         meddled(how, 0, {**ON, "channels": "2"})
 
 
+def test_who_holds_all_back():
+    """And acknowledges it in the other side's name: both sides would wait for good."""
+    for way in (0, 1):
+        with Wire(2, ON) as cluster, Middle(cluster.space, data_ports(cluster)) as middle:
+            cluster.expect("no answer for 6000 ms")
+            cluster.expect("the engines of nodes .* lost each other")
+            cluster.start()
+            ranks = cluster.ranks("job", [0, 1])
+            for rank in ranks:
+                rank.start("stream", name="job", seed=SEED, operations=100000, max_bytes=1 << 16)
+            until(lambda: max(s.passed[0] for s in middle.streams) > 1 << 20, "the job goes on")
+            middle.held = way
+            for rank in ranks:
+                error = rank.error()
+                equal(error["code"], "NODE_LOST", error)
+                print(f"  direction {way}: {error['message']}")
+                rank.call("disconnect")
+            middle.held = None
+            cluster.wait_linked()
+            stream(cluster, [0, 1], 20, 1 << 16, SEED)
+
+
 def greeted(way, at, how, lost=False):
     with Wire(2, ON) as cluster, Middle(cluster.space, data_ports(cluster)) as middle:
         cluster.expect("the other side has closed the link")

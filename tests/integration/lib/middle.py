@@ -6,7 +6,7 @@ with a record of all that goes over it. Needs root, ip and nft.
 
 All nodes of a Wire are on the loopback of one network namespace. A Middle has every connection to
 an engine redirected to itself, by nft, and connects to whom it was meant for. It passes on what
-comes, until it is told to meddle, which it does once.
+comes, until it is told to meddle, which it does once; or to hold all back in a direction.
 """
 
 import ctypes
@@ -159,6 +159,7 @@ class Middle(Inside):
         super().__init__(space)
         self.ports, self.lock, self.plan, self.done = ports, threading.Lock(), None, 0
         self.streams, self.hellos, self.targets = [], [], set()
+        self.held = None  # the direction in which nothing is passed on, though it is acknowledged
 
     def open(self):
         self.listener = socket.create_server(("127.0.0.1", PROXY_PORT), backlog=256)
@@ -227,6 +228,8 @@ class Middle(Inside):
         with self.lock:
             if at < HELLO <= stream.passed[way]:
                 self.hellos.append(stream.hello[way])
+            if way == self.held and at >= HELLO + ACCEPT:
+                return b""
             if not self.plan or way != self.plan[0] or at < self.plan[1]:
                 return data
             how, self.plan = self.plan[2], None

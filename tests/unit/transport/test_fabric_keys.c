@@ -163,6 +163,7 @@ static void both_get_it_one_after_the_other(void **state)
         assert_int_equal(seal_generation(peer_of(w, 0)->conn[0]->seals), 0); /* one has it */
         give_to(w, !first, 1);
         pump_until(w, agreed(w, 0, 1) && agreed(w, 1, 1));
+        assert_int_equal(peer_of(w, 0)->conn[0]->key_ticks + peer_of(w, 1)->conn[0]->key_ticks, 0);
         talk(w, 0, 2, MB);
         talk(w, 1, 2, 100);
         assert_int_equal(seal_generation(peer_of(w, 0)->conn[0]->seals), 1);
@@ -196,6 +197,30 @@ static void one_never_gets_it(void **state)
     talk(w, 1, 2, 100);
     assert_true(all_at(w, 0, 1, 1) && all_at(w, 1, 1, 1));
     world_free(w);
+}
+
+/* As if somebody held back what says that a side has it, to keep the link at the keys of before. */
+static void it_is_not_waited_for_for_good(void **state)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        struct world *w = linked("tcp mend sealed");
+        struct side *s = &w->side[i];
+        struct conn *c;
+
+        talk(w, i, 0, 100);
+        pump_until(w, inside(s)->nopen == 1);
+        give_to(w, i, 1);
+        c = peer_of(w, i)->conn[0];
+        assert_int_equal(c->key_ticks, KEY_TICKS);
+        talk(w, i, 1, 100); /* which counts for nothing */
+        pump_until(w, c->key_ticks < KEY_TICKS);
+        c->key_ticks = 2;
+        pump_until(w, s->down == 1);
+        assert_int_equal(s->down_err, -EBADMSG);
+        assert_non_null(
+            strstr(s->down_why, "authentication failed: the other engine has not taken"));
+        world_free(w);
+    }
 }
 
 static void both_have_it_before_they_connect(void **state)
@@ -250,6 +275,13 @@ static void one_in_the_clear_takes_none(void **state)
     assert_int_equal(conn_put_frame(peer_of(w, 1)->conn[0], FRAME_KEY, 5), 0);
     pump_until(w, s->down == 1);
     assert_int_equal(s->down_err, -EPROTO);
+    world_free(w);
+    w = linked("tcp");
+    talk(w, 0, 0, 100);
+    pump_until(w, inside(&w->side[1])->nopen == 1);
+    conn_put_probe(peer_of(w, 1)->conn[0]); /* which a side in the clear does not answer */
+    pump_until(w, w->side[0].down == 1);
+    assert_int_equal(w->side[0].down_err, -EPROTO);
     world_free(w);
 }
 
@@ -318,6 +350,7 @@ int run_key_tests(void)
         cmocka_unit_test(generations_of_both_kinds),
         cmocka_unit_test(both_get_it_one_after_the_other),
         cmocka_unit_test(one_never_gets_it),
+        cmocka_unit_test(it_is_not_waited_for_for_good),
         cmocka_unit_test(both_have_it_before_they_connect),
         cmocka_unit_test(no_secrets_stay),
         cmocka_unit_test(one_in_the_clear_takes_none),

@@ -189,6 +189,24 @@ static void old_keys_are_forgotten(void **state)
     }
 }
 
+/* By the clock, and with the first record from then on. */
+static void keys_grow_old(void **state)
+{
+    struct pair p = pair_new(SEAL_AES_128_GCM);
+    uint64_t since = seal_since_ms(p.out);
+    uint8_t record[64];
+
+    for (unsigned i = 0; i < 4; i++) {
+        seal_tick(p.out, since + SEAL_MS - (i == 0));
+        record_of(p.out, "text", record);
+        reads(p.in, record, "text");
+        assert_int_equal(seal_generation(p.out), i > 0);
+        assert_int_equal(seal_generation(p.in), i > 0);
+        since = seal_since_ms(p.out) - (i > 0);
+    }
+    pair_free(&p);
+}
+
 static void ciphers_are_chosen(void **state)
 {
     unsigned both = SEAL_AES_128_GCM | SEAL_CHACHA20_POLY1305;
@@ -206,7 +224,7 @@ static void ciphers_are_chosen(void **state)
 enum { PASS = 4096 };
 
 struct middle {
-    const char *kind; /* of the fabrics; NULL: they mend nothing */
+    const char *kind;    /* of the fabrics; NULL: they mend nothing */
     int listener, fd[2]; /* towards the side that connects, and the other one */
     uint8_t buf[3 * PASS];
     size_t passed[2]; /* bytes, per direction */
@@ -457,10 +475,11 @@ static void quiet_sides_sleep(void **state)
     struct sending out;
     double limit = now() + 30;
 
-    m = (struct middle){0};
+    m = (struct middle){.kind = "tcp mend sealed"};
     w = in_the_middle(&m);
     put(&w->side[0], 1, 0, 8, 100, &out);
-    while (inside(&w->side[0])->timer_on || !w->side[1].msgs || m.passed[0] < SEAL_DATA) {
+    while (inside(&w->side[0])->timer_on || inside(&w->side[1])->timer_on ||
+           m.passed[0] < SEAL_DATA || m.passed[1] == sizeof(struct hello)) {
         struct timespec ms = {0, 1000000};
 
         assert_true(now() < limit);
@@ -470,11 +489,133 @@ static void quiet_sides_sleep(void **state)
     }
     assert_int_equal(w->side[1].msgs, 1);
     assert_int_equal(w->side[0].down + w->side[1].down, 0);
-    assert_true(m.passed[0] < 2 * SEAL_DATA);
-    assert_int_equal(m.passed[1], sizeof(struct hello));
+    assert_true(m.passed[0] < 2 * SEAL_DATA); /* one probe, and its answer */
+    assert_int_equal(m.passed[1], sizeof(struct hello) + sizeof(struct frame) + SEAL_MORE);
     free_sendings(&out, 1);
     world_free(w);
     middle_end(&m);
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+static void nap(void)
+{
+    struct timespec ms = {0, 1000000};
+
+    nanosleep(&ms, NULL);
+}
+
+/* In one direction nothing gets through any more, whether it is acknowledged or there is no room
+ * for it. Both sides wait for each other, and would for good. */
+static void who_holds_all_back_is_noticed(void **state)
+{
+    enum { MANY = 250 };
+    static struct middle m;
+
+    for (unsigned i = 0; i < 4; i++) {
+        unsigned n = i < 2 ? 1 : MANY;
+        double limit = now() + 30;
+        struct sending out[MANY];
+        struct side *s, *other;
+        struct world *w;
+        struct conn *c;
+
+        m = (struct middle){.way = (int)(i % 2), .kind = "tcp mend sealed"};
+        w = in_the_middle(&m);
+        s = &w->side[m.way];
+        other = &w->side[!m.way];
+        pass_until(w, &m, NULL, 0, inside(s)->nopen && inside(other)->nopen);
+        inside(s)->mend_ms = inside(other)->mend_ms = 400;
+        c = inside(s)->slot[!m.way]->conn[0];
+        for (unsigned k = 0; k < n; k++)
+            put(s, (unsigned)!m.way, k, 8, n == 1 ? 100 : 60000, &out[k]);
+        for (; !s->down; nap()) {
+            ssize_t back = recv(m.fd[!m.way], m.buf, PASS, MSG_DONTWAIT);
+
+            assert_true(now() < limit);
+            turn(w);
+            if (back > 0)
+                send(m.fd[m.way], m.buf, (size_t)back, MSG_NOSIGNAL);
+            if (n == 1)
+                while (recv(m.fd[m.way], m.buf, PASS, MSG_DONTWAIT) > 0)
+                    continue;
+            assert_true(s->down || c->state == CONN_OPEN);
+        }
+        assert_int_equal(s->down_err, -ETIMEDOUT);
+        assert_non_null(strstr(s->down_why, "no answer for 800 ms"));
+        assert_int_equal(other->msgs + other->bad_bytes, 0);
+        pump_until(w, count_done(out, n) == n);
+        free_sendings(out, n);
+        world_free(w);
+        middle_end(&m);
+    }
+}
+
+/* Who still sends, or was stopped for less, is there. */
+static void who_comes_late_is_not_lost(void **state)
+{
+    enum { MANY = 100 };
+    struct world *w = linked("tcp mend sealed");
+    struct side *a = &w->side[0], *b = &w->side[1];
+    struct sending out[MANY + 1];
+    struct conn *c;
+
+    pump_until(w, inside(a)->nopen && inside(b)->nopen);
+    inside(a)->mend_ms = inside(b)->mend_ms = 400; /* 8 ticks and one more */
+    c = inside(a)->slot[1]->conn[0];
+    put(a, 1, 0, 8, 100, &out[MANY]);
+    for (; !c->answer_ticks || c->answer_ticks > 5; nap())
+        a->f->ops->progress(a->f); /* the other side is stopped */
+    assert_int_equal(c->probes, 1);
+    pump_until(w, !c->probes && !inside(a)->timer_on && !inside(b)->timer_on);
+    conn_put_probe(c);
+    for (unsigned i = 0; i < MANY; i++) { /* it sends, and reads nothing */
+        struct timespec some = {0, 25000000};
+
+        put(b, 0, i, 8, 100, &out[i]);
+        a->f->ops->progress(a->f);
+        nanosleep(&some, NULL);
+    }
+    pump_until(w, a->msgs == MANY && !c->probes);
+    assert_int_equal(a->down + b->down, 0);
+    free_sendings(out, MANY + 1);
+    world_free(w);
+}
+
+static void answers_are_asked_for(void **state)
+{
+    struct world *w = linked("tcp mend sealed");
+    struct side *s = &w->side[0];
+
+    pump_until(w, inside(s)->nopen && inside(&w->side[1])->nopen);
+    assert_int_equal(conn_put_frame(inside(&w->side[1])->slot[0]->conn[0], FRAME_PROBED, 0), 0);
+    pump_until(w, s->down == 1);
+    assert_int_equal(s->down_err, -EPROTO);
+    world_free(w);
+}
+
+/* Of a stream that was idle, with the first record; of another one by the timer. */
+static void keys_of_streams_grow_old(void **state)
+{
+    struct world *w = linked("tcp mend sealed");
+    struct side *a = &w->side[0], *b = &w->side[1];
+    struct sending out[2];
+    struct seal *seals;
+
+    put(a, 1, 0, 8, 100, &out[0]);
+    pump_until(w, b->msgs == 1 && !inside(a)->timer_on && !inside(b)->timer_on);
+    seals = inside(a)->slot[1]->conn[0]->seals;
+    seal_age(seals, SEAL_MS);
+    put(a, 1, 1, 8, 100, &out[1]);
+    assert_int_equal(seal_generation(seals), 1);
+    pump_until(w, b->msgs == 2);
+    assert_int_equal(seal_generation(inside(b)->slot[0]->conn[0]->opens), 1);
+    seal_age(seals, SEAL_MS);
+    pump_until(w, seal_generation(seals) == 2); /* with the probe */
+    pump_until(w, seal_generation(inside(b)->slot[0]->conn[0]->opens) == 2);
+    assert_int_equal(a->down + b->down, 0);
+    free_sendings(out, 2);
+    world_free(w);
 }
 
 static bool at_its_end(int fd)
@@ -534,6 +675,11 @@ int run_sealed_tests(void)
         cmocka_unit_test(what_nobody_follows_is_missed),
         cmocka_unit_test(old_keys_are_forgotten),
         cmocka_unit_test(quiet_sides_sleep),
+        cmocka_unit_test(keys_grow_old),
+        cmocka_unit_test(keys_of_streams_grow_old),
+        cmocka_unit_test(who_holds_all_back_is_noticed),
+        cmocka_unit_test(who_comes_late_is_not_lost),
+        cmocka_unit_test(answers_are_asked_for),
         cmocka_unit_test(a_changed_accept_costs_no_stream),
     };
 

@@ -26,7 +26,6 @@ enum {
     LOBBY_MS = 30000,   /* for its token to become known */
     CONNECT_MS = 10000, /* for an answer to SYN, and for ACCEPT_MAGIC */
     MEND_TRY_MS = 400,  /* for a new socket of a stream; then another one is tried */
-    TICK_MS = 100,
     LOOK_EVENTS = 64,
     ACCEPT_BUDGET = 4, /* one costs as much as some turns */
     HOST_HASHES = 256,
@@ -496,7 +495,7 @@ static bool conn_tick(struct conn *c, uint64_t now)
         return true;
     }
     if (c->state == CONN_OPEN)
-        return conn_probe(c) | conn_check_ack(c);
+        return conn_seal_tick(c, now) | conn_check_ack(c);
     if (c->state != CONN_CONNECTING && c->state != CONN_ACCEPTED)
         return false;
     if (age > CONNECT_MS && !has_arrived(c))

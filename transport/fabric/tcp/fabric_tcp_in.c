@@ -110,9 +110,9 @@ struct inbound *conn_sink(const struct conn *c, size_t n)
 static bool frame_ok(const struct conn *c, const struct frame *f)
 {
     if (f->type == FRAME_PROBE)
-        return f->hdr_len == 0 && f->len == PROBE_LEN;
-    if (f->type == FRAME_KEY)
-        return c->seals && f->hdr_len == 0 && f->len == 0 && f->id;
+        return c->seals && f->hdr_len == 0 && f->len == PROBE_LEN;
+    if (f->type == FRAME_KEY || f->type == FRAME_PROBED)
+        return c->seals && f->hdr_len == 0 && f->len == 0 && (f->id || f->type == FRAME_PROBED);
     if (c->express)
         return f->type == FRAME_MSG && !f->behind && f->hdr_len <= FABRIC_HDR_MAX &&
                f->len <= FABRIC_EXPRESS_MAX;
@@ -246,6 +246,13 @@ static void on_bye(struct tcp_peer *peer, const struct frame *f)
         peer_fail(peer, -ECONNRESET, "the other side has closed the link");
 }
 
+static void on_probe(struct conn *c, const struct frame *f)
+{
+    c->sink_left = f->len; /* thrown away */
+    if (conn_put_frame(c, FRAME_PROBED, 0))
+        peer_fail(c->peer, -ENOMEM, "no memory to answer");
+}
+
 /* Takes the frame at @p, and returns its bytes. 0: the frame is not complete, or has to wait. */
 static size_t frame_take(struct conn *c, const uint8_t *p, size_t len)
 {
@@ -270,7 +277,9 @@ static size_t frame_take(struct conn *c, const uint8_t *p, size_t len)
     else if (f.type == FRAME_BYE)
         on_bye(peer, &f);
     else if (f.type == FRAME_PROBE)
-        c->sink_left = f.len; /* thrown away */
+        on_probe(c, &f);
+    else if (f.type == FRAME_PROBED)
+        conn_answered(c);
     else if (f.type == FRAME_GRANT || f.type == FRAME_DROP)
         peer_answered(peer, &f);
     else if (f.type == FRAME_KEY)

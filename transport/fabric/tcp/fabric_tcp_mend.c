@@ -167,14 +167,20 @@ static void kept_release(struct conn *c, uint64_t upto)
     }
 }
 
-static void kept_look(struct conn *c)
+uint64_t conn_acked(const struct conn *c)
 {
     uint64_t written = c->sent - c->socket_at;
     int unacked;
 
+    if (c->state != CONN_OPEN || ioctl(c->fd, SIOCOUTQ, &unacked) || unacked < 0)
+        return c->kept_at;
+    return c->sent - MIN((uint64_t)unacked, written);
+}
+
+static void kept_look(struct conn *c)
+{
     c->unlooked = 0;
-    if (c->state == CONN_OPEN && !ioctl(c->fd, SIOCOUTQ, &unacked) && unacked >= 0)
-        kept_release(c, c->sent - MIN((uint64_t)unacked, written));
+    kept_release(c, conn_acked(c));
 }
 
 /* The last kept request whose body is held and which lies wholly in the last @tail bytes. */

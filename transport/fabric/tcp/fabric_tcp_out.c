@@ -80,6 +80,7 @@ void conn_put_probe(struct conn *c)
     req_set_frame(req, &f);
     req->part = nothing;
     req->part_len = sizeof(nothing);
+    c->probes++;
     conn_put(c, req);
 }
 

@@ -137,7 +137,7 @@ void peer_refused(struct conn *c)
     if (!peer->refused_ms)
         peer->refused_ms = now;
     if (now - peer->refused_ms > c->t->mend_ms)
-        peer_fail(peer, -EBADMSG, "authentication failed: our answer to a hello is not accepted");
+        peer_fail(peer, -EBADMSG, TEXT_FORGED ": our answer to a hello is not accepted");
     if (c->cut_ms && c->opens)
         conn_drain(c); /* our kernel has acknowledged it, and it proves itself */
     conn_lost(c, EBADMSG);

@@ -17,7 +17,8 @@ enum {
     READ_SEALED = 4 * (SEAL_DATA + SEAL_MORE),
     READ_AFTER_BODY = 4 << 10,
     BIG_MEMORY = 8,
-    FAULT_MAX = 64,
+    FAULT_MAX = 128,
+    TICK_MS = 100,
     EXPRESS_TURNS = 64,  /* after an express message express connections are looked at in each */
     ANSWERS_MAX = 65536, /* to one peer, not yet written because the peer does not read */
     LOBBY_MAX = 128,
@@ -27,6 +28,9 @@ enum {
     NONCE_LEN = 16,
     PROBE_LEN = SEAL_DATA - 24, /* with its frame: a whole record */
     PROBE_TICKS = 10,           /* of quiet, and what was sealed is followed by a probe */
+    /* For the other side to have a fresh secret, too: more than the longest time for which a commd
+     * may be away without its node being lost (timeouts.node, timeouts.restart). */
+    KEY_TICKS = 20 * 60 * 1000 / TICK_MS,
 };
 
 /* --- on the wire --------------------------------------------------------------------------
@@ -87,8 +91,9 @@ enum frame_type {
     FRAME_PART,    /* @len bytes of the granted body @id, from @size on */
     FRAME_BYE,     /* the other side has dropped this peer on purpose; @id: enum bye */
     FRAME_KEY,     /* encrypted streams: the sender has the fresh secret with the name @id */
-    FRAME_PROBE,   /* PROBE_LEN bytes for nobody: fabric_tcp_seal.c */
-    FRAME_LAST = FRAME_PROBE
+    FRAME_PROBE,   /* encrypted streams: PROBE_LEN bytes for nobody, to be answered */
+    FRAME_PROBED,  /* encrypted streams: the answer to one of these */
+    FRAME_LAST = FRAME_PROBED
 };
 
 enum bye { BYE_PLAIN, BYE_FORGED }; /* what came there was not what was sent here */
@@ -180,7 +185,11 @@ struct conn {
     uint32_t key_used;          /* of that which our records are of */
     struct req_list plain;      /* to be sealed, and then in @out */
     size_t ahead;               /* bytes of @out that are sealed and not written */
+    unsigned key_ticks;         /* for the other side to have ours; 0: it has */
     unsigned probe_ticks;       /* until a probe is sent; 0: none is due */
+    unsigned probes;            /* that are not answered */
+    unsigned answer_ticks;      /* of these, in which nothing has moved: until the link ends */
+    uint64_t moved;             /* how far all was then */
     uint8_t *sealed;            /* owned; read, but not a whole record */
     size_t sealed_len;
     /* The stream, counted in bytes behind the greeting: read, written, and of these @kept from
@@ -386,9 +395,11 @@ void conn_resealed(struct conn *c);  /* @c->out was put together anew */
 /* How much to read at most: if the records that come are full ones, it ends where a record does. */
 size_t conn_sealed_want(const struct conn *c);
 ssize_t conn_recv_sealed(struct conn *c); /* one recv(), and what follows from it */
-bool conn_probe(struct conn *c);          /* at each tick; true: at the next one, too */
-void conn_unseal(struct conn *c);         /* has no keys any more */
-void conn_tell_key(struct conn *c);       /* the stream has begun, or there is a fresh secret */
+/* At each tick of an open connection; true: at the next one, too. */
+bool conn_seal_tick(struct conn *c, uint64_t now);
+void conn_answered(struct conn *c); /* FRAME_PROBED */
+void conn_unseal(struct conn *c);   /* has no keys any more */
+void conn_tell_key(struct conn *c); /* the stream has begun, or there is a fresh secret */
 void conn_hear_key(struct conn *c, uint32_t name); /* the other side has that one */
 void tcp_peer_key(struct fabric *f, unsigned index, const uint8_t secret[32]);
 
@@ -400,7 +411,8 @@ bool conn_keep(struct conn *c, struct fabric_req *req, bool may_tell);
 bool conns_settle(struct tcp *t); /* gives bodies back to callers; true if there was one */
 /* @c was open and has broken. False: its peer cannot go on without it. */
 bool conn_break(struct conn *c, int err);
-bool conns_mend(struct tcp *t); /* reads what broken connections have, and cuts these */
+uint64_t conn_acked(const struct conn *c); /* bytes of the stream that the other kernel has */
+bool conns_mend(struct tcp *t);            /* reads what broken connections have, and cuts these */
 void conn_cut(struct conn *c);
 /* The other side has @got bytes of the stream: what follows is written again. If these are more or
  * fewer than it can have, the peer fails. */

@@ -13,18 +13,24 @@
  * A record that is dropped on the way is missed when the next one comes; one whose length was
  * changed to a larger one, when so much more has come. Sides that wait for each other would wait
  * for good. So what was sealed is followed by a probe, once nothing more is for a while: a record
- * of the largest length, which nobody needs.
+ * of the largest length, which nobody needs. Who holds back all that follows, and acknowledges it
+ * in the other side's name, is not noticed by that: so the other side answers a probe. If it does
+ * not for twice mend_ms, in which nothing else comes of it and its kernel takes nothing, the link
+ * ends. So it does if the other engine is stopped for so long. All this is looked at by the timer,
+ * which counts the ticks that it sees: those that we have slept through count as one.
  *
  * When the two commds have a new TLS session, each gives its engine a fresh secret of it. An engine
  * that has it says so in each stream (FRAME_KEY), and seals with it once the other side has said
- * the same. So it does not matter which side has it first; and where one side never gets it the
- * keys go on as they were. What a side has said that it has it keeps until it is used, or until
- * SEAL_FRESH newer ones have come.
+ * the same. So it does not matter which side has it first. Where one side has not got it in
+ * KEY_TICKS the link ends: somebody may hold it back, who has the keys of before. What a side has
+ * said that it has it keeps until it is used, or until SEAL_FRESH newer ones have come.
  *
  * SEAL_AHEAD bytes are sealed ahead of the socket: more would only wait in memory. */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "shm/util/wait.h"
 #include "transport/fabric/tcp/fabric_tcp_priv.h"
 
 enum {
@@ -57,17 +63,69 @@ static unsigned pieces(const struct fabric_req *req, size_t at, size_t len,
 
 static void probe_later(struct conn *c, const struct fabric_req *req)
 {
-    if (req->head[offsetof(struct frame, type)] == FRAME_PROBE)
+    if (req->head[offsetof(struct frame, type)] >= FRAME_PROBE)
         return;
     c->probe_ticks = PROBE_TICKS;
     timer_need(c->t);
 }
 
-bool conn_probe(struct conn *c)
+/* How far what concerns @c is, both ways: messages of all channels wait for each other. */
+static uint64_t moved_so_far(const struct conn *c)
 {
+    const struct tcp_peer *peer = c->peer;
+    uint64_t sum = 0;
+
+    for (unsigned i = 0; i < peer->channels + peer->express; i++) {
+        const struct conn *one = peer->conn[i];
+
+        if (one && one->opens && one->express == c->express)
+            sum += seal_number(one->opens) + conn_acked(one);
+    }
+    return sum;
+}
+
+static bool await_answer(struct conn *c)
+{
+    uint64_t moved;
+    char fault[FAULT_MAX];
+
+    if (!c->probes || !c->t->mend_ms)
+        return false;
+    moved = moved_so_far(c);
+    if (moved > c->moved || c->parked || !c->answer_ticks) {
+        c->moved = moved;
+        c->answer_ticks = 2 * c->t->mend_ms / TICK_MS + 1;
+    } else if (--c->answer_ticks == 0) {
+        snprintf(
+            fault, sizeof(fault),
+            "no answer for %u ms, though what was sent is acknowledged: its engine is stopped, "
+            "or somebody holds it back",
+            2 * c->t->mend_ms);
+        peer_fail(c->peer, -ETIMEDOUT, fault);
+    }
+    return true;
+}
+
+void conn_answered(struct conn *c)
+{
+    if (!c->probes)
+        peer_fail(c->peer, -EPROTO, "the other side answered a probe that was not sent");
+    else if (--c->probes == 0)
+        c->answer_ticks = 0;
+}
+
+bool conn_seal_tick(struct conn *c, uint64_t now)
+{
+    if (!c->seals)
+        return false;
+    seal_tick(c->seals, now);
     if (c->probe_ticks && --c->probe_ticks == 0)
         conn_put_probe(c);
-    return c->probe_ticks > 0;
+    if (c->key_ticks && --c->key_ticks == 0)
+        peer_fail(
+            c->peer, -EBADMSG,
+            "authentication failed: the other engine has not taken a fresh key in 20 minutes");
+    return await_answer(c) || c->probe_ticks || c->key_ticks;
 }
 
 int conn_seal(struct conn *c, const struct fabric_req *req)
@@ -79,6 +137,8 @@ int conn_seal(struct conn *c, const struct fabric_req *req)
     int r = 0;
 
     assert(all > 0 && !req->sent);
+    if (!c->probe_ticks) /* the timer may have rested */
+        seal_tick(c->seals, now_ms());
     if (!sealed)
         return -ENOMEM;
     sealed->head_len = 0;
@@ -218,7 +278,10 @@ static void use_key(struct conn *c)
 {
     struct tcp_peer *peer = c->peer;
 
-    if (c->key != peer->fresh_name || c->key_used == c->key)
+    if (c->key != peer->fresh_name)
+        return;
+    c->key_ticks = 0;
+    if (c->key_used == c->key)
         return;
     c->key_used = c->key;
     seal_refresh(c->seals, peer->fresh);
@@ -233,6 +296,9 @@ void conn_tell_key(struct conn *c)
     seal_refresh(c->opens, peer->fresh);
     if (conn_put_frame(c, FRAME_KEY, peer->fresh_name))
         return; /* no memory: the keys stay as they are */
+    if (!c->key_ticks)
+        c->key_ticks = KEY_TICKS;
+    timer_need(c->t);
     use_key(c);
 }
 

@@ -41,6 +41,7 @@ struct seal {
     uint64_t number; /* of the next record */
     uint64_t since;  /* number of the first of this generation */
     uint64_t since_ms, records;
+    bool old; /* SEAL_MS are over */
     uint16_t mark;
     struct fresh fresh[SEAL_FRESH]; /* the newest first */
     unsigned nfresh;
@@ -188,13 +189,22 @@ static void turn_over(struct seal *s, uint8_t secret[SEAL_SECRET], const uint8_t
         forget_from(s, fresh);
     s->since = s->number;
     s->since_ms = now_ms();
+    s->old = false;
 }
 
 static bool is_worn(const struct seal *s)
 {
-    if (s->number - s->since >= s->records || s->nfresh)
-        return true;
-    return s->number % 1024 == 0 && now_ms() - s->since_ms >= SEAL_MS;
+    return s->number - s->since >= s->records || s->nfresh || s->old;
+}
+
+void seal_tick(struct seal *s, uint64_t now)
+{
+    s->old |= now >= s->since_ms + SEAL_MS;
+}
+
+void seal_age(struct seal *s, uint64_t ms)
+{
+    s->since_ms -= ms;
 }
 
 static int generation_next(const struct seal *s, const struct fresh *fresh,
@@ -317,6 +327,11 @@ void seal_set_records(struct seal *s, uint64_t records)
 uint32_t seal_generation(const struct seal *s)
 {
     return s->generation;
+}
+
+uint64_t seal_number(const struct seal *s)
+{
+    return s->number;
 }
 
 enum seal_cipher seal_kind(const struct seal *s)

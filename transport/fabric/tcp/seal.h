@@ -7,7 +7,8 @@
  * The header is authenticated with the data. The nonce is the number of the record in the stream
  * (as in RFC 8446, 5.3), so a record that is repeated, left out, or comes in another place is
  * refused like one that was changed. The sender goes on to the next generation of its key after
- * SEAL_RECORDS records or SEAL_MS, whichever is first; the key before it cannot be had from it. The
+ * SEAL_RECORDS records or SEAL_MS, whichever is first; the key before it cannot be had from it. A
+ * key that grows old while nothing is sent makes way with the first record afterwards. The
  * same where both sides have a fresh secret from elsewhere: the next key is of that, too, so that
  * who has the key before does not get the next one either. */
 #ifndef COMMD_SEAL_H
@@ -61,9 +62,15 @@ uint32_t seal_name(const uint8_t fresh[SEAL_SECRET]);
  * generation that comes may begin with @fresh; of more than SEAL_FRESH the oldest is forgotten. */
 void seal_refresh(struct seal *s, const uint8_t fresh[SEAL_SECRET]);
 
+/* The time: where the key is SEAL_MS old, the next record begins a generation. */
+void seal_tick(struct seal *s, uint64_t now);
+
+/* For tests: the key is so much older. */
+void seal_age(struct seal *s, uint64_t ms);
 /* For tests: the next generation comes after so many records. */
 void seal_set_records(struct seal *s, uint64_t records);
 uint32_t seal_generation(const struct seal *s);
+uint64_t seal_number(const struct seal *s); /* of records so far */
 
 enum seal_cipher seal_kind(const struct seal *s);
 uint64_t seal_since_ms(const struct seal *s); /* when the generation began, by now_ms() */
