@@ -161,6 +161,7 @@ static void write_down(struct daemon *d, const struct core_log *line)
         [CORE_NOTE_GROUP_OPEN] = "group_open",
         [CORE_NOTE_GROUP_RECOVERED] = "group_recovered",
         [CORE_NOTE_GROUP_FAILED] = "group_failed",
+        [CORE_NOTE_GROUP_REVOKED] = "group_revoked",
         [CORE_NOTE_GROUP_KEPT] = "group_kept",
         [CORE_NOTE_GROUP_ENDED] = "group_ended",
         [CORE_NOTE_RANK_LOST] = "rank_lost",

@@ -313,7 +313,8 @@ static void group_row(struct answer *a, const struct core_group_view *view, cons
         if (view->members[i].node == view->me)
             ops = MIN(ops, board_rank_ops(entry->ctl, local++));
     if (view->state == CORE_GROUP_BROKEN)
-        snprintf(cause, sizeof(cause), "%s: %s", cause_name(view->cause), view->cause_text);
+        snprintf(cause, sizeof(cause), "%s: %s",
+                 view->revoked ? "revoked" : cause_name(view->cause), view->cause_text);
     TABLE_ADD(GROUPS_COLUMNS)
 }
 

@@ -162,7 +162,8 @@ enum core_note {
     CORE_NOTE_GROUP_OPEN,
     CORE_NOTE_GROUP_RECOVERED, /* it is the next epoch of one that was there before */
     CORE_NOTE_GROUP_FAILED,
-    CORE_NOTE_GROUP_KEPT, /* though an engine of its nodes was lost */
+    CORE_NOTE_GROUP_REVOKED, /* after the loss of a rank, so that others may go on */
+    CORE_NOTE_GROUP_KEPT,    /* though an engine of its nodes was lost */
     CORE_NOTE_GROUP_ENDED,
     CORE_NOTE_RANK_LOST,
     CORE_NOTE_CLIENT_COME,
@@ -410,6 +411,7 @@ struct core_group_view {
     unsigned nlocal;  /* live local members, those of core_group_local(); the board's local
                         ranks are those of members[] with .node == me */
     enum cause cause; /* BROKEN */
+    bool revoked;     /* by a rank, when another one had been lost */
     int cause_rank;   /* whom it is about, or who did it; -1: nobody in particular */
     const char *cause_text;
     const char *missing; /* JOINING at its home: ranks that have not come, "3,5-7" */
@@ -570,6 +572,7 @@ struct core_counts {
     uint64_t clients_refused[CAUSE_COUNT];
     uint64_t joins_failed[CAUSE_COUNT];
     uint64_t groups_opened, groups_broken[CAUSE_COUNT];
+    uint64_t groups_revoked; /* not of groups_broken: after the loss of a rank */
     uint64_t groups_recovered[CORE_RECOVERED_KINDS]; /* of groups_opened: with ranks here */
     uint64_t ranks_lost;                             /* of this node, in groups */
     uint64_t engine_starts, engine_losses;

@@ -214,13 +214,29 @@ void group_mark_broken(struct core *core, const struct group *group, bool again)
     act_push(core, (struct core_action){.type = CORE_DO_GROUP_BROKEN, .group_broken = mark});
 }
 
+/* Ranks that go on after a loss end the group first that they go on from: it is over by the loss.
+ */
+static bool is_revoked(const struct core *core, const struct group *group)
+{
+    if (group->cause != CAUSE_ABORTED || group->state != GROUP_OPEN || group->cause_rank < 0)
+        return false;
+    for (uint32_t i = 0; i < group->size; i++)
+        if (runs_fate(&core->runs, &group->members[i])->cause == CAUSE_RANK_LOST)
+            return true;
+    return false;
+}
+
 static void break_group(struct core *core, struct group *group, enum tell tell)
 {
     assert(group->state == GROUP_OPEN || group->state == GROUP_COMMITTED);
     assert(group->nlocal); /* else it were closed */
-    group_log(core, CORE_NOTE_GROUP_FAILED, group->uid, CORE_LOG_INFO, group->name,
-              group->cause_text, "broken");
-    count_cause(core->counts.groups_broken, group->cause);
+    group->revoked = is_revoked(core, group);
+    group_log(core, group->revoked ? CORE_NOTE_GROUP_REVOKED : CORE_NOTE_GROUP_FAILED, group->uid,
+              CORE_LOG_INFO, group->name, group->cause_text, group->revoked ? "revoked" : "broken");
+    if (group->revoked)
+        core->counts.groups_revoked++;
+    else
+        count_cause(core->counts.groups_broken, group->cause);
     tell_broken(core, group, tell);
     if (group->state != GROUP_OPEN) {
         end_committed(core, group);
@@ -404,6 +420,7 @@ void group_restore_broken(struct core *core, struct group *group,
 {
     assert(core->phase == PHASE_RESTORING);
     set_cause(group, broken->cause, broken->rank, broken->pid, node, broken->text);
+    group->revoked = is_revoked(core, group);
     if (group->state == GROUP_OPEN)
         group_set_state(core, group, GROUP_BROKEN);
 }

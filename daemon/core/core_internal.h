@@ -156,6 +156,7 @@ struct group {
     unsigned home;
     bool boarded;           /* the edge was told to make a board, and has it */
     bool unclean;           /* a rank died, or the group broke */
+    bool revoked;           /* a rank aborted it when another one had been lost */
     enum group_bond bond;   /* OPEN, over several nodes */
     uint64_t bond_until_ms; /* not BOUND: then it breaks */
     uint64_t

@@ -47,6 +47,7 @@ static void view_group(const struct group *group, struct core_group_view *ret)
         .members = group->members,
         .nlocal = group->nlocal,
         .cause = group->cause,
+        .revoked = group->revoked,
         .cause_rank = group->cause_rank,
         .cause_text = group->cause_text,
         .missing = "",

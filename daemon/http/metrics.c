@@ -364,6 +364,8 @@ static const struct metric rows[] = {
     { COUNTER("groups_opened_total", "Groups that opened."), AT(counts.groups_opened) },
     { COUNTER("groups_broken_total", "Groups that broke, by the first cause."),
       CAUSES(counts.groups_broken) },
+    { COUNTER("groups_revoked_total", "Groups that a rank ended after the loss of another one."),
+      AT(counts.groups_revoked) },
     { COUNTER("groups_recovered_total",
               "Groups that went on: with all ranks, fewer, or new processes."),
       WORDS(counts.groups_recovered[0], "kind", [CORE_RECOVERED_ALL] = "all",

@@ -243,6 +243,7 @@ static bool read_counts(const struct live *live, const uint8_t *bytes, const str
         return false;
     counts.clients = msg->clients;
     counts.groups_opened = msg->groups_opened;
+    counts.groups_revoked = msg->groups_revoked;
     counts.ranks_lost = msg->ranks_lost;
     counts.engine_starts = msg->engine_starts;
     counts.engine_losses = msg->engine_losses;

@@ -53,6 +53,7 @@ void state_counts(struct state *state, const struct core_counts *counts)
     msg.joins_failed = (uint64_t *)counts->joins_failed;
     msg.groups_opened = counts->groups_opened;
     msg.groups_broken = (uint64_t *)counts->groups_broken;
+    msg.groups_revoked = counts->groups_revoked;
     msg.n_groups_recovered = CORE_RECOVERED_KINDS;
     msg.groups_recovered = (uint64_t *)counts->groups_recovered;
     msg.ranks_lost = counts->ranks_lost;

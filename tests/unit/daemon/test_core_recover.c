@@ -281,6 +281,29 @@ static void kill_client(struct bench *bench, unsigned client)
          (struct core_event){.type = CORE_CLIENT_CLOSED, .client = client, .text = "killed"});
 }
 
+/* What a rank aborts when another one was lost is revoked, and has not broken by an abort. */
+static void revoked_after_a_loss(void **state)
+{
+    for (unsigned lost = 0; lost < 2; lost++) {
+        struct bench *bench = three_ranks();
+        struct msg msg = {.type = MSG_CLIENT_ABORT, .client_abort.group = group_id(bench, 0)};
+        const struct core_counts *counts = core_counts(bench->core);
+        struct core_group_view view;
+
+        if (lost)
+            kill_client(bench, 1);
+        feed(bench, (struct core_event){.type = CORE_CLIENT_MSG, .client = 0, .msg = &msg});
+        assert_true(core_group_at(bench->core, 0, &view));
+        assert_int_equal(view.state, CORE_GROUP_BROKEN);
+        assert_int_equal(view.cause, CAUSE_ABORTED);
+        assert_int_equal(view.revoked, lost);
+        assert_int_equal(counts->groups_revoked, lost);
+        assert_int_equal(counts->groups_broken[CAUSE_ABORTED], 1 - lost);
+        bench_free(bench);
+    }
+    (void)state;
+}
+
 static void goes_on_in_place(void **state)
 {
     struct bench *bench = three_ranks();
@@ -514,6 +537,7 @@ int main(void)
         cmocka_unit_test(lies),
         cmocka_unit_test(survivors_give_up),
         cmocka_unit_test(goes_on_in_place),
+        cmocka_unit_test(revoked_after_a_loss),
         cmocka_unit_test(only_members_follow),
         cmocka_unit_test(asked_anew),
         cmocka_unit_test(the_origin_keeps_the_time),

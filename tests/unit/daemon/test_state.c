@@ -33,6 +33,7 @@ static void on_counts(void *arg, const struct core_counts *counts)
 {
     fix_note(arg, "counts %u %u\n", (unsigned)counts->clients, (unsigned)counts->groups_broken[8]);
     assert_int_equal(counts->groups_recovered[CORE_RECOVERED_NEW], counts->groups_broken[8]);
+    assert_int_equal(counts->groups_revoked, counts->groups_broken[8]);
 }
 
 static bool on_client(void *arg, const struct state_client *client)
@@ -157,6 +158,7 @@ static void write_some(struct fix *f)
     add_client(f->state, 1, 101);
     state_counts(f->state, &(struct core_counts){.clients = 2,
                                                  .groups_broken = {[8] = 1},
+                                                 .groups_revoked = 1,
                                                  .groups_recovered = {[CORE_RECOVERED_NEW] = 1}});
     state_group(f->state, f->bench->core, f->g, false);
     state_group(f->state, f->bench->core, f->h, false);
