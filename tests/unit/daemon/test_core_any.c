@@ -211,6 +211,7 @@ static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
         msg->sync.group = group_id(fuzz);
         msg->sync.again = draw(fuzz, 3);
         msg->sync.told = draw(fuzz, 2) ? small(fuzz) : 0;
+        msg->sync.all = draw(fuzz, 3) == 0;
         break;
     case MSG_HELD:
         msg->held.group = group_id(fuzz);
