@@ -360,6 +360,48 @@ static void peer_engine_state(struct core *core, unsigned node, const struct msg
     peer_add_engine(core, node);
 }
 
+/* The two are connected anew. Their side of it may think for a while yet that the link mends, so
+ * what it accepted before says nothing any more. */
+static void give_up_link(struct core *core, unsigned node, bool network)
+{
+    struct peer *peer = &core->peers[node];
+
+    peer->accepts_mine = 0;
+    forget_theirs(core, node);
+    review(core, node);
+    peer->doubt_cause = network ? CAUSE_NODE_LOST : CAUSE_ENGINE_LOST;
+    peer->doubt_ms = core->now + CORE_ENGINE_DOUBT_MS;
+    peer->retry_ms = core->now + peer->backoff_ms;
+    peer->backoff_ms = MIN(2 * peer->backoff_ms, (uint64_t)CORE_ENGINE_RESTART_MAX_MS);
+    core->silent_ms = MIN(core->silent_ms, peer->doubt_ms);
+}
+
+static void tell_given_up(struct core *core, unsigned node, bool network)
+{
+    act_to_peer(
+        core, node,
+        (struct act_msg){.type = MSG_ENGINE_READY,
+                         .engine_ready = {.mine = core->peers[node].engine, .network = network}});
+}
+
+/* Their engine has given up the link: that may have been told to ours, or not. */
+static void peer_engine_ready(struct core *core, unsigned node, const struct msg_engine_ready *msg)
+{
+    struct peer *peer = &core->peers[node];
+
+    if (!msg->engine && msg->mine != core->engine.incarnation)
+        return; /* of an engine of ours that is gone */
+    peer->accepts_mine = msg->engine;
+    peer->accepts_from = msg->mine;
+    if (!msg->engine && peer->theirs == PEER_ENGINE_ACCEPTED) {
+        text_format(peer->error, sizeof(peer->error), TEXT_ENGINES_APART ": that of %s says so",
+                    core_self_name(core), core_node_name(core, node), core_node_name(core, node));
+        give_up_link(core, node, msg->network);
+        return;
+    }
+    review(core, node);
+}
+
 void peer_msg(struct core *core, unsigned node, const struct msg *msg)
 {
     struct peer *peer;
@@ -381,9 +423,7 @@ void peer_msg(struct core *core, unsigned node, const struct msg *msg)
         peer_engine_state(core, node, &msg->engine_state);
         break;
     case MSG_ENGINE_READY:
-        peer->accepts_mine = msg->engine_ready.engine;
-        peer->accepts_from = msg->engine_ready.mine;
-        review(core, node);
+        peer_engine_ready(core, node, &msg->engine_ready);
         break;
     case MSG_JOIN:
         home_join(core, node, &msg->join);
@@ -614,13 +654,8 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
         peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
     act_note(core, CORE_NOTE_ENGINE_LOST, CORE_BY_NODE, msg->peer, CORE_LOG_WARN,
              "%s -> connecting them again in %llu ms", text, (unsigned long long)peer->backoff_ms);
-    forget_theirs(core, msg->peer);
-    review(core, msg->peer);
-    peer->doubt_cause = msg->network ? CAUSE_NODE_LOST : CAUSE_ENGINE_LOST;
-    peer->doubt_ms = core->now + CORE_ENGINE_DOUBT_MS;
-    peer->retry_ms = core->now + peer->backoff_ms;
-    peer->backoff_ms = MIN(2 * peer->backoff_ms, (uint64_t)CORE_ENGINE_RESTART_MAX_MS);
-    core->silent_ms = MIN(core->silent_ms, peer->doubt_ms);
+    give_up_link(core, msg->peer, msg->network);
+    tell_given_up(core, msg->peer, msg->network);
 }
 
 void peer_stop(struct core *core)

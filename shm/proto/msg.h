@@ -52,7 +52,7 @@ enum msg_type {
     MSG_PEER_HELLO = 20,
     MSG_HEARTBEAT = 21,
     MSG_ENGINE_STATE = 22, /* my engine: fabric address and the token for you */
-    MSG_ENGINE_READY = 23, /* my engine now accepts yours (of this incarnation) */
+    MSG_ENGINE_READY = 23, /* my engine accepts yours (of this incarnation); 0: not any more */
     MSG_JOIN = 24,         /* origin -> home */
     MSG_JOIN_CANCEL = 25,  /* origin -> home */
     MSG_JOIN_REFUSED = 26, /* home -> origin */
@@ -312,8 +312,9 @@ struct msg_engine_state {
 };
 
 struct msg_engine_ready {
-    uint64_t engine; /* the receiver's engine incarnation that was accepted */
-    uint64_t mine;   /* the sender's engine incarnation */
+    uint64_t engine;  /* the receiver's engine incarnation that was accepted */
+    uint64_t mine;    /* the sender's engine incarnation; engine 0: the receiver's */
+    uint32_t network; /* engine 0: as of struct msg_engine_peer */
 };
 
 struct msg_join {

@@ -667,6 +667,42 @@ static void wait_for(struct bench *bench, uint64_t ms)
     }
 }
 
+/* Its BYE has not come, so ours would go on to mend it, and b be READY on one side only. */
+static void the_other_engine_gives_up_the_link(void **state)
+{
+    struct bench *bench = with_its_engine(77);
+    struct msg ready = {.type = MSG_ENGINE_READY, .engine_ready = {.engine = 55, .mine = 77}};
+    struct core_peer_view view;
+
+    engine_tells(bench, (struct msg){.type = MSG_ENGINE_RESUMED});
+    b_is_back(bench);
+    bench->got[0] = 0;
+    b_tells(bench, (struct msg){.type = MSG_ENGINE_READY, .engine_ready = {.mine = 54}});
+    expect(bench, ""); /* of one before ours */
+    b_tells(bench, (struct msg){.type = MSG_ENGINE_READY, .engine_ready = {.mine = 55}});
+    expect(bench, "to engine message 42\n"); /* PEER_DEL */
+    wait_for(bench, CORE_ENGINE_RESTART_MIN_MS);
+    assert_non_null(strstr(bench->got, "to engine message 41\n")); /* PEER_ADD */
+    engine_tells(bench, (struct msg){.type = MSG_ENGINE_PEER_READY,
+                                     .engine_peer = {.peer = 1, .engine = 77}});
+    assert_true(core_peer_at(bench->core, 1, &view));
+    assert_int_equal(view.state, CORE_PEER_LINKING);
+    b_tells(bench, ready);
+    assert_true(core_peer_at(bench->core, 1, &view));
+    assert_int_equal(view.state, CORE_PEER_READY);
+    /* Ours gives it up: b is told, and has to accept it anew. */
+    bench->got[0] = 0;
+    engine_tells(bench, (struct msg){.type = MSG_ENGINE_PEER_DOWN,
+                                     .engine_peer = {.peer = 1, .engine = 77}});
+    expect(bench, "to engine message 42\nto 1 message 23\n");
+    wait_for(bench, 2 * (uint64_t)CORE_ENGINE_RESTART_MIN_MS);
+    engine_tells(bench, (struct msg){.type = MSG_ENGINE_PEER_READY,
+                                     .engine_peer = {.peer = 1, .engine = 77}});
+    assert_true(core_peer_at(bench->core, 1, &view));
+    assert_int_equal(view.state, CORE_PEER_LINKING);
+    bench_free(bench);
+}
+
 /* Our engine has lost that of b: it is asked where the board is, and b has a short time to come. */
 static void a_node_whose_engine_was_lost_meanwhile(void **state)
 {
@@ -747,6 +783,7 @@ int main(void)
         cmocka_unit_test(a_group_that_cannot_wait),
         cmocka_unit_test(a_board_that_the_next_engine_did_not_get),
         cmocka_unit_test(a_node_whose_engine_was_lost_meanwhile),
+        cmocka_unit_test(the_other_engine_gives_up_the_link),
         cmocka_unit_test(counts_go_on),
         cmocka_unit_test(one_that_is_away_is_kicked),
     };
