@@ -21,11 +21,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import typing
-import warnings
 import weakref
 from datetime import timedelta
 
+import torch
 from torch import distributed
 
 from commd import _amend
@@ -180,19 +181,35 @@ def _roots(group):
     return roots
 
 
+def _reset_iter_state(root):
+    """What a torch before 2.13 has no method for. Its events are of operations that have ended with
+    the epoch, or of the streams that are waited for here."""
+    getattr(root, "_device_handle", torch.cuda).synchronize()
+    context = root._comm_ctx
+    context.all_gather_state = context.reduce_scatter_state = None
+    getattr(context, "reduce_scatter_states", []).clear()  # 2.12
+    context.post_forward_order.clear()
+    for state in root._state_ctx.all_states:
+        state._modules_to_run_forward.clear()
+        state._training_state = type(state._training_state).IDLE
+        for part in _parts(state):
+            part._all_gather_result = part._post_reduce_event = part._all_reduce_state = None
+            part._reshard_after_forward_event = part._partial_reduce_output = None
+            part._post_forward_indices.clear()
+            part._training_state = type(part._training_state).IDLE
+            part._to_sharded()
+    root._state_ctx.iter_forward_root = None
+    root._state_ctx.post_backward_final_callback_queued = False
+
+
 def _reset(root):
     """Does what reset_iter_state() of the module does, and more: the next backward would add to the
     gradients of whole parameters that this leaves."""
-    if not hasattr(root, "_reset_iter_state"):
-        warnings.warn("commd: recover: FSDP2 of this torch cannot forget a step that has thrown, as"
-                      " that of 2.13: fully_shard() a new model with the state of this one",
-                      stacklevel=3)  # fmt: skip
-        return
     parts = [part for state in root._state_ctx.all_states for part in _parts(state)]
     for part in parts:
         if part._all_gather_result:  # the operation has ended with the epoch, maybe in an error
             part._all_gather_result = part._all_gather_result._replace(all_gather_work=None)
-    root._reset_iter_state()
+    getattr(root, "_reset_iter_state", functools.partial(_reset_iter_state, root))()
     for parameter in [parameter for part in parts for parameter in part.fsdp_params]:
         parameter.unsharded_accumulated_grad = None
         if hasattr(parameter, "_unsharded_param"):  # it has been gathered once
