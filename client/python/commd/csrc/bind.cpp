@@ -95,14 +95,22 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
 
     /* The bases are torch's classes: they have to be bound before ours. */
     py::module_::import("torch._C._distributed_c10d");
+#if COMMD_TORCH_SINCE(2, 6) /* its base has no Python class before, and nobody asks for it */
     py::class_<commd::OptionsCommd, c10d::Backend::Options,
                c10::intrusive_ptr<commd::OptionsCommd>>(m, "OptionsCommd")
         .def("__deepcopy__", [](const commd::OptionsCommd &options, const py::dict &) {
             return c10::make_intrusive<commd::OptionsCommd>(options);
         });
+#endif
     py::class_<ProcessGroupCommd, c10d::Backend, c10::intrusive_ptr<ProcessGroupCommd>>(
         m, "ProcessGroupCommd")
+#if COMMD_TORCH_SINCE(2, 6)
         .def_property_readonly("options", &ProcessGroupCommd::getBackendOptions)
+#endif
+#if !COMMD_TORCH_SINCE(2, 7) /* its class has them from then on */
+        .def("abort", &ProcessGroupCommd::abort)
+        .def("shutdown", &ProcessGroupCommd::shutdown)
+#endif
         /* What torch asks of ranks that stay out of a new group, where splitting is supported. */
         .def("perform_nocolor_split", [](ProcessGroupCommd &, c10::Device) {})
         /* _amend.py; the first as gloo's. */
