@@ -18,7 +18,8 @@ def total(group):
     """By the group's own method: dist.all_reduce() says ValueError if it is destroyed by now."""
     tensor = torch.full((1000,), float(group.rank() + 1))
     options = dist.AllreduceOptions()
-    options.asyncOp = False
+    if hasattr(options, "asyncOp"):  # before torch 2.8 all operations are asynchronous
+        options.asyncOp = False
     group.allreduce([tensor], options).wait()
     return tensor[0].item()
 
