@@ -38,6 +38,10 @@ TESTS += tests/check_links.py
 dist_check_SCRIPTS += tests/check_version.py
 TESTS += tests/check_version.py
 
+# What ./quickstart test makes of the output of make check.
+dist_check_SCRIPTS += tests/check_suite.sh
+TESTS += tests/check_suite.sh
+
 include tests/fakecuda/local.mk
 include tests/unit/shm/local.mk
 include tests/unit/transport/local.mk

@@ -58,15 +58,25 @@ part() {
 failed_test_log() {
     printf '\nThe end of what %s said:\n\n' "$2"
     awk -v test="$2" '
-        $0 ~ /^=+$/ && before == "FAIL: " test { on = 1; next }
-        $0 ~ /^FAIL / && $2 == test { on = 0 }
+        /^=+$/ && before ~ /^(FAIL|ERROR|XPASS): / && name == test { on = 1; next }
+        /^(FAIL|ERROR|XPASS) / && $2 == test { on = 0 }
         on { print "    " $0 }
-        { before = $0 }' "$1" | tail -n 60 | cut -c 1-400
+        { before = $0; name = $2 }' "$1" | tail -n 60 | cut -c 1-400
+}
+
+# The names of what failed, by the headings under which automake cites logs in log $1: a test may
+# print "FAIL: " too.
+failed_tests() {
+    awk '/^=+$/ && length() == length(before) && before ~ /^(FAIL|ERROR|XPASS): [^ ]+$/ {
+            sub(/^[A-Z]+: /, "", before)
+            print before
+        }
+        { before = $0 }' "$1" | sort -u
 }
 
 show_part_failure() {
     local name=$1 log=$2 tests one
-    mapfile -t tests < <(sed -n 's/^\(FAIL\|ERROR\): \([^ ]*\).*/\2/p' "$log" | sort -u)
+    mapfile -t tests < <(failed_tests "$log")
     show_failure "$name" "$log" "read the end of that log${tests:+; failed: ${tests[*]}}"
     for one in "${tests[@]}"; do failed_test_log "$log" "$one" >&2; done
 }
