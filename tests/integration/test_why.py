@@ -62,6 +62,17 @@ def at_once(*calls):
         return [call.result() for call in [pool.submit(*call) for call in calls]]
 
 
+def stop(pid):
+    """Returns when it stands: SIGSTOP reaches a process when it gets a core."""
+    os.kill(pid, signal.SIGSTOP)
+
+    def stands():
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "T"
+
+    until(stands, f"{pid} is stopped")
+
+
 def text(node, *arguments):
     return subprocess.run([*commctl(node), *arguments], capture_output=True, text=True)
 
@@ -732,7 +743,7 @@ def test_a_commd_that_is_stopped():
     with Cluster(2, {"timeouts": {"node": "60s"}}) as cluster:
         cluster.ranks("g", [0, 1])
         pid = cluster.nodes[1].pid
-        os.kill(pid, signal.SIGSTOP)
+        stop(pid)
         try:
             shown = text(cluster.nodes[1], "--timeout", "60", "why")
             equal(shown.returncode, 2)
