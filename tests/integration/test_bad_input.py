@@ -20,6 +20,7 @@ from wire import ADMIN, ARENA_ASK, JOIN_FAILED, JOINED  # noqa: E402
 from wire import FORMAT, LEAVE, OLDEST, TABLES, VERSION, WELCOME  # noqa: E402
 from wire import Wire, frame, header, hello, join, leave  # noqa: E402
 
+JOINS = c.how_many(10000, 2000)
 ONE_NODE = "cluster: {{node: a, nodes: [{{name: a, address: 127.0.0.1, port: {port}}}]}}\n"
 
 
@@ -449,6 +450,8 @@ def test_three_gibibytes():
         raise Skip(f"needs 9 GiB of memory, {available >> 20} GiB are available")
     if c.sanitizer_environment():
         raise Skip("takes minutes with a sanitizer")
+    if c.SHORT:
+        raise Skip("long, and COMMD_TEST_SHORT is set")
     with Cluster(2) as cluster:
         ranks = cluster.ranks("g", [0, 1])
         for rank in ranks:
@@ -573,13 +576,13 @@ def test_ten_thousand_joins():
             wire.send(hello())
             equal(wire.read()[0], WELCOME)
             answers = {}
-            for begin in range(0, 10000, 500):
+            for begin in range(0, JOINS, 500):
                 wire.send(b"".join(join(i, 0, 2, f"never {i}") for i in range(begin, begin + 500)))
                 while begin + 500 - len(answers) > 1024:
                     kind, fields = wire.read()
                     equal(kind, JOIN_FAILED)
                     answers[fields[1]] = fields[5].decode()
-            while len(answers) < 10000 - 1024:
+            while len(answers) < JOINS - 1024:
                 kind, fields = wire.read()
                 equal(kind, JOIN_FAILED)
                 check(fields[1] not in answers, "one answer per request")
@@ -588,7 +591,7 @@ def test_ten_thousand_joins():
                 set(text.partition(": ")[2] for text in answers.values()),
                 {"this client has 1024 joins pending already, wait for some of them"},
             )
-            equal(sorted(answers), list(range(1024, 10000)), "the first ones wait")
+            equal(sorted(answers), list(range(1024, JOINS)), "the first ones wait")
             still_serves(node)
             for rank in ranks:
                 rank.start("all_reduce", name="g", count=1000)
@@ -604,7 +607,7 @@ def test_ten_thousand_joins_and_leaves():
         with Wire(node.socket) as wire:
             wire.send(hello())
             equal(wire.read()[0], WELCOME)
-            for begin in range(0, 10000, 100):
+            for begin in range(0, c.how_many(10000, 1000), 100):
                 wire.send(b"".join(join(i, 0, 1, f"g{i}") for i in range(begin, begin + 100)))
                 for _ in range(100):
                     kind, fields = wire.read()
@@ -623,7 +626,7 @@ def test_ten_thousand_connections():
         cluster.expect("-> refused")
         before = len(os.listdir(f"/proc/{node.pid}/fd"))
         held = []
-        for i in range(10000):
+        for i in range(c.how_many(10000, 2000)):
             wire = Wire(node.socket)
             if i % 100 == 0:
                 held.append(wire)

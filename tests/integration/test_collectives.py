@@ -11,13 +11,14 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
-from cluster import HANG, Cluster, check, equal, main, need_ucx, until  # noqa: E402
+from cluster import HANG, Cluster, check, equal, how_many, main, need_ucx, until  # noqa: E402
 
 SEED = int(os.environ.get("COMMD_SEED", "0")) or random.SystemRandom().getrandbits(31)
 LONG = 24 * HANG
 
 
 def stream(cluster, places, operations, max_bytes, seed):
+    operations = how_many(operations, operations // 3)
     print(
         f"  ranks on nodes {places}: {operations} operations up to {max_bytes} bytes,"
         f" COMMD_SEED={seed}"

@@ -12,11 +12,11 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import gpu_driver  # noqa: E402
-from cluster import check, equal, main, running, until  # noqa: E402
+from cluster import check, equal, how_many, main, running, until  # noqa: E402
 from keeping import gap, kill, restart, serves  # noqa: E402
 from test_gpu_nodes import RANK_LOST, GpuNodes, moved, ranks, work  # noqa: E402
 
-KILLS = 5
+KILLS = how_many(5, 2)
 
 
 class Kept(GpuNodes):

@@ -311,11 +311,11 @@ def hostile_tenant(places, seed, seconds):
 
 
 def test_one_node():
-    hostile_tenant([0, 0], FIXED_SEED, 8)
+    hostile_tenant([0, 0], FIXED_SEED, c.how_many(8, 4))
 
 
 def test_two_nodes():
-    hostile_tenant([0, 1], time.time_ns() // 1000000, 10)
+    hostile_tenant([0, 1], time.time_ns() // 1000000, c.how_many(10, 5))
 
 
 # ---- the network ---------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ def ports_of(nodes):
 
 
 def test_strangers():
-    seconds = SECONDS or 4
+    seconds = SECONDS or c.how_many(4, 2)
     seed = SEED or time.time_ns() // 1000000
     with Cluster(2, {"transport": {"fabric": "tcp"}}) as cluster:
         cluster.expect("connection from 127.0.0.1")
@@ -389,7 +389,7 @@ def home_of(name, uid, nodes):
 def test_lying_node():
     """It may break groups with ranks on it, and, once its engine has been accepted, those whose
     names make it their home. The good tenant has none of these."""
-    seconds = SECONDS or 4
+    seconds = SECONDS or c.how_many(4, 2)
     seed = SEED or time.time_ns() // 1000000
     with Cluster(3, {"transport": {"fabric": "tcp"}}, start=False) as cluster:
         honest = cluster.nodes[:2]

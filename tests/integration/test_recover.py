@@ -12,7 +12,8 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
-from cluster import Cluster, check, equal, main, sanitizer_environment, until  # noqa: E402
+from cluster import Cluster, check, equal, how_many, main  # noqa: E402
+from cluster import sanitizer_environment, until  # noqa: E402
 from keeping import gap, kept_nodes  # noqa: E402
 
 PLACES = {"1x4": [0] * 4, "2x2": [0, 0, 1, 1], "3x1": [0, 1, 2]}
@@ -201,7 +202,7 @@ def test_it_goes_on_without_whom_it_waited_for():
 
 def test_a_group_grows_and_loses_again_and_again():
     with group(PLACES["2x2"]) as (cluster, ranks):
-        for turn in range(10):
+        for turn in range(how_many(10, 3)):
             new = [cluster.rank(place) for place in (0, 1)]
             for rank in new:
                 rank.start("rejoin", name="g")
@@ -447,13 +448,14 @@ def test_nothing_grows_over_a_hundred_recoveries():
                 recovered(ranks)
             before = all_do(ranks, "resources")
             files = [len(os.listdir(f"/proc/{node.pid}/fd")) for node in cluster.nodes]
-            for _ in range(90):
+            more = how_many(90, 20)
+            for _ in range(more):
                 recovered(ranks)
             for was, now in zip(before, all_do(ranks, "resources")):
                 memory = 2048 if not sanitizer_environment() else 1 << 30  # it keeps what is freed
                 check(now[0] <= was[0] and now[1] <= was[1] + 4 and now[2] <= was[2] + memory,
                       f"descriptors, mappings, KiB: {was} became {now}")  # fmt: skip
-            equal(ranks[0].call("where", name="g")["epoch"], 101)
+            equal(ranks[0].call("where", name="g")["epoch"], 11 + more)
             for node, was in zip(cluster.nodes, files):
                 until(lambda: len(os.listdir(f"/proc/{node.pid}/fd")) <= was + 2,
                       f"the descriptors of {node.name} go back to {was}")  # fmt: skip

@@ -82,7 +82,7 @@ def test_streams_go_on_while_commd_is_killed_at_random():
     with kept() as (cluster, node):
         ranks = cluster.ranks("g", [0] * WORLD)
         rounds = 0
-        with killed_at_random([node], 40, 0.1) as over:
+        with killed_at_random([node], c.how_many(40, 12), 0.1) as over:
             while not over.is_set() or not rounds:
                 all_do(ranks, "stream", name="g", seed=rounds, operations=60, max_bytes=200000)
                 all_do(ranks, "mail", name="g", seed=rounds, messages=30, max_bytes=100000)
@@ -144,7 +144,7 @@ def killed_in_each_step(cluster, node, at):
         steps = 10**6 - int(file.read())
     os.unlink(at)
     check(steps > 50, f"only {steps} steps")
-    stride = max(steps // 30, 1)
+    stride = max(steps // c.how_many(30, 10), 1)
     for number in range(1, steps, stride):
         step = number + rng.randrange(stride)
         before = serves(node)

@@ -11,7 +11,7 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
-from cluster import check, equal, main, until  # noqa: E402
+from cluster import check, equal, how_many, main, until  # noqa: E402
 from keeping import gap, kept_nodes, killed_at_random, restart  # noqa: E402
 
 PLACES = [0, 0, 1, 1]
@@ -48,7 +48,7 @@ def test_streams_go_on_while_commds_are_killed_at_random():
         cluster.expect("closed before the TLS handshake")  # by one that was killed right then
         ranks = cluster.ranks("g", PLACES)
         rounds = 0
-        with killed_at_random(nodes, 24, 0.2) as over:
+        with killed_at_random(nodes, how_many(24, 9), 0.2) as over:
             while not over.is_set() or not rounds:
                 all_do(ranks, "stream", name="g", seed=rounds, operations=60, max_bytes=200000)
                 all_do(ranks, "mail", name="g", seed=rounds, messages=30, max_bytes=100000)

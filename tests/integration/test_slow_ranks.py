@@ -13,7 +13,7 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
-from cluster import BUILD, Cluster, check, equal, main, need_ucx  # noqa: E402
+from cluster import BUILD, Cluster, check, equal, how_many, main, need_ucx  # noqa: E402
 
 ONE_WAY = ("broadcast", "reduce", "gather", "scatter", "all_to_all_v")
 LONG = 240.0
@@ -74,12 +74,12 @@ def stopped_ranks(cluster, places, nbytes):
 
 def test_two_nodes():
     with Cluster(2) as cluster:
-        stopped_ranks(cluster, [0, 1], 100 * MIB)
+        stopped_ranks(cluster, [0, 1], how_many(100, 40) * MIB)
 
 
 def test_three_nodes():
     with Cluster(3) as cluster:
-        stopped_ranks(cluster, [0, 1, 2], 80 * MIB)
+        stopped_ranks(cluster, [0, 1, 2], how_many(80, 40) * MIB)
 
 
 def test_over_ucx():
