@@ -26,8 +26,7 @@ dist_check_SCRIPTS += tests/bench/test_nccl_perf.py
 TESTS += tests/bench/test_nccl_perf.py
 
 # What the comparison says of the numbers; its processes are imitated. Needs python3 only.
-dist_check_SCRIPTS += tests/bench/test_compare.py
-TESTS += tests/bench/test_compare.py
+checks_of_text += tests/bench/test_compare.py
 
 EXTRA_DIST += tests/bench/README.md tests/bench/beside.py tests/bench/compare.py \
 	tests/bench/crowded.py \

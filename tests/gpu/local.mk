@@ -9,7 +9,8 @@ tests_gpu_gpu_check_LDADD = libcommd-gpu-twin.la libcommd-gpu-plan.la libcommd-g
 	libcommd-shm.la -ldl -lpthread
 EXTRA_tests_gpu_gpu_check_DEPENDENCIES = tests/fakecuda/libcuda.so.1 tests/fakecuda/libnccl.so.2 \
 	tests/fakecuda/libfakekernels.so
-dist_check_SCRIPTS += tests/gpu/test_bounded.py tests/gpu/test_check.py tests/gpu/test_bundle.py
-TESTS += tests/gpu/test_bounded.py tests/gpu/test_check.py tests/gpu/test_bundle.py
+checks_of_text += tests/gpu/test_bounded.py
+dist_check_SCRIPTS += tests/gpu/test_check.py tests/gpu/test_bundle.py
+TESTS += tests/gpu/test_check.py tests/gpu/test_bundle.py
 EXTRA_DIST += tests/gpu/bounded.py tests/gpu/check.py tests/gpu/gpu_machine.py tests/gpu/mps.py \
 	tests/gpu/torch_ranks.py tools/gpu_bundle.py

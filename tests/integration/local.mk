@@ -1,42 +1,36 @@
 # tests/integration/local.mk: tests of this room
 
-dist_check_SCRIPTS += tests/integration/check_unit.sh
-TESTS += tests/integration/check_unit.sh
-
-dist_check_SCRIPTS += tests/integration/check_man.py tests/integration/check_commctl.py \
-	tests/integration/check_limit.py
-TESTS += tests/integration/check_man.py tests/integration/check_commctl.py \
-	tests/integration/check_limit.py
+checks_of_text += tests/integration/check_unit.sh
+checks_of_text += tests/integration/check_man.py tests/integration/check_limit.py
+dist_check_SCRIPTS += tests/integration/check_commctl.py
+TESTS += tests/integration/check_commctl.py
 
 # Real daemons, engines and ranks (cluster.py), each also a program of its own: needs python3 only.
-integration_tests = tests/integration/test_collectives.py tests/integration/test_perf.py \
-	tests/integration/test_faults.py tests/integration/test_many_groups.py \
-	tests/integration/test_recover.py tests/integration/test_gpu_recover.py \
-	tests/integration/test_restart.py tests/integration/test_restart_engine.py \
-	tests/integration/test_engine_dies.py tests/integration/test_epochs.py \
-	tests/integration/test_restart_nodes.py tests/integration/test_mend.py \
-	tests/integration/test_bad_input.py tests/integration/test_service.py \
-	tests/integration/test_autostart.py tests/integration/test_netns.py \
-	tests/integration/test_encryption.py \
-	tests/integration/test_jobs.py \
-	tests/integration/test_exports.sh tests/integration/test_numpy.py \
-	tests/integration/test_examples.py tests/integration/test_registered.py \
-	tests/integration/test_keeper.py \
-	tests/integration/test_launcher.py tests/integration/test_turns.py \
-	tests/integration/test_shares.py tests/integration/test_slow_ranks.py \
-	tests/integration/test_descriptors.py \
-	tests/integration/test_containers.py tests/integration/test_engine_tenants.py \
-	tests/integration/test_floods.py tests/integration/test_strangers.py \
-	tests/integration/test_board_memory.py \
-	tests/integration/test_verbs.py tests/integration/test_why.py \
-	tests/integration/test_trace.py tests/integration/test_keys.py \
-	tests/integration/test_certificates.py \
-	tests/integration/test_http.py tests/integration/test_prometheus.py \
-	tests/integration/test_doctor.py tests/integration/test_interface.py \
-	tests/integration/test_gpu_service.py tests/integration/test_gpu_path.py \
+integration_tests = tests/integration/test_recover.py tests/integration/test_bad_input.py \
+	tests/integration/test_why.py tests/integration/test_slow_ranks.py \
+	tests/integration/test_collectives.py tests/integration/test_many_groups.py \
+	tests/integration/test_perf.py tests/integration/test_restart.py \
+	tests/integration/test_restart_nodes.py tests/integration/test_engine_dies.py \
+	tests/integration/test_mend.py tests/integration/test_gpu_service.py \
 	tests/integration/test_gpu_nodes.py tests/integration/test_gpu_restart.py \
-	tests/integration/test_gpu_why.py \
-	tests/integration/test_described.py tests/integration/test_torch_choice.py
+	tests/integration/test_floods.py tests/integration/test_encryption.py \
+	tests/integration/test_certificates.py tests/integration/test_http.py \
+	tests/integration/test_faults.py tests/integration/test_restart_engine.py \
+	tests/integration/test_strangers.py tests/integration/test_prometheus.py \
+	tests/integration/test_gpu_why.py tests/integration/test_gpu_recover.py \
+	tests/integration/test_gpu_path.py tests/integration/test_registered.py \
+	tests/integration/test_turns.py tests/integration/test_verbs.py \
+	tests/integration/test_launcher.py tests/integration/test_autostart.py \
+	tests/integration/test_netns.py tests/integration/test_board_memory.py \
+	tests/integration/test_epochs.py tests/integration/test_keys.py \
+	tests/integration/test_keeper.py tests/integration/test_described.py \
+	tests/integration/test_containers.py tests/integration/test_service.py \
+	tests/integration/test_numpy.py tests/integration/test_doctor.py \
+	tests/integration/test_shares.py tests/integration/test_descriptors.py \
+	tests/integration/test_jobs.py tests/integration/test_exports.sh \
+	tests/integration/test_examples.py tests/integration/test_engine_tenants.py \
+	tests/integration/test_trace.py tests/integration/test_interface.py \
+	tests/integration/test_torch_choice.py
 dist_check_SCRIPTS += $(integration_tests)
 TESTS += $(integration_tests)
 EXTRA_DIST += tests/integration/lib/cluster.py tests/integration/lib/authority.py \
