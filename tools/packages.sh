@@ -132,7 +132,7 @@ r.urlopen(sys.argv[1], timeout=20)' "$booted_mirror/dists/bookworm/Release" 2>/d
 run_booted() {
     local base=$top/.cache/bookworm why
     if [ "${1%.*}" -ge "$ci_booted_before" ]; then
-        why="it took $1 s so far, and the CI has 1800: ./quickstart test booted"
+        why="it took $1 s so far, and the CI has $ci_seconds: ./quickstart test booted"
     elif [ "$(id -u)" -ne 0 ]; then
         why="containers that boot need root"
     else

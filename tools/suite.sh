@@ -8,14 +8,16 @@
 packages_test=(python3 xz-utils systemd zsh)
 # It brings a service that starts, which is nothing for a machine of somebody's; test_prometheus.py
 # skips what needs it.
-[ "${CI:-}" != true ] || packages_test+=(prometheus)
-# The CI has 30 minutes. Machines that boot take five of them, where so many are left.
-ci_booted_before=1250
-ci_upgrade_before=1500 # two minutes, with a compiler's cache less
+# Of ccache: a compiler's cache, for the builds that differ in little.
+[ "${CI:-}" != true ] || packages_test+=(prometheus ccache)
+# The CI has 90 minutes, and 30 are what it should take. An upgrade takes two, machines that boot
+# take five: where so many are left.
+ci_seconds=5400
+ci_upgrade_before=$((ci_seconds - 480))
+ci_booted_before=$((ci_seconds - 600))
 packages_bench=(python3 python3-venv gcc iproute2 openmpi-bin libopenmpi-dev)
-tests_passed=0
-tests_failed=0
-
+# Tests wait for much of their time, compilers do not.
+check_jobs=$((2 * $(nproc)))
 # Sum of automake's "# NAME: n" lines in log $1. They come twice if something failed: first with
 # the logs of what failed, then as "Testsuite summary".
 summed() {
@@ -29,6 +31,9 @@ summed() {
     done
     printf '%d\n' "$sum"
 }
+
+# What the parts that have ended counted: "PASSED FAILED", a line each.
+counts=$logs/test-counts
 
 # part NAME COMMAND...: in a subshell, without set -e.
 part() {
@@ -47,8 +52,7 @@ part() {
     fi
     [ "$passed" -gt 0 ] || [ "$rc" -ne 0 ] || passed=1
     [ "$failed" -gt 0 ] || [ "$rc" -eq 0 ] || failed=1
-    tests_passed=$((tests_passed + passed))
-    tests_failed=$((tests_failed + failed))
+    printf '%d %d\n' "$passed" "$failed" >>"$counts"
     printf '%8s s  %3d passed, %d failed, %d skipped\n' \
         "$(seconds_since "$begin")" "$passed" "$failed" "$skipped"
     [ "$failed" -eq 0 ] || show_part_failure "$name" "$log"
@@ -81,15 +85,42 @@ show_part_failure() {
     for one in "${tests[@]}"; do failed_test_log "$log" "$one" >&2; done
 }
 
+# The longest tests in build folder $1: automake makes the log when a test begins, and .trs at the
+# end.
+longest_tests() {
+    local log
+    printf '\nThe longest tests, in seconds:\n'
+    find "$1/tests" -name '*.trs' | while read -r log; do
+        log=${log%.trs}
+        printf '%s %s %s\n' "$(stat -c %.1W "$log.log")" "$(stat -c %.1Y "$log.trs")" "${log#"$1"/}"
+    done | awk '$1 > 0 { printf "%8.1f  %s\n", $2 - $1, $3 }' | sort -rn | head -n 40
+}
+
+# check_in BUILD-FOLDER MAKE-ARGUMENT...: compiles, then tests.
+check_in() {
+    local where=$1 rc=0
+    shift
+    make -C "$where" -j"$(nproc)" check "$@" TESTS= || return
+    make -C "$where" -j"$check_jobs" VERBOSE=1 check "$@" || rc=$?
+    longest_tests "$where"
+    return "$rc"
+}
+
+# configure_in DIRECTORY CONFIGURE-OPTION...
+configure_in() {
+    local where=$1
+    shift
+    mkdir -p "$where" && cd "$where" || return
+    [ -e config.status ] || "$top/configure" --prefix="$where/install" "$@"
+}
+
 # configure_and_check DIRECTORY CONFIGURE-OPTION... [-- MAKE-ARGUMENT...]
 configure_and_check() {
     local where=$1 options=()
     shift
     while [ $# -gt 0 ] && [ "$1" != -- ]; do options+=("$1"); shift; done
     [ $# -eq 0 ] || shift
-    mkdir -p "$where" && cd "$where" || return
-    [ -e config.status ] || "$top/configure" --prefix="$where/install" "${options[@]}" || return
-    make -j2 VERBOSE=1 check "$@"
+    configure_in "$where" "${options[@]}" && check_in "$where" "$@"
 }
 
 run_torch_tests() {
@@ -129,11 +160,13 @@ run_torch_why() {
     COMMD_BUILD=$build "$venv/bin/python" "$top/tests/torch/test_why.py"
 }
 
-# The programs of commit $1 that an upgrade replaces, and libcommd, in $2/build.
+# The programs of commit $1 that an upgrade replaces, and libcommd, in $2/build. They lie in $2/src,
+# so that a compiler's cache finds the paths of this commit's build there.
 build_old() {
     [ ! -e "$2/.built" ] || return 0
-    rm -rf "$2" && mkdir -p "$2/src" "$2/build" && git -C "$top" archive "$1" | tar x -C "$2/src" &&
-        autoreconf -fi "$2/src" && cd "$2/build" &&
+    rm -rf "$2" && mkdir -p "$2/src/build" && ln -s src/build "$2/build" &&
+        git -C "$top" archive "$1" | tar x -C "$2/src" &&
+        autoreconf -fi "$2/src" && cd -P "$2/build" &&
         "$2/src/configure" --without-ucx --without-cuda --with-build-version=0.1.0~old &&
         make -j"$(nproc)" daemon/commd transport/commd-engine client/lib/libcommd.la &&
         touch "$2/.built"
@@ -180,54 +213,112 @@ tarball_holds_all() {
     [ -z "$missing" ]
 }
 
+# A compiler's cache, where there is one: builds without UCX, or with another, compile little anew.
+use_ccache() {
+    [ -d /usr/lib/ccache ] || return 0
+    export PATH=/usr/lib/ccache:$PATH CCACHE_DIR=$top/.cache/ccache CCACHE_BASEDIR=$top \
+        CCACHE_NOHASHDIR=true
+}
+
+# What is only a matter of numbers has its full length once, in make check.
+small_numbers() {
+    export COMMD_TEST_SHORT=1 COMMD_TEST_GROUPS=200 ORACLE_OPS=1500 SWARM_SEEDS=300 \
+        GPU_STORM_SECONDS=1
+}
+
+begin_parts() {
+    mkdir -p "$logs"
+    : >"$counts"
+}
+
+# The last lines, and the exit code. $1: when all began.
+end_parts() {
+    printf 'all parts took %s s\n' "$(seconds_since "$1")"
+    awk '{ passed += $1; failed += $2 }
+        END { printf "%d passed, %d failed\n", passed, failed; exit failed > 0 }' "$counts"
+}
+
 # make check alone, with small numbers.
 cmd_test_quick() {
     local begin=$EPOCHREALTIME
     torch_spec=none
     install_packages "${packages_test[@]}"
     cmd_build
-    export COMMD_TEST_GROUPS=200 ORACLE_OPS=1500
-    part "make check" make -C "$build" -j"$(nproc)" VERBOSE=1 check
-    printf 'all parts took %s s\n' "$(seconds_since "$begin")"
-    printf '%d passed, %d failed\n' "$tests_passed" "$tests_failed"
-    [ "$tests_failed" -eq 0 ]
+    small_numbers
+    begin_parts
+    part "make check" check_in "$build"
+    end_parts "$begin"
 }
 
-cmd_test() {
-    local begin=$EPOCHREALTIME
+# The shared memory alone, and nothing else is compiled.
+run_tsan() {
+    local where=$top/build-tsan
+    local tests="tests/unit/shm/test_board_threads tests/unit/shm/test_closer"
+    configure_in "$where" --enable-sanitizers=thread --without-ucx --without-cuda &&
+        make -j"$(nproc)" shm/proto/commd.pb-c.h daemon/state/state.pb-c.h &&
+        make -j"$(nproc)" VERBOSE=1 check-TESTS check_LTLIBRARIES= \
+            check_PROGRAMS="$tests tests/oracle/oracle" TESTS="$tests tests/oracle/check_threads.sh"
+}
+
+# The tests have run before: this is about what the tarball holds.
+run_distcheck() {
+    make -C "$build" -j"$(nproc)" VERBOSE=1 distcheck \
+        TESTS="$1 tests/integration/test_service.py tests/integration/check_man.py \
+            tests/check_rooms.py"
+}
+
+# Other builds: they compile for most of their time.
+parts_of_builds() {
     local plain="tests/unit/transport/test_fabric tests/unit/client/test_collectives"
     plain+=" tests/unit/client/test_commctl"
-    install_packages "${packages_test[@]}"
-    cmd_build
-    part "make check" make -C "$build" -j2 VERBOSE=1 check
-    # what is only a matter of numbers has its full length once, above
-    export COMMD_TEST_GROUPS=200 ORACLE_OPS=1500
-    # the kernels are compiled once, above; no report says where variables are, which costs a fifth
-    # of the compiler's time
-    part "ASan and UBSan" configure_and_check "$top/build-asan" --enable-sanitizers \
-        --without-cuda CFLAGS="-g -O1 -fno-var-tracking"
-    part "TSan, shared memory" configure_and_check "$top/build-tsan" --enable-sanitizers=thread \
-        --without-ucx --without-cuda -- check_PROGRAMS="tests/unit/shm/test_board_threads \
-            tests/unit/shm/test_closer tests/oracle/oracle" \
-        TESTS="tests/unit/shm/test_board_threads tests/unit/shm/test_closer \
-            tests/oracle/check_threads.sh"
     part "without UCX" configure_and_check "$top/build-plain" --without-ucx \
         --without-cuda \
         -- check_PROGRAMS="$plain" TESTS="$plain \
             tests/integration/test_collectives.py tests/integration/test_bad_input.py"
-    # every test has run above: this one is about what the tarball holds
-    part "make distcheck" make -C "$build" -j2 VERBOSE=1 distcheck \
-        TESTS="$plain tests/integration/test_service.py tests/integration/check_man.py \
-            tests/check_rooms.py"
+    part "make distcheck" run_distcheck "$plain"
     part "the tarball holds every file" tarball_holds_all
-    if [ "$torch_spec" != none ]; then
-        part "torch backend, 4 ranks on 2 nodes" run_torch_tests
-        part "torch's own tests" run_torch_suite
-        part "torch programs, two nodes and one" run_torch_programs
-        part "commctl why of torch programs that hang" run_torch_why
-        part "UCX 1.22 from PyPI" env COMMD_PYTHON="$venv/bin/python" \
-            "$top/tests/integration/ucx_newer.sh" "$top/build-ucx"
-    fi
+    [ "$torch_spec" = none ] || part "UCX 1.22 from PyPI" env COMMD_PYTHON="$venv/bin/python" \
+        "$top/tests/integration/ucx_newer.sh" "$top/build-ucx"
+    if command -v shellcheck >/dev/null; then part "shellcheck" run_shellcheck; fi
+}
+
+# They wait for much of their time: processes start, die and are missed.
+parts_of_torch() {
+    [ "$torch_spec" != none ] || return 0
+    part "torch backend, 4 ranks on 2 nodes" run_torch_tests
+    part "torch's own tests" run_torch_suite
+    part "torch programs, two nodes and one" run_torch_programs
+    part "commctl why of torch programs that hang" run_torch_why
+}
+
+# Two functions at a time. What the first says is shown when both have ended.
+beside() {
+    local said=$logs/test-beside.log
+    set -m # a process group, which can be ended as a whole
+    "$1" >"$said" 2>&1 </dev/null &
+    beside_job=$!
+    set +m
+    trap 'kill -- -"$beside_job" 2>/dev/null || true' EXIT
+    "$2"
+    wait "$beside_job" || true
+    trap - EXIT
+    cat "$said"
+}
+
+cmd_test() {
+    local begin=$EPOCHREALTIME
+    install_packages "${packages_test[@]}"
+    use_ccache
+    cmd_build
+    begin_parts
+    part "make check" check_in "$build"
+    small_numbers
+    # the kernels are compiled once, above; no report says where variables are, which costs a fifth
+    # of the compiler's time
+    part "ASan and UBSan" configure_and_check "$top/build-asan" --enable-sanitizers \
+        --without-cuda CFLAGS="-g -O1 -fno-var-tracking"
+    part "TSan, shared memory" run_tsan
+    beside parts_of_torch parts_of_builds
     if [ "${CI:-}" = true ] &&
         [ $((${EPOCHREALTIME%.*} - ${begin%.*})) -lt "$ci_upgrade_before" ]; then
         part "an upgrade of the commit before under jobs" run_upgrade ""
@@ -235,10 +326,7 @@ cmd_test() {
     if [ "${CI:-}" = true ]; then
         part "packages and Slurm on machines that boot" run_booted "$(seconds_since "$begin")"
     fi
-    if command -v shellcheck >/dev/null; then part "shellcheck" run_shellcheck; fi
-    printf 'all parts took %s s\n' "$(seconds_since "$begin")"
-    printf '%d passed, %d failed\n' "$tests_passed" "$tests_failed"
-    [ "$tests_failed" -eq 0 ]
+    end_parts "$begin"
 }
 
 cmd_bench() {
