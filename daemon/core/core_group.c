@@ -256,7 +256,8 @@ void group_withdraw(struct core *core, struct group *group, int32_t rank, uint32
     set_cause(group, CAUSE_LEFT, rank, pid, node, text);
     group_log(core, CORE_NOTE_NONE, group->uid, CORE_LOG_DEBUG, group->name, text,
               "joining it again");
-    tell_broken(core, group, TELL_FIRST);
+    /* Where it has opened, each has to know that these ranks were never in it. */
+    tell_broken(core, group, TELL_ALL);
     while ((member = list_first(&group->local, struct member, by_group)))
         join_again(core, member);
     group_close(core, group);
