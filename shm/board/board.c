@@ -58,7 +58,7 @@ struct board_ctl {
     struct board_hdr *hdr;
     struct board_rank *ranks;
     struct board_member *members;
-    const struct board_slot *slots;
+    const struct board_slot *slots, *posts; /* posts NULL: several nodes */
     const struct board_recorder *recorders;
     size_t mapped;
     size_t size;
@@ -102,11 +102,14 @@ static struct layout board_layout(uint32_t world, uint32_t nnodes, uint32_t nloc
     l.off.members = ALIGN_UP(l.off.ranks + world * sizeof(struct board_rank), CACHELINE);
     l.off.on_core = ALIGN_UP(l.off.members + nlocal * sizeof(struct board_member), CACHELINE);
     l.off.slots = ALIGN_UP(l.off.on_core + nlocal * sizeof(uint32_t), 4096);
-    l.off.recorders =
-        ALIGN_UP(l.off.slots + (size_t)nlocal * BOARD_SLOTS * sizeof(struct board_slot), 4096);
+    l.off.posts = l.off.slots + (size_t)nlocal * BOARD_SLOTS * sizeof(struct board_slot);
+    l.off.recorders = ALIGN_UP(
+        l.off.posts + (nnodes > 1 ? 0 : (size_t)nlocal * BOARD_SLOTS * sizeof(struct board_slot)),
+        4096);
     l.off.window = l.off.recorders + nlocal * sizeof(struct board_recorder);
     l.off.result = l.off.window + (size_t)nlocal * depth * chunk;
-    l.off.counts = l.off.result + (size_t)depth * chunk * (nnodes == 2 ? 2 : 1);
+    l.off.posted = l.off.result + (size_t)depth * chunk * (nnodes == 2 ? 2 : 1);
+    l.off.counts = l.off.posted + (nnodes > 1 ? 0 : (size_t)nlocal * BOARD_SLOTS * PLAN_POST);
     l.off.mail = l.off.counts;
     if (nnodes > 1)
         l.off.mail += (size_t)nlocal * depth * 2 * world * sizeof(uint64_t);
@@ -193,6 +196,8 @@ static int ctl_new(const struct board_geom *g, const struct layout *l, int fd,
     ctl->ranks = (void *)((uint8_t *)map + l->off.ranks);
     ctl->members = (void *)((uint8_t *)map + l->off.members);
     ctl->slots = (const void *)((uint8_t *)map + l->off.slots);
+    if (g->nnodes == 1)
+        ctl->posts = (const void *)((uint8_t *)map + l->off.posts);
     ctl->recorders = (const void *)((uint8_t *)map + l->off.recorders);
     ctl->mapped = l->off.window;
     ctl->size = l->size;
@@ -364,9 +369,15 @@ bool board_quiet(const struct board_ctl *ctl, struct board_position *ret_positio
 /* A description stays in its slot until an operation begins there again. */
 static void seat_descriptions(const struct board_ctl *ctl, unsigned local, struct board_seat *seat)
 {
-    for (unsigned i = 0; i < BOARD_SLOTS; i++) {
-        struct op_desc desc = ctl->slots[(size_t)local * BOARD_SLOTS + i].desc;
+    const struct board_slot *rows[] = {ctl->slots, ctl->posts};
 
+    for (unsigned i = 0; i < 2 * BOARD_SLOTS; i++) {
+        const struct board_slot *row = rows[i / BOARD_SLOTS];
+        struct op_desc desc;
+
+        if (!row)
+            continue;
+        desc = row[(size_t)local * BOARD_SLOTS + i % BOARD_SLOTS].desc;
         if (!desc.seq)
             continue;
         if (seat->pending && (uint32_t)desc.seq == seat->started)
@@ -584,9 +595,11 @@ int board_map(int fd, struct board *ret_board)
     b.members = (void *)((uint8_t *)map + l.off.members);
     b.on_core = (void *)((uint8_t *)map + l.off.on_core);
     b.slots = (void *)((uint8_t *)map + l.off.slots);
+    b.posts = (void *)((uint8_t *)map + l.off.posts);
     b.recorders = (void *)((uint8_t *)map + l.off.recorders);
     b.window = (uint8_t *)map + l.off.window;
     b.result = (uint8_t *)map + l.off.result;
+    b.posted = (uint8_t *)map + l.off.posted;
     b.counts = (void *)((uint8_t *)map + l.off.counts);
     b.mail = l.box;
     b.mail.base = (uint8_t *)map + l.off.mail;

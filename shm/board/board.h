@@ -3,7 +3,8 @@
  * span nodes. Made and sealed by commd; one per group and node. See board.c for the model.
  *
  *   hdr | ranks[world] | members[nlocal] | on_core[nlocal] | slots[nlocal][BOARD_SLOTS] |
- *   recorders[nlocal] | window[nlocal][depth][chunk] | result[depth][chunk] |
+ *   posts[nlocal][BOARD_SLOTS], on one node | recorders[nlocal] | window[nlocal][depth][chunk] |
+ *   result[depth][chunk] | posted[nlocal][BOARD_SLOTS][PLAN_POST], on one node |
  *   theirs[depth][chunk], on two nodes | counts[nlocal][depth][2][world], on several nodes |
  *   mail (mail.h)
  *
@@ -23,7 +24,7 @@
 enum {
     /* Raised with every change of the layout, of plan.c or of board_offset(): a member and an
      * engine that cut operations differently would take each other's bytes for their own. */
-    BOARD_VERSION = 21,
+    BOARD_VERSION = 22,
     BOARD_SLOTS = 16,     /* announcements in flight per member */
     BOARD_INLINE = 48,    /* payload bytes that travel in the announcement's cache line */
     BOARD_STAY = 1 << 10, /* payload that always lies at the beginning of its slot */
@@ -67,6 +68,9 @@ enum board_kind {
     BOARD_VOTE_YES,
     BOARD_TEAM,     /* the result of a team, or of all; all ranks that the leader saw agree */
     BOARD_TEAM_BAD, /* likewise; ranks that the leader saw do not agree */
+    /* Of a post: */
+    BOARD_WAITS,   /* this member waits for that of another, or has taken it */
+    BOARD_REFUSES, /* the operation fails on all who take it */
 };
 
 /* The buffers of a member: numbers of its arenas and bytes from their beginning. Read once, then
@@ -168,7 +172,8 @@ struct board_hdr {
     uint64_t group, epoch;
     uint64_t size; /* of the file */
     struct board_offsets {
-        uint64_t ranks, members, on_core, slots, recorders, window, result, counts, mail;
+        uint64_t ranks, members, on_core, slots, posts, recorders, window, result, posted, counts,
+            mail;
     } off;
     _Atomic uint32_t record; /* by commd: enum recorder_timing */
 
@@ -180,6 +185,10 @@ struct board_hdr {
     _Atomic uint32_t broken __attribute__((aligned(CACHELINE))); /* enum cause, set last; perhaps
                                                                     with BOARD_BY_ENGINE */
     _Atomic uint32_t ngone; /* how many ranks[] have gone set */
+    /* The last operation in which a member found that another one meant something else, and that
+     * one knows nothing of it: client/lib/coll/posts.c. `mismatch` is written before. */
+    _Atomic uint64_t disputed;
+    _Atomic uint64_t disputing; /* likewise; who sets it may write `mismatch` */
 
     /* the engine's side of the counters */
     _Atomic uint32_t published __attribute__((aligned(CACHELINE))); /* steps whose global
@@ -221,10 +230,11 @@ struct board {
     struct board_rank *ranks;
     struct board_member *members;
     _Atomic uint32_t *on_core; /* core_now() of each member, when it last looked; 0: not yet */
-    struct board_slot *slots;
+    struct board_slot *slots, *posts;
     struct board_recorder *recorders; /* of each member */
     uint8_t *window;
     uint8_t *result;
+    uint8_t *posted;
     uint64_t *counts; /* groups on several nodes */
     struct mail mail;
 };
@@ -425,6 +435,28 @@ static inline const uint8_t *board_payload(const struct board *b, unsigned membe
 {
     return len <= BOARD_INLINE ? board_slot(b, member, step)->inl
                                : board_window(b, member, step, len);
+}
+
+/* Posts: what the root of a small operation on one node has for the others, which it does not wait
+ * for. They lie by the number of the operation. client/lib/coll/posts.c has the model. */
+static inline struct board_slot *board_post(const struct board *b, unsigned member, uint64_t seq)
+{
+    invariant(member < b->nlocal && b->nnodes == 1);
+    return &b->posts[member * BOARD_SLOTS + seq % BOARD_SLOTS];
+}
+
+/* No post has 0, which stands in a fresh page. */
+static inline uint32_t board_post_mark(uint64_t seq)
+{
+    return 2 * (uint32_t)seq + 1;
+}
+
+static inline uint8_t *board_posted(const struct board *b, unsigned member, uint64_t seq,
+                                    size_t len)
+{
+    return len <= BOARD_INLINE
+               ? board_post(b, member, seq)->inl
+               : b->posted + (member * BOARD_SLOTS + seq % BOARD_SLOTS) * (size_t)PLAN_POST;
 }
 
 /* ---- operation.c ----------------------------------------------------------------------------- */

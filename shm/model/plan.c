@@ -294,6 +294,13 @@ static bool goes_around(const struct plan *p, const struct plan_geom *g, uint64_
     return g->around && g->nnodes == 1 && info->recv == EXTENT_BLOCKS && bytes + given >= g->around;
 }
 
+/* Does its root wait for nobody? */
+static bool root_goes_on(const struct plan *p, const struct plan_geom *g, uint64_t bytes)
+{
+    return g->nnodes == 1 && (p->coll == COLL_BROADCAST || p->coll == COLL_SCATTER) &&
+           bytes <= PLAN_POST && p->steps == 1;
+}
+
 static bool set_steps(struct plan *p, uint64_t count)
 {
     /* not (count + unit - 1) / unit: @count is what a member wrote, and may be any number */
@@ -409,6 +416,8 @@ bool plan_make(const struct op_desc *d, const struct plan_geom *g, const uint64_
     p.around = goes_around(&p, g, bytes);
     if (by_registered(&p, g, bytes)) {
         p.path = PATH_REGISTERED;
+    } else if (root_goes_on(&p, g, bytes)) {
+        p.path = PATH_POST;
     } else if (p.path == PATH_SMALL && by_teams(&p, g)) {
         p.path = PATH_TEAM;
         p.team = (uint16_t)g->team;

@@ -35,6 +35,9 @@ enum {
     /* What one message should carry: it goes without asking (fabric.h), and stays in cache on its
      * way from hand to hand (16 MB between two nodes: 10.9 ms, with 512 KiB 12.5). */
     PLAN_MESSAGE = 128 << 10,
+    /* On one node, what the root of a broadcast or scatter has for all that it does not wait for
+     * them: up to 16 operations. */
+    PLAN_POST = 8 << 10,
     PLAN_MAX_WORLD = 16384, /* a step must hold one 8-byte element of each rank */
     PLAN_TEAM_STEPS = 3,    /* of a small operation in two levels */
     PLAN_DEPTH_ONE = 8,     /* window slots in a one-node group, if tune.h knows of no caches */
@@ -106,6 +109,8 @@ enum plan_path {
     PATH_REGISTERED,
     /* In steps, whose number depends on counts that are not all known yet: plan_close(). */
     PATH_OPEN,
+    /* The root posts what it has and is done; no steps are taken: client/lib/coll/posts.c. */
+    PATH_POST,
     PATH_COUNT
 };
 

@@ -394,7 +394,7 @@ static struct op_spec *odd_spec(const struct op_spec *spec, unsigned rank, unsig
         op->root = (op->root + 1) % (int)world;
         break;
     case ODD_COLL:
-        op->coll = spec->coll == COMMD_BARRIER ? COMMD_BROADCAST : COMMD_BARRIER;
+        op->coll = spec->coll == COMMD_BARRIER ? COMMD_ALL_GATHER : COMMD_BARRIER;
         break;
     }
     return op;

@@ -305,7 +305,15 @@ int commd_group_check(struct commd_group *group);
  * commd_op gives an address for each. The forms ending in _v take a number of elements for each
  * block; arrays of counts have one entry per rank and must be the same on all ranks where all
  * ranks give them (all_gather_v, reduce_scatter_v) or fit each other (what i sends to j is what
- * j expects from i), else the operation fails on all ranks with COMMD_E_MISMATCH. */
+ * j expects from i), else the operation fails on all ranks with COMMD_E_MISMATCH.
+ *
+ * Ranks that call different operations get COMMD_E_MISMATCH in that operation, all of them. But in
+ * a broadcast or a scatter of up to 8 KiB within one node the root waits for nobody, and may be 16
+ * operations ahead of the others. There a mismatch is an error of that operation on the ranks that
+ * find it, and of a later one on the root: of its next, once it is found. That one fails on all
+ * ranks, with both descriptions; those between may have succeeded. The group goes on. Likewise the
+ * root may have completed such an operation, and a rank is lost before it has got the data: then
+ * the root's next operation says so. */
 
 /* recv[i] = op over ranks of send[i]; recv == send is in place. */
 int commd_all_reduce(struct commd_group *group, const void *send, void *recv, size_t count,

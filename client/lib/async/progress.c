@@ -53,6 +53,8 @@ void progress_finish(struct membership *g, enum run_state st)
     assert_held(&g->ctx->plock);
     assert(w && atomic_load(&g->busy) == 1);
     run_end(&w->run, st);
+    if (w->run.plan.path == PATH_POST)
+        run_tell(&w->run); /* whose root may wait until this member has completed others */
     g->running = NULL;
     atomic_store(&g->busy, 0);
     work_finish(w, st == RUN_DONE ? NULL : &w->run.err);
@@ -236,6 +238,8 @@ static void bells_of(struct bells *b, struct membership *g)
     bool messages = p2p_unattended(g);
 
     assert_held(&g->ctx->plock);
+    if (g->running)
+        g->running->run.before_sleep = true;
     if (g->running || messages)
         bells_add(b, &h->bell, g->running ? &h->sleepers : NULL);
     if (messages)

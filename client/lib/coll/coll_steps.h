@@ -26,6 +26,8 @@ static inline size_t payload_len(const struct run *r, uint32_t c)
 /* What local member @m contributes to step @c. */
 static inline uint8_t *payload_of(const struct run *r, unsigned m, uint32_t c)
 {
+    if (r->plan.path == PATH_POST)
+        return board_posted(board_of(r), m, r->desc.seq, payload_len(r, c));
     return (uint8_t *)board_payload(board_of(r), m, r->base + c, payload_len(r, c));
 }
 

@@ -51,8 +51,10 @@ static enum run_state run_nap(struct run *r)
 {
     struct board_hdr *h = r->group->board.hdr;
     uint32_t ticket = bell_prepare(&h->bell, &h->sleepers);
-    enum run_state st = run_poll(r);
+    enum run_state st;
 
+    r->before_sleep = true;
+    st = run_poll(r);
     assert(!r->untold);
     run_clock(r);
     run_note_sleep(r);

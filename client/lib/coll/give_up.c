@@ -36,6 +36,16 @@ static void rank_gone(struct run *r, unsigned rank, uint32_t done, uint32_t pid,
     r->err.left = left;
 }
 
+/* Will rank @k, which is gone and had completed @done operations, not come to this one any more? It
+ * may have completed one of this number in which it met nobody (posts.c). */
+static bool is_missed(const struct run *r, unsigned k, uint32_t done)
+{
+    const bool meets = one_node(r) && (r->plan.path != PATH_POST || r->put);
+
+    return !seq_reached(done, (uint32_t)r->desc.seq) ||
+           (meets && !board_arrived(&r->group->board, k, r->base));
+}
+
 /* One who died is named before those who left: they did so because of it, as often as not. */
 static bool somebody_gone(struct run *r)
 {
@@ -49,7 +59,7 @@ static bool somebody_gone(struct run *r)
         uint32_t gone = atomic_load_explicit(&br->gone, memory_order_acquire);
 
         /* who had completed this very operation before it went is not missed in it */
-        if (gone && k != r->group->rank && !seq_reached(gone - 1, (uint32_t)r->desc.seq)) {
+        if (gone && k != r->group->rank && is_missed(r, k, gone - 1)) {
             bool left = br->cause == CAUSE_LEFT;
 
             if (!found || !left)
@@ -80,7 +90,7 @@ static bool orphan_check(struct run *r)
 
         if (k != g->rank && alive_ended(g, k, &left)) {
             uint32_t done = atomic_load(&g->board.members[k].ops);
-            if (!seq_reached(done, (uint32_t)r->desc.seq)) {
+            if (is_missed(r, k, done)) {
                 rank_gone(r, k, done, g->members[k].pid, left);
                 return true;
             }
@@ -129,7 +139,9 @@ bool run_hopeless_look(struct run *r)
 int run_foretold(struct membership *g)
 {
     struct commd_error *e = error_mine();
-    struct run r = {.group = g, .desc = {.seq = atomic_load(&g->seq) + 1, .coll = COLL_BARRIER}};
+    struct run r = {.group = g,
+                    .desc = {.seq = atomic_load(&g->seq) + 1, .coll = COLL_BARRIER},
+                    .base = g->next_step};
     const char *about;
 
     if (group_has_failed(g, e))

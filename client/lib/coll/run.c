@@ -99,6 +99,20 @@ static bool make_plan(struct run *r)
     return true;
 }
 
+/* The operation has failed on other ranks, when all met in another one. */
+static int refused_already(struct run *r)
+{
+    struct board_member *me = run_member(r);
+
+    atomic_store_explicit(&r->group->seq, r->desc.seq, memory_order_relaxed);
+    atomic_store_explicit(&me->started, (uint32_t)r->desc.seq, memory_order_relaxed);
+    atomic_store_explicit(&me->ops, (uint32_t)r->desc.seq, memory_order_release);
+    r->err = r->group->refusal;
+    r->err.seq = r->desc.seq;
+    run_tell(r);
+    return r->err.code;
+}
+
 int run_begin(struct run *r, struct membership *g, const struct commd_op *op)
 {
     const struct coll_info *info = &coll_table[op->coll];
@@ -136,8 +150,10 @@ int run_begin(struct run *r, struct membership *g, const struct commd_op *op)
         return error_set(&r->err, COMMD_E_INVALID, info->name,
                          "%s of %zu elements by %u ranks is more than an operation can be",
                          info->name, (size_t)MAX(r->desc.count, r->most), g->board.world);
-    r->fingerprint = op_fingerprint(&r->desc);
-    r->untold = false;
+    if (unlikely(r->desc.seq <= g->refused_until))
+        return refused_already(r);
+    r->fingerprint = op_fingerprint(&r->desc) + g->chain;
+    r->untold = r->before_sleep = false;
     r->warn_ms = g->ctx->warn_ms;
     r->asked_ms = 0;
     r->send = op->send;
@@ -160,10 +176,12 @@ int run_begin(struct run *r, struct membership *g, const struct commd_op *op)
 
 void run_decline(struct run *r, int code)
 {
-    assert(code < 0 && r->put == 0 && r->desc.coll == COLL_BARRIER);
-    r->desc.root = r->group->rank;
+    assert(code < 0 && r->put == 0);
+    assert(r->desc.coll == COLL_BARRIER || r->plan.path == PATH_POST);
+    if (r->desc.coll == COLL_BARRIER)
+        r->desc.root = r->group->rank;
     r->desc.declined = (uint8_t)-code;
-    r->fingerprint = op_fingerprint(&r->desc);
+    r->fingerprint = op_fingerprint(&r->desc) + r->group->chain;
     r->warn_ms = 0; /* nobody waits for it here */
 }
 
@@ -176,7 +194,23 @@ const struct path paths[PATH_COUNT] = {
                          .comes = steps_come,
                          .end = registered_end},
     [PATH_OPEN] = {.advance = open_advance, .comes = steps_come},
+    [PATH_POST] = {.advance = posts_advance, .comes = posts_come},
 };
+
+/* All ranks have met and do not mean the same. Those whose histories differ may be in different
+ * operations: all go on behind the last of these. */
+static void refused_by_all(struct run *r)
+{
+    struct membership *g = r->group;
+
+    g->next_step = r->base + BOARD_SKIP;
+    g->settled = r->desc.seq;
+    for (unsigned m = 0; one_node(r) && m < g->board.nlocal; m++)
+        g->settled = MAX(g->settled, board_slot(&g->board, m, r->base)->desc.seq);
+    g->chain = 0;
+    g->refused_until = g->settled;
+    g->refusal = r->err;
+}
 
 static enum run_state run_mismatched(struct run *r)
 {
@@ -184,8 +218,8 @@ static enum run_state run_mismatched(struct run *r)
     /* In a broken group the steps of members may have drifted apart: that is why, then. */
     if (run_broken(r))
         r->agreed = AGREED_NOT;
-    else /* refused by all, who go on behind it; or the group ends */
-        r->group->next_step = r->base + BOARD_SKIP;
+    else if (r->plan.path != PATH_POST || r->put) /* or the group ends */
+        refused_by_all(r);
     return RUN_FAILED;
 }
 
@@ -212,7 +246,7 @@ enum run_state run_advance(struct run *r)
         return run_mismatched(r);
     invariant(is_in_order(r));
     invariant(st != RUN_DONE || r->got == r->plan.steps || r->plan.path == PATH_REGISTERED);
-    if (st == RUN_DONE)
+    if (st == RUN_DONE && likely(r->plan.path != PATH_POST))
         r->group->next_step = r->base + r->plan.steps;
     return st;
 }
@@ -257,8 +291,11 @@ void run_end(struct run *r, enum run_state st)
                      st == RUN_DONE ? weights[r->recorded] : 0);
     /* All members have announced this operation, so all were done with those before it. So this
      * member need not read their lines for that. */
-    if (one_node(r) && !refused && seq_reached(r->base, r->group->consumed_seen))
-        r->group->consumed_seen = r->base;
+    if (one_node(r) && !refused && r->plan.path != PATH_POST) {
+        if (seq_reached(r->base, r->group->consumed_seen))
+            r->group->consumed_seen = r->base;
+        r->group->ops_seen = (uint32_t)r->desc.seq - 1;
+    }
     /* Also after operations that do not use it: counters are compared across a wrap, so none
      * may fall 2^31 steps behind. */
     atomic_store_explicit(&me->reduced, r->group->next_step, memory_order_release);

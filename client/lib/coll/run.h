@@ -60,7 +60,8 @@ struct run {
     uint32_t seen_step;
     enum run_agreed agreed;
     enum run_recorded recorded;
-    bool untold;     /* others may sleep for what this rank has changed, and no bell was rung */
+    bool before_sleep; /* nothing may be left unseen that rings no more */
+    bool untold;       /* others may sleep for what this rank has changed, and no bell was rung */
     int64_t warn_ms; /* a rank that sleeps for so long says so; 0: never, or another one says it */
     uint64_t bytes;  /* of this rank's payload */
     uint64_t fingerprint;          /* of desc */
@@ -113,8 +114,9 @@ static inline int lists_make(const struct membership *g, const struct commd_op *
 /* Starts @op as the next operation of the group; the caller holds the group's turn and has
  * set r->lists. COMMD_E_INVALID: it cannot be; nothing was started. */
 int run_begin(struct run *r, struct membership *g, const struct commd_op *op);
-/* @r is a barrier that has begun in place of an operation that this rank cannot do, as @code says.
- * It fails on all ranks, as if they had called different operations. Called before @r is polled. */
+/* @r has begun: a barrier in place of an operation that this rank cannot do, as @code says; or that
+ * operation itself, if it is one of posts.c. It fails on all ranks, as if they had called different
+ * operations. Called before @r is polled. */
 void run_decline(struct run *r, int code);
 /* Sets how long the operation may take. */
 void run_limit(struct run *r, const struct membership *g, const struct commd_op *op);
@@ -175,6 +177,8 @@ bool steps_come(struct run *r);
 /* Puts and announces the next step if its input is there and a slot is free. */
 bool run_put(struct run *r);
 void run_announce(struct run *r, unsigned kind);
+/* Two ranks mean different operations, as @m says, which a member or the engine wrote: r->err. */
+void run_mismatch(struct run *r, const struct board_mismatch *m);
 /* Do the descriptions of the first step agree? On one node this member compares them; over several
  * nodes the engines have. If not r->err is set. run_agrees() compares once. */
 bool run_compare(struct run *r);
@@ -194,6 +198,10 @@ void run_error(struct run *r, int code, int rank, uint32_t pid, const char *node
 /* The rest of r->err: who, where, in which operation. */
 void run_describe(struct run *r, int code, int rank, uint32_t pid, const char *node);
 
+/* ---- posts.c --------------------------------------------------------------------------------- */
+
+enum run_state posts_advance(struct run *r);
+bool posts_come(struct run *r);
 static inline struct board_member *run_member(const struct run *r)
 {
     return &r->group->board.members[r->group->local];

@@ -9,7 +9,7 @@
  *
  * An operation in steps has up to three counters: a member puts its part of step `put`, reduces its
  * slice of step `red`, gets the result of step `got`. */
-#include "client/lib/coll/run.h"
+#include "client/lib/coll/called.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -112,15 +112,32 @@ static void one_declined(struct run *r, const struct op_desc *d, unsigned rank)
     int code = declined_code(d->declined, &why);
 
     assert(rank < r->group->board.world && d->declined);
-    run_error(r, code, (int)rank, r->group->members[rank].pid, node,
-              ": rank %u (node %s) cannot take part: %s; the group can still be used", rank, node,
-              why);
+    if (d->seq != r->desc.seq)
+        run_error(r, code, (int)rank, r->group->members[rank].pid, node,
+                  ": rank %u (node %s) could not take part in operation %llu: %s; the group can "
+                  "still be used",
+                  rank, node, (unsigned long long)d->seq, why);
+    else
+        run_error(r, code, (int)rank, r->group->members[rank].pid, node,
+                  ": rank %u (node %s) cannot take part: %s; the group can still be used", rank,
+                  node, why);
 }
 
-static void mismatch(struct run *r, const struct op_desc *da, unsigned a, const struct op_desc *db,
-                     unsigned b)
+/* What @d says; of another operation than @r also its number. */
+static void call_text(const struct run *r, const struct op_desc *d, char *text, size_t len)
 {
-    char ta[80], tb[80];
+    size_t used;
+
+    op_text(d, text, len);
+    used = strlen(text);
+    if (d->seq != r->desc.seq)
+        snprintf(text + used, len - used, " in operation %llu", (unsigned long long)d->seq);
+}
+
+static void differ(struct run *r, const struct op_desc *da, unsigned a, const struct op_desc *db,
+                   unsigned b)
+{
+    char ta[120], tb[120];
 
     assert(a < r->group->board.world && b < r->group->board.world);
     r->agreed = AGREED_REFUSED;
@@ -128,14 +145,27 @@ static void mismatch(struct run *r, const struct op_desc *da, unsigned a, const 
         one_declined(r, da->declined ? da : db, da->declined ? a : b);
         return;
     }
-    op_text(da, ta, sizeof ta);
-    op_text(db, tb, sizeof tb);
+    call_text(r, da, ta, sizeof ta);
+    call_text(r, db, tb, sizeof tb);
     error_set(&r->err, COMMD_E_MISMATCH, coll_name(r->desc.coll),
               "operation %llu of group \"%s\": rank %u (node %s) called %s, but rank %u (node %s) "
               "called %s; the group can still be used",
               (unsigned long long)r->desc.seq, r->group->name, a, group_node_of(r->group, a), ta, b,
               group_node_of(r->group, b), tb);
     run_describe(r, COMMD_E_MISMATCH, (int)b, r->group->members[b].pid, group_node_of(r->group, b));
+}
+
+void run_mismatch(struct run *r, const struct board_mismatch *m)
+{
+    uint32_t last = r->group->board.world - 1;
+
+    r->agreed = AGREED_REFUSED;
+    if (m->a.coll >= COLL_COUNT && m->b.coll >= COLL_COUNT)
+        run_error(r, COMMD_E_MISMATCH, -1, 0, "",
+                  ": ranks have called different operations before it; the group can still be "
+                  "used");
+    else
+        differ(r, &m->a, MIN(m->rank_a, last), &m->b, MIN(m->rank_b, last));
 }
 
 static void counts_mismatch(struct run *r, const struct op_balance *bal)
@@ -174,6 +204,7 @@ static bool members_consistent(struct run *r)
 {
     const struct membership *g = r->group;
     const struct board *b = &g->board;
+    struct board_mismatch mismatch;
     struct op_desc first, other;
     unsigned m = b->nlocal > 1; /* alone: this member's own slot was changed by somebody */
 
@@ -186,7 +217,11 @@ static bool members_consistent(struct run *r)
            board_slot(b, m, r->base)->fingerprint == board_slot(b, 0, r->base)->fingerprint)
         m++;
     other = board_slot(b, m, r->base)->desc;
-    mismatch(r, &first, g->local_rank[0], &other, g->local_rank[m]);
+    mismatch = (struct board_mismatch){
+        .rank_a = g->local_rank[0], .rank_b = g->local_rank[m], .a = first, .b = other};
+    if (m && !memcmp(&first, &other, sizeof first))
+        calls_mismatch(r, 0, m, &mismatch);
+    run_mismatch(r, &mismatch);
     return false;
 }
 
@@ -204,8 +239,7 @@ static bool engine_consistent(struct run *r)
         counts_mismatch(r, &m.balance);
         return false;
     }
-    mismatch(r, &m.a, MIN(m.rank_a, r->group->board.world - 1), &m.b,
-             MIN(m.rank_b, r->group->board.world - 1));
+    run_mismatch(r, &m);
     return false;
 }
 

@@ -53,7 +53,13 @@ struct membership {
     _Atomic uint64_t seq;    /* operations begun */
     _Atomic unsigned splits; /* of this group into new ones */
     uint32_t next_step;
-    uint32_t consumed_seen;        /* all members have consumed up to here */
+    uint32_t consumed_seen; /* all members have consumed up to here */
+    uint32_t ops_seen;      /* all members have completed operations up to here */
+    /* Of operations that ranks do not meet in: client/lib/coll/posts.c. */
+    uint64_t chain;         /* of those that were called since all ranks agreed by failing */
+    uint64_t settled;       /* the operation in which they did */
+    uint64_t refused_until; /* operations up to here have failed on other ranks, with `refusal` */
+    struct commd_error refusal;
     struct copy_way way;           /* copies into windows */
     struct copy_way reduced;       /* reductions into windows */
     struct plan plans[COLL_COUNT]; /* of the last operation of each collective; steps 0: none yet */

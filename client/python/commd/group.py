@@ -187,7 +187,9 @@ class Operations:
     dtype: what the bytes are, where the array does not say it: "bf16", "f16", numpy.float32, ...
 
     Raises InvalidArgument (nothing was started, the group is fine), Mismatch (the group is fine),
-    Timeout, RankLost, NodeLost, EngineLost, Aborted (the group is broken).
+    Timeout, RankLost, NodeLost, EngineLost, Aborted (the group is broken). The root of a broadcast
+    or a scatter of up to 8 KiB within one node waits for nobody: there Mismatch and RankLost may
+    be those of its next operation.
     """
 
     __slots__ = ()

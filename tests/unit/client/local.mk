@@ -6,7 +6,8 @@ unit_client = tests/unit/client/test_collectives tests/unit/client/test_commctl 
 	tests/unit/client/test_diagnose tests/unit/client/test_timeline \
 	tests/unit/client/test_doctor tests/unit/client/test_interleavings \
 	tests/unit/client/test_job \
-	tests/unit/client/test_perf tests/unit/client/test_stand_in tests/unit/client/test_teams \
+	tests/unit/client/test_perf tests/unit/client/test_posts \
+	tests/unit/client/test_stand_in tests/unit/client/test_teams \
 	tests/unit/client/test_service tests/unit/client/test_trouble \
 	tests/unit/client/test_device tests/unit/client/test_device_path
 check_PROGRAMS += $(unit_client)
@@ -81,6 +82,10 @@ tests_unit_client_test_perf_SOURCES = tests/unit/client/test_perf.c client/perf/
 	client/perf/commd_perf_coll.c client/perf/commd_perf_data.c client/perf/commd_perf_loop.c \
 	client/perf/commd_perf_options.c client/perf/commd_perf_report.c client/perf/commd_perf_stats.c
 tests_unit_client_test_perf_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
+tests_unit_client_test_posts_SOURCES = tests/unit/client/test_posts.c tests/lib/cluster.c \
+	tests/lib/cluster.h
+tests_unit_client_test_posts_LDADD = $(in_one_process) $(CMOCKA_LIBS)
 
 tests_unit_client_test_teams_SOURCES = tests/unit/client/test_teams.c tests/lib/cluster.c \
 	tests/lib/cluster.h

@@ -1,0 +1,272 @@
+/* posts.c - small broadcasts and scatters on one node, whose root waits for nobody.
+ *
+ * The root posts what it has, under the number of the operation, and is done. The others take it
+ * when they come. A member has BOARD_SLOTS posts: it may post again in the place of one when all
+ * members have completed that operation. Posts take no steps of the board, so what members do in
+ * one that they call differently does not move the steps of any of them.
+ *
+ * Do all mean the same operation? Nobody meets, so that is found later:
+ *
+ *   - Whoever takes a post compares its fingerprint. Each fingerprint, also of operations in which
+ *     ranks meet, has the operations of this file that this member has called before (`chain`). So
+ *     what no receiver could see (two ranks that both take themselves for the root) is found by the
+ *     first who takes a post of one of them, or where ranks meet.
+ *   - Whoever waits for a post looks whether its sender waits as well, has completed the operation,
+ *     or meets others in one.
+ *
+ * A member that finds a difference alone fails in this operation, and the group goes on. It says on
+ * the board which descriptions differ (`disputed`). Its chain now differs from that of the others.
+ * Whoever posts next and sees that posts a refusal: the operation fails on that member and on all
+ * who take it, with both descriptions. If ranks meet before that, they differ by their chains, and
+ * all fail alike. In both cases all chains begin anew, and the matter is settled.
+ *
+ * Where ranks meet some may be some operations ahead. The operations up to the last of them fail on
+ * all (`refused_until`), so that all go on with the same number.
+ *
+ * Who wakes me: the bell, which is rung after each post, and at the end of each operation. What if
+ * a peer dies now: a post that it has made is taken all the same; run_hopeless() sees the rest. */
+#include "client/lib/coll/called.h"
+#include "client/lib/coll/coll_steps.h"
+
+enum { TROUBLE_LOOKS = 64 };
+
+static uint64_t chained(uint64_t chain, uint64_t fingerprint)
+{
+    return (chain ^ fingerprint) * 0xff51afd7ed558ccdull + 1;
+}
+
+static struct board_slot *post_of(const struct run *r, unsigned m)
+{
+    return board_post(board_of(r), m, r->desc.seq);
+}
+
+static bool has_posted(const struct run *r, unsigned m)
+{
+    return atomic_load_explicit(&post_of(r, m)->seq, memory_order_acquire) ==
+           board_post_mark(r->desc.seq);
+}
+
+/* Ranks of other nodes take no part, so members are ranks. */
+static bool have_completed(struct run *r, uint32_t op)
+{
+    struct membership *g = r->group;
+    uint32_t low;
+
+    if (likely(seq_reached(g->ops_seen, op)))
+        return true;
+    low = (uint32_t)r->desc.seq - 1;
+    for (unsigned m = 0; m < g->board.nlocal; m++) {
+        uint32_t ops = atomic_load_explicit(&g->board.members[m].ops, memory_order_acquire);
+
+        if (!seq_reached(ops, low))
+            low = ops;
+    }
+    g->ops_seen = low;
+    return seq_reached(low, op);
+}
+
+/* May this member write into its post? */
+static bool post_has_room(struct run *r)
+{
+    return have_completed(r, (uint32_t)r->desc.seq - BOARD_SLOTS);
+}
+
+/* ---- differences ----------------------------------------------------------------------------- */
+
+/* This member alone has found that @m->rank_a and @m->rank_b differ. */
+static void dispute(struct run *r, const struct board_mismatch *m)
+{
+    struct board_hdr *h = r->group->board.hdr;
+    uint64_t last = atomic_load_explicit(&h->disputing, memory_order_relaxed);
+
+    run_mismatch(r, m);
+    r->group->chain = chained(r->group->chain, ~r->fingerprint);
+    if (last > r->group->settled ||
+        !atomic_compare_exchange_strong(&h->disputing, &last, r->desc.seq))
+        return; /* another member tells already */
+    h->mismatch = *m;
+    atomic_store_explicit(&h->disputed, r->desc.seq, memory_order_release);
+}
+
+/* The root of this operation means another one than this member, or did before. */
+static enum run_state differs_from_root(struct run *r)
+{
+    unsigned root = r->plan.root, me = r->group->rank;
+    struct board_mismatch m = {.rank_a = root, .rank_b = me, .a.coll = COLL_COUNT, .b = r->desc};
+
+    m.a.seq = r->desc.seq;
+    if (call_read(r, root, r->desc.seq, &m.a) && !memcmp(&m.a, &m.b, sizeof m.a) &&
+        !calls_differed(r, root, me, &m))
+        m = calls_unknown;
+    dispute(r, &m);
+    return RUN_FAILED;
+}
+
+static void posts_settle(struct run *r)
+{
+    r->group->chain = 0;
+    r->group->settled = r->desc.seq;
+    r->agreed = AGREED_REFUSED;
+}
+
+/* ---- the root -------------------------------------------------------------------------------- */
+
+static void announce_post(struct run *r, unsigned kind)
+{
+    call_note(r, kind);
+    r->untold = true;
+}
+
+/* The operation fails on all who take it, because ranks differ as @m says. */
+static enum run_state root_refuses(struct run *r, const struct board_mismatch *m)
+{
+    memcpy(board_posted(board_of(r), r->group->local, r->desc.seq, sizeof *m), m, sizeof *m);
+    announce_post(r, BOARD_REFUSES);
+    run_mismatch(r, m);
+    posts_settle(r);
+    return RUN_FAILED;
+}
+
+/* Does a member wait for all to meet, where this one has not been? */
+static bool one_meets(const struct run *r)
+{
+    const struct board *b = board_of(r);
+
+    for (unsigned m = 0; m < b->nlocal; m++)
+        if (board_arrived(b, m, r->base))
+            return true;
+    return false;
+}
+
+/* This member meets the others, to fail with them. */
+static enum run_state posts_meet(struct run *r)
+{
+    if (!r->put && !run_all_consumed(r, r->base - BOARD_SLOTS + 1))
+        return RUN_WAIT;
+    if (!r->put) {
+        run_announce(r, BOARD_PAYLOAD);
+        r->seen = 0;
+    }
+    if (!run_step_arrived(r, r->base))
+        return RUN_WAIT;
+    if (run_compare(r))
+        run_error(r, COMMD_E_INTERNAL, -1, 0, "", ": ranks meet in an operation without steps");
+    return RUN_FAILED;
+}
+
+/* This member cannot take part, and says so. */
+static enum run_state post_decline(struct run *r)
+{
+    struct board_mismatch m = {
+        .rank_a = r->group->rank, .rank_b = r->group->rank, .a = r->desc, .b = r->desc};
+
+    if (!is_root(r)) {
+        dispute(r, &m);
+        return RUN_FAILED;
+    }
+    if (!post_has_room(r))
+        return one_meets(r) ? posts_meet(r) : RUN_WAIT;
+    return root_refuses(r, &m);
+}
+
+/* Members that always post and never take anything differ, too. Looked at as seldom as at how far
+ * the others are. */
+static bool another_posted(const struct run *r, struct board_mismatch *m)
+{
+    if (r->desc.seq <= BOARD_SLOTS)
+        return false;
+    for (unsigned k = 0; k < board_of(r)->nlocal; k++)
+        if (calls_differ(r, k, r->group->rank, r->desc.seq - BOARD_SLOTS, m))
+            return true;
+    return false;
+}
+
+static enum run_state root_posts(struct run *r)
+{
+    const struct coll_steps *coll = &coll_steps[r->desc.coll];
+    uint32_t seen = r->group->ops_seen;
+    struct board_mismatch m;
+
+    if (unlikely(!post_has_room(r)))
+        return one_meets(r) ? posts_meet(r) : RUN_WAIT;
+    if (unlikely(calls_disputed(r))) {
+        m = board_of(r)->hdr->mismatch;
+        return root_refuses(r, &m);
+    }
+    if (unlikely(seen != r->group->ops_seen) && another_posted(r, &m))
+        return root_refuses(r, &m);
+    __builtin_prefetch(board_post(board_of(r), r->group->local, r->desc.seq + 4), 1);
+    coll->put(r, 0);
+    announce_post(r, BOARD_PAYLOAD);
+    coll->own(r, 0);
+    r->group->chain = chained(r->group->chain, r->fingerprint);
+    r->got = 1;
+    return RUN_DONE;
+}
+
+/* ---- the others ------------------------------------------------------------------------------ */
+
+/* Nothing has come. Can anything come? */
+static enum run_state wait_for_post(struct run *r)
+{
+    const struct board *b = board_of(r);
+    unsigned root = r->plan.root;
+
+    if (!r->before_sleep && r->seen < TROUBLE_LOOKS) {
+        r->seen++;
+        return RUN_WAIT;
+    }
+    if (!has_posted(r, r->group->local) && post_has_room(r)) {
+        announce_post(r, BOARD_WAITS);
+        return RUN_MOVED;
+    }
+    if (seq_reached(atomic_load_explicit(&b->members[root].ops, memory_order_acquire),
+                    (uint32_t)r->desc.seq) &&
+        !has_posted(r, root))
+        return differs_from_root(r);
+    if (board_arrived(b, root, r->base) && !has_posted(r, root))
+        return posts_meet(r);
+    return RUN_WAIT;
+}
+
+static enum run_state take_post(struct run *r)
+{
+    const struct board_slot *s = post_of(r, r->plan.root);
+
+    if (!has_posted(r, r->plan.root))
+        return wait_for_post(r);
+    if (unlikely(s->kind == BOARD_REFUSES)) {
+        struct board_mismatch m; /* copied: a member may write there */
+
+        memcpy(&m, board_posted(board_of(r), r->plan.root, r->desc.seq, sizeof m), sizeof m);
+        run_mismatch(r, &m);
+        posts_settle(r);
+        return RUN_FAILED;
+    }
+    if (unlikely(s->fingerprint != r->fingerprint || s->kind != BOARD_PAYLOAD))
+        return differs_from_root(r);
+    __builtin_prefetch(board_post(board_of(r), r->plan.root, r->desc.seq + 2));
+    coll_steps[r->desc.coll].get(r, 0);
+    if (likely(post_has_room(r)))
+        call_note(r, BOARD_WAITS);
+    r->group->chain = chained(r->group->chain, r->fingerprint);
+    r->agreed = AGREED_ALL;
+    r->got = 1;
+    r->untold = true;
+    return RUN_DONE;
+}
+
+enum run_state posts_advance(struct run *r)
+{
+    invariant(r->plan.path == PATH_POST && one_node(r) && !r->got);
+    if (unlikely(r->put))
+        return posts_meet(r);
+    if (unlikely(r->desc.declined))
+        return post_decline(r);
+    return is_root(r) ? root_posts(r) : take_post(r);
+}
+
+bool posts_come(struct run *r)
+{
+    return r->put ? run_step_arrived(r, r->base) : has_posted(r, r->plan.root);
+}

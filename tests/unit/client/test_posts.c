@@ -1,0 +1,515 @@
+/* test_posts.c - operations whose root waits for nobody (client/lib/coll/posts.c): random programs
+ * of such operations and others, in which now and then one rank calls another operation. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "tests/lib/cluster.h"
+
+enum { LENGTH = 80, RANKS = 5, ROOM = 4096, IDLE_ROUNDS = 200000 };
+
+struct call {
+    int coll, root, dtype;
+    size_t count;
+};
+
+struct program {
+    struct call call[LENGTH], odd[LENGTH];
+    int odd_rank[LENGTH];  /* -1: nobody */
+    bool declines[LENGTH]; /* the odd rank cannot take part */
+};
+
+struct caller {
+    struct run run;
+    bool begun;
+    unsigned at;
+    uint8_t send[RANKS * ROOM], recv[RANKS * ROOM];
+    int code[LENGTH];
+    struct commd_error err[LENGTH];
+    bool wrong[LENGTH];
+};
+
+static bool meets(int coll)
+{
+    return coll != COMMD_BROADCAST && coll != COMMD_SCATTER;
+}
+
+static struct call draw_call(struct cluster *c)
+{
+    static const int colls[] = {COMMD_BROADCAST, COMMD_BROADCAST, COMMD_BROADCAST,
+                                COMMD_SCATTER,   COMMD_SCATTER,   COMMD_ALL_REDUCE,
+                                COMMD_BARRIER,   COMMD_GATHER,    COMMD_REDUCE};
+    static const size_t counts[] = {0, 1, 8, 48, 49, 700};
+
+    return (struct call){.coll = colls[cluster_rand(c, ARRAY_LEN(colls))],
+                         .root = (int)cluster_rand(c, c->world),
+                         .dtype = COMMD_U8,
+                         .count = counts[cluster_rand(c, ARRAY_LEN(counts))]};
+}
+
+static bool differ(const struct call *a, const struct call *b)
+{
+    const struct coll_info *info = &coll_table[a->coll];
+
+    if (a->coll != b->coll)
+        return true;
+    if (info->window == WINDOW_NONE)
+        return false;
+    return a->count != b->count || a->dtype != b->dtype || (info->rooted && a->root != b->root);
+}
+
+/* @one_in: how often a rank calls something else; 0: never. */
+static void draw_program(struct cluster *c, struct program *p, unsigned one_in)
+{
+    for (unsigned i = 0; i < LENGTH; i++) {
+        p->call[i] = draw_call(c);
+        if (i == LENGTH - 1)
+            p->call[i].coll = COMMD_BARRIER;
+        p->odd[i] = p->call[i];
+        p->odd_rank[i] = -1;
+        p->declines[i] = false;
+        if (!one_in || i + 1 >= LENGTH || cluster_rand(c, one_in))
+            continue;
+        p->odd_rank[i] = (int)cluster_rand(c, c->world);
+        switch (cluster_rand(c, 5)) {
+        case 0:
+            p->odd[i].count++;
+            break;
+        case 1:
+            p->odd[i].root = (int)cluster_rand(c, c->world);
+            break;
+        case 2:
+            p->odd[i].dtype = COMMD_I8;
+            break;
+        case 3:
+            p->declines[i] = true;
+            if (meets(p->odd[i].coll))
+                p->odd[i].coll = COMMD_BARRIER;
+            break;
+        default:
+            p->odd[i] = draw_call(c);
+        }
+        if (!p->declines[i] && !differ(&p->odd[i], &p->call[i]))
+            p->odd_rank[i] = -1;
+    }
+}
+
+static uint8_t byte_of(unsigned i, unsigned rank, size_t at)
+{
+    return (uint8_t)(i * 7 + rank * 31 + at);
+}
+
+static const struct call *call_of(const struct program *p, unsigned i, unsigned rank)
+{
+    return p->odd_rank[i] == (int)rank ? &p->odd[i] : &p->call[i];
+}
+
+static void begin(struct cluster *c, struct caller *m, const struct program *p, unsigned rank)
+{
+    const struct call *call = call_of(p, m->at, rank);
+    struct commd_op op = {.size = sizeof op,
+                          .coll = call->coll,
+                          .dtype = call->dtype,
+                          .redop = COMMD_MAX,
+                          .root = call->root,
+                          .count = call->count,
+                          .send = m->send,
+                          .recv = m->recv};
+
+    for (size_t i = 0; i < sizeof m->send; i++)
+        m->send[i] = byte_of(m->at, rank, i);
+    memset(m->recv, 0xee, sizeof m->recv);
+    if (call->coll == COMMD_BROADCAST && call->root == (int)rank)
+        memcpy(m->recv, m->send, sizeof m->recv);
+    memset(&m->run, 0, sizeof m->run);
+    m->code[m->at] = run_begin(&m->run, c->group[rank]->now, &op);
+    m->begun = m->code[m->at] == 0;
+    if (m->begun && p->declines[m->at] && p->odd_rank[m->at] == (int)rank)
+        run_decline(&m->run, COMMD_E_NOMEM);
+    if (!m->begun) {
+        m->err[m->at] = m->run.err;
+        m->at++;
+    }
+}
+
+static bool is_right(const struct cluster *c, const struct caller *m, const struct program *p,
+                     unsigned rank)
+{
+    const struct call *call = call_of(p, m->at, rank);
+    unsigned from = (unsigned)call->root;
+    size_t skip = call->coll == COMMD_SCATTER ? rank * call->count : 0;
+
+    if (meets(call->coll))
+        return true;
+    assert_true(from < c->world);
+    for (size_t i = 0; i < call->count; i++)
+        if (m->recv[i] != byte_of(m->at, from, skip + i))
+            return false;
+    return m->recv[call->count] == 0xee || call->root == (int)rank;
+}
+
+/* Ranks take turns as the seed says; @lazy hardly gets any. */
+static void run_program(struct cluster *c, struct caller *m, const struct program *p, unsigned lazy,
+                        uint64_t seed)
+{
+    unsigned left = c->world, idle = 0;
+
+    for (unsigned k = 0; k < c->world; k++)
+        m[k].at = 0, m[k].begun = false;
+    while (left && idle < IDLE_ROUNDS) {
+        unsigned k = cluster_rand(c, c->world);
+        enum run_state st;
+
+        idle++;
+        if (m[k].at == LENGTH || (k == lazy && cluster_rand(c, 50)))
+            continue;
+        if (!m[k].begun) {
+            begin(c, &m[k], p, k);
+            idle = 0;
+        } else {
+            st = run_poll(&m[k].run);
+            if (st != RUN_WAIT)
+                idle = 0;
+            if (st < RUN_DONE)
+                continue;
+            if (st == RUN_FAILED) {
+                m[k].err[m[k].at] = m[k].run.err;
+                m[k].code[m[k].at] = m[k].run.err.code;
+            } else {
+                m[k].wrong[m[k].at] = !is_right(c, &m[k], p, k);
+            }
+            run_end(&m[k].run, st);
+            m[k].begun = false;
+            m[k].at++;
+        }
+        left -= m[k].at == LENGTH;
+    }
+    for (unsigned k = 0; left && k < c->world; k++)
+        printf("rank %u in %u: %s, odd %d\n", k, m[k].at,
+               m[k].at < LENGTH ? coll_name((unsigned)call_of(p, m[k].at, k)->coll) : "over",
+               m[k].at < LENGTH ? p->odd_rank[m[k].at] : -1);
+    if (left)
+        fail_msg("seed %llu hangs", (unsigned long long)seed);
+}
+
+static void check_same(const struct cluster *c, const struct caller *m, unsigned i, uint64_t seed)
+{
+    for (unsigned k = 0; k < c->world; k++)
+        if (m[k].code[i] || m[k].wrong[i])
+            fail_msg("seed %llu rank %u op %u: %s", (unsigned long long)seed, k, i,
+                     m[k].code[i] ? m[k].err[i].message : "wrong data");
+}
+
+/* Nothing fails before ranks differ. Then some do, up to the first operation in which all meet, and
+ * after that nothing fails. */
+static void check_program(struct cluster *c, struct caller *m, const struct program *p,
+                          uint64_t seed)
+{
+    bool clean = true;
+    unsigned told = 0;
+
+    for (unsigned i = 0; i < LENGTH; i++) {
+        bool odd = p->odd_rank[i] >= 0;
+
+        if (clean && !odd) {
+            check_same(c, m, i, seed);
+            continue;
+        }
+        if (clean)
+            told = 0;
+        clean = false;
+        for (unsigned k = 0; k < c->world; k++) {
+            if (m[k].code[i] && m[k].code[i] != COMMD_E_MISMATCH && m[k].code[i] != COMMD_E_NOMEM)
+                fail_msg("seed %llu rank %u op %u: %s", (unsigned long long)seed, k, i,
+                         m[k].err[i].message);
+            told += m[k].code[i] != 0;
+            /* what is taken as well was meant so by its root */
+            if (!m[k].code[i] && m[k].wrong[i])
+                fail_msg("seed %llu rank %u op %u: wrong data", (unsigned long long)seed, k, i);
+        }
+        if (!odd && meets(p->call[i].coll)) {
+            for (unsigned k = 1; k < c->world; k++)
+                if (!m[k].code[i] != !m[0].code[i])
+                    fail_msg("seed %llu op %u: rank %u %d, rank 0 %d", (unsigned long long)seed, i,
+                             k, m[k].code[i], m[0].code[i]);
+            if (!told)
+                fail_msg("seed %llu op %u: nobody was told", (unsigned long long)seed, i);
+            clean = true;
+        }
+    }
+    for (unsigned k = 0; k < c->world; k++)
+        assert_int_equal(commd_group_seq(c->group[k]), commd_group_seq(c->group[0]));
+}
+
+static void random_programs(unsigned one_in, unsigned seeds)
+{
+    static const uint16_t placement[RANKS];
+    static struct caller m[RANKS];
+    static struct program p;
+
+    for (uint64_t seed = 1; seed <= seeds; seed++) {
+        unsigned world = 2 + (unsigned)(seed % (RANKS - 1));
+        struct cluster *c = cluster_new(world, 1, placement, seed);
+
+        for (unsigned i = 0; i < 3; i++) {
+            memset(m, 0, sizeof m);
+            draw_program(c, &p, one_in);
+            run_program(c, m, &p, cluster_rand(c, 2 * world), seed);
+            check_program(c, m, &p, seed);
+        }
+        cluster_free(c);
+    }
+}
+
+static void all_ranks_agree(void **state)
+{
+    random_programs(0, 100);
+}
+
+static void one_rank_differs(void **state)
+{
+    random_programs(20, 600);
+}
+
+static void ranks_differ_all_the_time(void **state)
+{
+    random_programs(3, 600);
+}
+
+/* Runs @op of rank @k to its end, without the others. */
+static int alone(struct cluster *c, unsigned k, struct commd_op op, struct commd_error *err)
+{
+    enum run_state st = RUN_WAIT;
+    struct run r = {0};
+
+    op.size = sizeof op;
+    if (run_begin(&r, c->group[k]->now, &op)) {
+        *err = r.err;
+        return r.err.code;
+    }
+    for (unsigned i = 0; i < 1000 && st < RUN_DONE; i++) {
+        st = run_poll(&r);
+        if (st < RUN_DONE && run_hopeless(&r))
+            st = run_last_look(&r);
+    }
+    if (st < RUN_DONE) {
+        run_abandon(&r);
+        return 1;
+    }
+    run_end(&r, st);
+    *err = r.err;
+    return st == RUN_DONE ? 0 : r.err.code;
+}
+
+static struct commd_op a_broadcast(int root, void *buf, size_t count)
+{
+    return (struct commd_op){
+        .coll = COMMD_BROADCAST, .dtype = COMMD_U8, .root = root, .recv = buf, .count = count};
+}
+
+static struct cluster *pair_new(void)
+{
+    static const uint16_t placement[3];
+
+    return cluster_new(3, 1, placement, 7);
+}
+
+/* As far as there are posts; and no further. */
+static void root_waits_for_nobody(void **state)
+{
+    struct cluster *c = pair_new();
+    struct commd_error err;
+    uint8_t sent[BOARD_SLOTS], got;
+
+    for (unsigned i = 0; i < BOARD_SLOTS; i++) {
+        sent[i] = (uint8_t)(i + 1);
+        assert_int_equal(alone(c, 0, a_broadcast(0, &sent[i], 1), &err), 0);
+    }
+    for (unsigned k = 1; k < 3; k++)
+        for (unsigned i = 0; i < BOARD_SLOTS; i++) {
+            assert_int_equal(alone(c, k, a_broadcast(0, &got, 1), &err), 0);
+            assert_int_equal(got, i + 1);
+        }
+    for (unsigned i = 0; i < BOARD_SLOTS; i++)
+        assert_int_equal(alone(c, 0, a_broadcast(0, &sent[i], 1), &err), 0);
+    assert_int_equal(alone(c, 0, a_broadcast(0, &sent[0], 1), &err), 1);
+    cluster_free(c);
+}
+
+/* The others get what it had posted, and then learn that it is gone. */
+static void root_dies_ahead(void **state)
+{
+    struct cluster *c = pair_new();
+    struct commd_error err;
+    uint8_t sent = 5, got = 0;
+
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(alone(c, 0, a_broadcast(0, &sent, 1), &err), 0);
+    assert_int_equal(board_rank_ops(c->node[0].ctl, 0), 2);
+    board_mark_gone(c->node[0].ctl, 0, 2, CAUSE_RANK_LOST, 4711);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(alone(c, 1, a_broadcast(0, &got, 1), &err), 0);
+        assert_int_equal(got, 5);
+    }
+    assert_int_equal(alone(c, 1, a_broadcast(0, &got, 1), &err), COMMD_E_RANK_LOST);
+    assert_int_equal(err.rank, 0);
+    cluster_free(c);
+}
+
+/* The root learns it in its next operation, or when it has no room to post. */
+static void receiver_dies_behind(void **state)
+{
+    for (unsigned ahead = 1; ahead <= BOARD_SLOTS; ahead += BOARD_SLOTS - 1) {
+        struct cluster *c = pair_new();
+        struct commd_error err;
+        uint8_t sent = 5;
+
+        for (unsigned i = 0; i < ahead; i++)
+            assert_int_equal(alone(c, 0, a_broadcast(0, &sent, 1), &err), 0);
+        board_mark_gone(c->node[0].ctl, 1, 0, CAUSE_RANK_LOST, 4711);
+        if (ahead < BOARD_SLOTS) /* it may post, and meets the others next */
+            assert_int_equal(alone(c, 0, (struct commd_op){.coll = COMMD_BARRIER}, &err),
+                             COMMD_E_RANK_LOST);
+        else
+            assert_int_equal(alone(c, 0, a_broadcast(0, &sent, 1), &err), COMMD_E_RANK_LOST);
+        assert_int_equal(err.rank, 1);
+        cluster_free(c);
+    }
+}
+
+/* It has completed an operation of this number, and was not in it. */
+static void root_leaves_who_meets(void **state)
+{
+    for (unsigned cause = CAUSE_RANK_LOST; cause; cause = cause == CAUSE_LEFT ? 0 : CAUSE_LEFT) {
+        struct cluster *c = pair_new();
+        struct commd_error err;
+        uint8_t sent = 5;
+
+        assert_int_equal(alone(c, 0, a_broadcast(0, &sent, 1), &err), 0);
+        board_mark_gone(c->node[0].ctl, 0, 1, cause, 4711);
+        assert_int_equal(alone(c, 1, (struct commd_op){.coll = COMMD_BARRIER}, &err),
+                         COMMD_E_RANK_LOST);
+        assert_int_equal(err.rank, 0);
+        assert_int_equal(err.left, cause == CAUSE_LEFT);
+        cluster_free(c);
+    }
+}
+
+/* Who finds it fails at once; the root in its next operation, of whatever kind; both are told both
+ * descriptions. Then the group goes on. */
+static void root_hears_of_it_next(void **state)
+{
+    for (unsigned barrier = 0; barrier < 2; barrier++) {
+        struct cluster *c = pair_new();
+        struct commd_op ops[3];
+        enum run_state st[3];
+        struct commd_error err, errs[3];
+        uint8_t sent[8] = {5}, got[3][8];
+
+        assert_int_equal(alone(c, 0, a_broadcast(0, sent, 4), &err), 0);
+        assert_int_equal(alone(c, 1, a_broadcast(0, got[1], 3), &err), COMMD_E_MISMATCH);
+        assert_string_equal(
+            err.message, "operation 1 of group \"test\": rank 0 (node node0) called broadcast u8 "
+                         "of 4 elements from rank 0, but rank 1 (node node0) called broadcast u8 "
+                         "of 3 elements from rank 0; the group can still be used");
+        assert_int_equal(alone(c, 2, a_broadcast(0, got[2], 4), &err), 0);
+        for (unsigned k = 0; k < 3; k++) {
+            ops[k] = a_broadcast(0, k ? got[k] : sent, 4);
+            if (barrier)
+                ops[k].coll = COMMD_BARRIER;
+            ops[k].size = sizeof ops[k];
+        }
+        assert_true(cluster_run(c, ops, st, errs));
+        for (unsigned k = 0; k < 3; k++) {
+            assert_int_equal(st[k], RUN_FAILED);
+            assert_int_equal(errs[k].code, COMMD_E_MISMATCH);
+            assert_string_equal(
+                errs[k].message,
+                "operation 2 of group \"test\": rank 0 (node node0) called broadcast u8 of 4 "
+                "elements from rank 0 in operation 1, but rank 1 (node node0) called broadcast u8 "
+                "of "
+                "3 elements from rank 0 in operation 1; the group can still be used");
+        }
+        assert_true(cluster_run(c, ops, st, errs));
+        for (unsigned k = 0; k < 3; k++)
+            assert_int_equal(st[k], RUN_DONE);
+        cluster_free(c);
+    }
+}
+
+/* Each takes itself for the root, and neither takes anything. */
+static void two_roots(void **state)
+{
+    for (unsigned way = 0; way < 3; way++) {
+        struct cluster *c = pair_new();
+        struct commd_op ops[3];
+        enum run_state st[3];
+        struct commd_error err, errs[3];
+        uint8_t buf[3][8] = {{1}};
+        int r = 0;
+
+        for (unsigned k = 0; k < 2; k++)
+            assert_int_equal(alone(c, k, a_broadcast((int)k, buf[k], 1), &err), 0);
+        assert_int_equal(alone(c, 2, a_broadcast(0, buf[2], 1), &err), 0);
+        if (way == 0) { /* the first that is taken */
+            assert_int_equal(alone(c, 0, a_broadcast(0, buf[0], 1), &err), 0);
+            r = alone(c, 1, a_broadcast(0, buf[1], 1), &err);
+        } else if (way == 1) { /* where all meet */
+            for (unsigned k = 0; k < 3; k++)
+                ops[k] = (struct commd_op){.size = sizeof *ops, .coll = COMMD_BARRIER};
+            assert_true(cluster_run(c, ops, st, errs));
+            for (unsigned k = 0; k < 3; k++)
+                assert_int_equal(errs[k].code, COMMD_E_MISMATCH);
+            err = errs[2];
+            r = err.code;
+        } else { /* for ever */
+            for (unsigned i = 0; i < 3 * BOARD_SLOTS && r == 0; i++) {
+                r = alone(c, 0, a_broadcast(0, buf[0], 1), &err);
+                if (r == 0)
+                    r = alone(c, 1, a_broadcast(1, buf[1], 1), &err);
+                if (r == 0)
+                    r = alone(c, 2, a_broadcast(2, buf[2], 1), &err);
+            }
+        }
+        assert_int_equal(r, COMMD_E_MISMATCH);
+        assert_non_null(strstr(err.message, "from rank 0 in operation"));
+        assert_non_null(strstr(err.message, "from rank 1 in operation"));
+        cluster_free(c);
+    }
+}
+
+/* Both wait for the other one. */
+static void two_receivers(void **state)
+{
+    struct cluster *c = pair_new();
+    struct commd_op ops[3];
+    enum run_state st[3];
+    struct commd_error errs[3];
+    uint8_t buf[3][8];
+
+    for (unsigned k = 0; k < 3; k++) {
+        ops[k] = a_broadcast((int)(k + 1) % 3, buf[k], 1);
+        ops[k].size = sizeof ops[k];
+    }
+    assert_true(cluster_run(c, ops, st, errs));
+    for (unsigned k = 0; k < 3; k++)
+        assert_int_equal(errs[k].code, COMMD_E_MISMATCH);
+    cluster_free(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(root_waits_for_nobody), cmocka_unit_test(root_dies_ahead),
+        cmocka_unit_test(receiver_dies_behind),  cmocka_unit_test(root_leaves_who_meets),
+        cmocka_unit_test(root_hears_of_it_next), cmocka_unit_test(two_roots),
+        cmocka_unit_test(two_receivers),         cmocka_unit_test(all_ranks_agree),
+        cmocka_unit_test(one_rank_differs),      cmocka_unit_test(ranks_differ_all_the_time),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
