@@ -1,6 +1,7 @@
 /* board.c - the group board. The model:
  *
- * All collectives of a group run through one endless sequence of steps, numbered by a
+ * All collectives of a group, but those whose root waits for nobody (below), run through one
+ * endless sequence of steps, numbered by a
  * free-running u32. An operation takes plan.steps of them. In step g each local member
  * announces its contribution in its slot g % BOARD_SLOTS (payload in the slot itself, or in
  * its window g % depth); what follows is told by counters that only ever grow:
@@ -18,6 +19,9 @@
  * Every operation starts with everybody's announcement of its first step, which carries the
  * description. Members (one node) or engines (several) compare them before any result is
  * believed. If they differ, all skip to base + BOARD_SKIP and the group goes on.
+ *
+ * A small broadcast or scatter on one node takes no steps. Its root leaves what it has in its post
+ * for the number of the operation; client/lib/coll/posts.c has the model.
  *
  * A member can die at any instruction. Nobody takes a lock here; commd, which sees the death,
  * sets ranks[].gone to the number of operations the member had completed and rings the bell.

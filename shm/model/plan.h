@@ -85,8 +85,9 @@ enum {
 };
 
 /* What an operation is, as a member announces it. Equal on all ranks, or the operation is
- * refused on all. A rank that cannot take part in it says so in its place (declined: -COMMD_E_*,
- * else 0): by a barrier whose root is the rank, so that no two ranks say the same. */
+ * refused on all (later, where the root waits for nobody: PATH_POST). A rank that cannot take part
+ * in it says so in its place (declined: -COMMD_E_*, else 0): by a barrier whose root is the rank,
+ * so that no two ranks say the same. */
 struct op_desc {
     uint64_t seq; /* 1, 2, ... in the group */
     uint64_t count;
