@@ -216,7 +216,7 @@ void group_mark_broken(struct core *core, const struct group *group, bool again)
 
 /* Ranks that go on after a loss end the group first that they go on from: it is over by the loss.
  */
-static bool is_revoked(const struct core *core, const struct group *group)
+static bool revokes(const struct core *core, const struct group *group)
 {
     if (group->cause != CAUSE_ABORTED || group->state != GROUP_OPEN || group->cause_rank < 0)
         return false;
@@ -230,7 +230,7 @@ static void break_group(struct core *core, struct group *group, enum tell tell)
 {
     assert(group->state == GROUP_OPEN || group->state == GROUP_COMMITTED);
     assert(group->nlocal); /* else it were closed */
-    group->revoked = is_revoked(core, group);
+    group->revoked = revokes(core, group);
     group_log(core, group->revoked ? CORE_NOTE_GROUP_REVOKED : CORE_NOTE_GROUP_FAILED, group->uid,
               CORE_LOG_INFO, group->name, group->cause_text, group->revoked ? "revoked" : "broken");
     if (group->revoked)
@@ -421,7 +421,7 @@ void group_restore_broken(struct core *core, struct group *group,
 {
     assert(core->phase == PHASE_RESTORING);
     set_cause(group, broken->cause, broken->rank, broken->pid, node, broken->text);
-    group->revoked = is_revoked(core, group);
+    group->revoked = revokes(core, group);
     if (group->state == GROUP_OPEN)
         group_set_state(core, group, GROUP_BROKEN);
 }

@@ -276,7 +276,8 @@ def test_files_that_are_wrong():
             check(said.startswith(path[file]) and text in said, said)
             done = subprocess.run([*commctl(node), "reload"], capture_output=True, text=True)
             check(done.returncode and text in done.stdout + done.stderr, done.stdout + done.stderr)
-            (row,) = [row for row in node.ctl("doctor")["doctor"] if row["check"] == "configuration"]
+            rows = node.ctl("doctor")["doctor"]
+            (row,) = [row for row in rows if row["check"] == "configuration"]
             check("the last reload was refused 0 s ago" in row["finding"] or "refused 1 s" in
                   row["finding"], row)  # fmt: skip
             check(text in row["finding"] and row["level"] == "warning", row)
