@@ -5,7 +5,7 @@
 # not keep the others from running. Test programs are counted by automake's own summaries; the
 # last line is "N passed, M failed" whatever happened.
 
-packages_test=(python3 xz-utils systemd zsh)
+packages_test=(python3 xz-utils systemd zsh nftables)
 # It brings a service that starts, which is nothing for a machine of somebody's; test_prometheus.py
 # skips what needs it.
 # Of ccache: a compiler's cache, for the builds that differ in little.

@@ -20,7 +20,8 @@ enum { LINKS_ALL_NODES = 64 };
     C(min_rtt_us, "LEAST [us]", number_if, (fresh_) && (of_)->min_rtt_us, (of_)->min_rtt_us)
 #define TRAFFIC_ENCRYPTION(C, of_)                                                                 \
     C(encryption, "ENCRYPTION", text, link_encryption_word((of_)->encryption))                     \
-    C(encryption_s, "KEY OR LINK AGE [s]", number_if, (of_)->encryption, links_key_ms(of_) / 1000)             \
+    C(encryption_s, "KEY OR LINK AGE [s]", number_if, (of_)->encryption,                           \
+      links_key_ms(of_) / 1000)                                                                    \
     C(key_number, "KEY NUMBER", number_if, link_is_encrypted((of_)->encryption),                   \
       (of_)->generation + UINT64_C(1))
 #define TRAFFIC_MOST(C, of_)                                                                       \

@@ -20,7 +20,7 @@
 #define TEXT_FILE_WRONG     "what is in force goes on, for its file is wrong by now: "
 #define TEXT_PROOFS_WRONG   "what is in force goes on, for a reload or a start would be refused: "
 #define TEXT_PROOFS_NEWER   "is newer than the certificate in use, which expires"
-#define TEXT_LIST_OLD       "is older than it says it may become: revoked certificates may be missing"
+#define TEXT_LIST_OLD       "is older than it may become: revoked certificates may be missing"
 #define TEXT_RELOAD_REFUSED "the last reload was refused "
 
 #define TEXT_GPU_UNASKED    "nobody has asked for it yet" /* why commd-gpu is down */
