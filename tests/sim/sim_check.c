@@ -133,6 +133,16 @@ static bool gave_up(struct sim *sim, uint64_t id, unsigned rank)
     return !join; /* never JOINED there: its time ran out while the group was committed */
 }
 
+/* It did not hear that the group stands, and has asked anew: so it has left what it is not told. */
+static bool asked_anew(const struct handle *handle, uint64_t follows)
+{
+    unsigned n = 0;
+
+    for (unsigned i = 0; follows && i < handle->njoins; i++)
+        n += handle->joins[i].follows == follows;
+    return n > 1;
+}
+
 void check_gone(struct sim *sim, unsigned node, const struct core_rank_gone *gone)
 {
     unsigned rank = gone->rank;
@@ -140,7 +150,8 @@ void check_gone(struct sim *sim, unsigned node, const struct core_rank_gone *gon
     struct join *join;
 
     handle = check_member(sim, gone->group, rank, &join);
-    if (gone->cause == CAUSE_LEFT && !(join && join->left))
+    if (gone->cause == CAUSE_LEFT &&
+        !(join ? join->left : asked_anew(handle, check_fact(sim, gone->group)->follows)))
         sim_fail(sim, "node %s says that rank %u left, but pid %u did not",
                  sim_node_name(sim, node), rank, handle->pid);
     if (!check_ended(sim, gone->group, rank) && !gave_up(sim, gone->group, rank))
