@@ -457,6 +457,7 @@ void daemon_fini(struct daemon *d)
     free(d->addrs);
     explicit_bzero(&d->keys, sizeof(d->keys));
     tls_identity_free(d->identity);
+    d->served = conf_free(d->served);
     d->conf = conf_free(d->conf);
 }
 

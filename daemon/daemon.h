@@ -51,6 +51,9 @@ struct program_edge {
 struct daemon {
     struct event_base *base; /* owned, as everything below */
     struct conf *conf;
+    /* With what the engine and commd-gpu were started that a reload would have others than. NULL:
+     * they are of @conf, or of a commd before this one. */
+    struct conf *served;
     char config_file[CONF_PATH_MAX]; /* "": none, see user.c */
     /* When the last reload was refused; 0: it was not. Since then what is in force is older. */
     time_t refused_s;

@@ -149,9 +149,16 @@ static void take_programs(struct daemon *d)
 static void take_conf(struct daemon *d, struct conf *conf)
 {
     struct core_config config;
+    char waits[2];
 
-    conf_free(d->conf);
+    if (d->served)
+        conf_free(d->conf);
+    else
+        d->served = d->conf;
     d->conf = conf;
+    conf_idle_changes(d->served, conf, waits, sizeof(waits));
+    if (!waits[0])
+        d->served = conf_free(d->served);
     daemon_core_config(d, &config); /* what it says about GPUs was decided at the start */
     core_reconfigure(d->core, &config);
     take_programs(d);

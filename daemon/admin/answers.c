@@ -148,7 +148,8 @@ enum { GPU_STATE = 3 }; /* column */
     C(value, "VALUE", text, row.value)                                                             \
     C(default, "DEFAULT", text, row.fallback)                                                      \
     C(source, "SOURCE", text, row.source)                                                          \
-    C(reloadable, "RELOADABLE", bool, row.reloadable)
+    C(reloadable, "RELOADABLE", bool, row.reloadable)                                              \
+    C(waits, "WAITS", text, waits)
 
 #define LOG_LEVEL_COLUMNS(C)                                                                       \
     C(level, "LEVEL", text, level_words[log_level()])                                              \
@@ -457,13 +458,31 @@ static void check_config_file(struct answer *a)
     conf_free(conf);
 }
 
+/* Which value another process than commd goes on with until the next one can take over. */
+static void tell_waits(const struct daemon *d, const struct core_status *status, unsigned i,
+                       char *buf, size_t len)
+{
+    char value[CONF_PATH_MAX];
+    bool gpu;
+
+    buf[0] = '\0';
+    if (d->served && conf_waits(d->served, d->conf, i, &gpu, value, sizeof(value)) &&
+        (gpu ? status->gpu_waits : status->engine_waits))
+        snprintf(buf, len, "%s has \"%s\" until the next one can take over",
+                 gpu ? "commd-gpu" : "the engine", value);
+}
+
 static bool fill_config(struct answer *a)
 {
     struct table *t = &a->table;
+    struct core_status status;
     struct conf_row row;
+    char waits[CONF_PATH_MAX + 64];
 
+    core_status(a->d->core, &status);
     table_begin(t, "config", CONFIG_COLUMNS);
     for (unsigned i = 0; conf_row(a->d->conf, i, &row); i++) {
+        tell_waits(a->d, &status, i, waits, sizeof(waits));
         TABLE_ADD(CONFIG_COLUMNS)
     }
     check_config_file(a);
@@ -507,10 +526,13 @@ static bool fill_events(struct answer *a)
 
 static bool fill_tuning(struct answer *a)
 {
+    const struct daemon *d = a->d;
+    struct core_status status;
     char links[MSG_TEXT_MAX];
 
+    core_status(d->core, &status);
     links_encryption(a->d, links, sizeof(links));
-    tuning_fill(&a->table, a->d->conf, links);
+    tuning_fill(&a->table, d->conf, d->served && status.engine_waits ? d->served : d->conf, links);
     return true;
 }
 

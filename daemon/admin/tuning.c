@@ -41,7 +41,8 @@ static void add_row(struct table *table, const struct tuning_row *row)
     table_text(table, row->why);
 }
 
-void tuning_fill(struct table *table, const struct conf *conf, const char *links)
+void tuning_fill(struct table *table, const struct conf *conf, const struct conf *engine,
+                 const char *links)
 {
     static const struct table_column columns[] = {
         {"name", "NAME", MSG_CELL_STRING},
@@ -58,9 +59,9 @@ void tuning_fill(struct table *table, const struct conf *conf, const char *links
     tune_one_node(cpus, cpus->cpus, &full);
     conf_row_of(conf, "transport.latency_us", &latency);
     conf_row_of(conf, "transport.bandwidth", &bandwidth);
-    conf_row_of(conf, "transport.channels", &channels);
-    conf_row_of(conf, "transport.congestion_control", &congestion);
-    conf_row_of(conf, "transport.encryption", &encryption);
+    conf_row_of(engine, "transport.channels", &channels);
+    conf_row_of(engine, "transport.congestion_control", &congestion);
+    conf_row_of(engine, "transport.encryption", &encryption);
     conf_row_of(conf, "gpu.enabled", &gpu);
     const struct tuning_row rows[] = {
         {"small", BYTES, PLAN_SMALL, NULL,

@@ -166,6 +166,10 @@ struct conf_row {
     const char *help; /* one line, static */
 };
 bool conf_row(const struct conf *conf, unsigned i, struct conf_row *ret_row);
+/* What the engine, or commd-gpu (*ret_gpu), has in the place of row @i of @conf if it was started
+ * with @served. False: the same, or what is in force at once. */
+bool conf_waits(const struct conf *served, const struct conf *conf, unsigned i, bool *ret_gpu,
+                char *buf, size_t len);
 /* The row of @key, "transport.device", which exists. */
 void conf_row_of(const struct conf *conf, const char *key, struct conf_row *ret_row);
 

@@ -312,6 +312,18 @@ void conf_idle_changes(const struct conf *a, const struct conf *b, char *buf, si
     name_changes(a, b, CONF_IDLE, CONF_IDLE, buf, len);
 }
 
+bool conf_waits(const struct conf *served, const struct conf *conf, unsigned i, bool *ret_gpu,
+                char *buf, size_t len)
+{
+    const struct conf_key *key = &conf_keys[i];
+
+    *ret_gpu = !strcmp(key->section, "gpu");
+    if (!(key->flags & CONF_IDLE) || same_value(key, served, conf))
+        return false;
+    conf_value_format(key, served, buf, len);
+    return true;
+}
+
 static int keep_nodes(struct conf *conf, const struct conf *old)
 {
     struct conf_node *nodes = malloc(old->nnodes * sizeof(*nodes));

@@ -470,8 +470,8 @@ uint64_t life_deadline(const struct life *life, uint64_t start_limit, uint64_t a
 void renew_hello(struct core *core, struct life *life, const char *build, uint64_t settings);
 /* Ends it if nobody needs it now, or all can go on over the next one. */
 void renew_engine(struct core *core);
-bool renew_is_wanted(const struct core *core); /* of the engine */
-void renew_rests(struct core *core);           /* nothing of any group is on the wire */
+bool renew_waits(const struct core *core, const struct life *life); /* it goes on until it can */
+void renew_rests(struct core *core); /* nothing of any group is on the wire */
 bool renew_gpu(struct core *core);
 /* Its process has ended. False: it did not make room. */
 bool renew_ended(struct core *core, struct life *life);

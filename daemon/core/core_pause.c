@@ -171,7 +171,8 @@ static void next_step(struct core *core)
             pause_end(core); /* it is new */
             return;
         }
-    if (core->now >= core->pausing.until_ms || !all_may_rest(core) || !renew_is_wanted(core)) {
+    if (core->now >= core->pausing.until_ms || !all_may_rest(core) ||
+        !renew_waits(core, &core->engine.life)) {
         pause_end(core);
         return;
     }

@@ -73,7 +73,7 @@ static bool engine_is_free(const struct core *core)
     return true;
 }
 
-static bool has_to_go(const struct core *core, const struct life *life)
+bool renew_waits(const struct core *core, const struct life *life)
 {
     return life->state == CORE_ENGINE_UP && !life->killed && !life->renewed && !core->stopping &&
            differs(core, life);
@@ -103,14 +103,9 @@ static void retire_engine(struct core *core, const char *free)
     peer_engine_down(core);
 }
 
-bool renew_is_wanted(const struct core *core)
-{
-    return has_to_go(core, &core->engine.life);
-}
-
 void renew_engine(struct core *core)
 {
-    if (core->engine.resuming || !renew_is_wanted(core))
+    if (core->engine.resuming || !renew_waits(core, &core->engine.life))
         return;
     if (engine_is_free(core))
         retire_engine(core, "nothing to do");
@@ -122,7 +117,7 @@ void renew_rests(struct core *core)
 {
     char text[MSG_TEXT_MAX];
 
-    assert(renew_is_wanted(core));
+    assert(renew_waits(core, &core->engine.life));
     retire_engine(core, "groups that wait for the next one");
     text_format(text, sizeof(text), TEXT_ENGINE_LOST ": %s", core_self_name(core),
                 core->engine.life.text);
@@ -131,7 +126,7 @@ void renew_rests(struct core *core)
 
 bool renew_gpu(struct core *core)
 {
-    if (!has_to_go(core, &core->gpu.life) || core->gpu.sessions)
+    if (!renew_waits(core, &core->gpu.life) || core->gpu.sessions)
         return false;
     assert(!core->gpu.waiting);
     retire(core, &core->gpu.life, CORE_DO_GPU_KILL, "nothing to do");

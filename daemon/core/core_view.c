@@ -356,6 +356,8 @@ void core_status(const struct core *core, struct core_status *ret_status)
         .engine_pid = core->engine.life.pid,
         .engine_text = core->engine.life.text,
         .engine_build = core->engine.life.build,
+        .engine_waits = renew_waits(core, &core->engine.life),
+        .gpu_waits = renew_waits(core, &core->gpu.life),
         .clients = core->nclients,
         .groups = core->groups.live,
         .stopping = core->stopping,

@@ -10,6 +10,7 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 from cluster import check, equal, main, running, until  # noqa: E402
+from faults import leave  # noqa: E402
 from keeping import commd_pid, gap, kept_nodes, restart, serves  # noqa: E402
 
 
@@ -42,6 +43,28 @@ def test_a_reload_of_its_settings_replaces_it_where_a_group_is_idle():
                 rank.start("all_reduce", name=name, count=1000)
             for rank in ranks:
                 rank.finish()
+
+
+def test_what_waits_for_the_next_one_is_shown():
+    def encryption():
+        (row,) = [r for r in node.ctl("show", "config")["config"] if "encryption" in r["key"]]
+        (tuned,) = [r for r in node.ctl("tuning")["tuning"] if r["name"] == "encryption"]
+        return row["value"], row["waits"], tuned["value"]
+
+    with kept() as (cluster, node):
+        ranks = cluster.ranks("g", [0, 1])
+        engine = engine_of(node)
+        equal(encryption(), ("auto", None, "auto"))
+        for _ in range(2):  # a second reload changes nothing about it
+            node.write_config(transport={"encryption": "on"})  # engines agree on it: for idle ones
+            node.ctl("reload")
+            waits = 'the engine has "auto" until the next one can take over'
+            equal(encryption(), ("on", waits, "auto"))
+        equal(engine_of(node), engine)
+        leave("g", ranks)
+        until(lambda: node.engine_pid() not in (0, engine), "another engine")
+        cluster.wait_linked()
+        equal(encryption(), ("on", None, "on"))
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ static void numbers_are_those_that_were_built(void **state)
     struct table table;
     struct tune tune;
 
-    tuning_fill(&table, conf, "");
+    tuning_fill(&table, conf, conf, "");
     assert_int_equal(table.error, 0);
     assert_string_equal(table.t.name, "tuning");
     assert_int_equal(table.t.ncolumns, 3);
@@ -74,7 +74,7 @@ static void settings_are_the_daemons(void **state)
     const struct plan_net net = {1, 100 << 10};
     struct table table;
 
-    tuning_fill(&table, conf, "AES-128-GCM: 2 links, oldest key 3 s");
+    tuning_fill(&table, conf, conf, "AES-128-GCM: 2 links, oldest key 3 s");
     assert_string_equal(cell(&table, "latency_us", 1), "1");
     assert_string_equal(cell(&table, "bandwidth", 1), "100G");
     assert_string_equal(cell(&table, "channels", 1), "3");
