@@ -34,7 +34,11 @@ struct act_msg {
         } gpu_answer;
         struct msg_heartbeat heartbeat;
         uint64_t engine_state; /* incarnation of our engine; 0: none */
-        struct msg_engine_ready engine_ready;
+        struct {
+            uint64_t engine, mine;
+            bool network;
+            const char *text;
+        } engine_ready;
         struct {
             uint64_t join;
             const struct member *member;

@@ -376,12 +376,13 @@ static void give_up_link(struct core *core, unsigned node, bool network)
     core->silent_ms = MIN(core->silent_ms, peer->doubt_ms);
 }
 
-static void tell_given_up(struct core *core, unsigned node, bool network)
+static void tell_given_up(struct core *core, unsigned node, const struct msg_engine_peer *lost)
 {
-    act_to_peer(
-        core, node,
-        (struct act_msg){.type = MSG_ENGINE_READY,
-                         .engine_ready = {.mine = core->peers[node].engine, .network = network}});
+    act_to_peer(core, node,
+                (struct act_msg){.type = MSG_ENGINE_READY,
+                                 .engine_ready = {.mine = core->peers[node].engine,
+                                                  .network = lost->network,
+                                                  .text = act_text(core, lost->text)}});
 }
 
 /* Their engine has given up the link: that may have been told to ours, or not. */
@@ -394,8 +395,8 @@ static void peer_engine_ready(struct core *core, unsigned node, const struct msg
     peer->accepts_mine = msg->engine;
     peer->accepts_from = msg->mine;
     if (!msg->engine && peer->theirs == PEER_ENGINE_ACCEPTED) {
-        text_format(peer->error, sizeof(peer->error), TEXT_ENGINES_APART ": that of %s says so",
-                    core_self_name(core), core_node_name(core, node), core_node_name(core, node));
+        text_format(peer->error, sizeof(peer->error), TEXT_ENGINES_APART ": %s",
+                    core_self_name(core), core_node_name(core, node), msg->text);
         give_up_link(core, node, msg->network);
         return;
     }
@@ -655,7 +656,7 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
     act_note(core, CORE_NOTE_ENGINE_LOST, CORE_BY_NODE, msg->peer, CORE_LOG_WARN,
              "%s -> connecting them again in %llu ms", text, (unsigned long long)peer->backoff_ms);
     give_up_link(core, msg->peer, msg->network);
-    tell_given_up(core, msg->peer, msg->network);
+    tell_given_up(core, msg->peer, msg);
 }
 
 void peer_stop(struct core *core)

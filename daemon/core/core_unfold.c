@@ -85,7 +85,10 @@ static void fill_for_peer(struct core *core, const struct act *act, struct msg *
         memcpy(ret->engine_state.addr, core->engine.addr, core->engine.addr_len);
         break;
     case MSG_ENGINE_READY:
-        ret->engine_ready = msg->engine_ready;
+        ret->engine_ready.engine = msg->engine_ready.engine;
+        ret->engine_ready.mine = msg->engine_ready.mine;
+        ret->engine_ready.network = msg->engine_ready.network;
+        COPY(ret->engine_ready.text, msg->engine_ready.text);
         break;
     case MSG_JOIN:
         join_fill(core, msg->join.member, msg->join.join, &ret->join);

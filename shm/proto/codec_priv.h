@@ -141,7 +141,7 @@
 #define FIELDS_peer_keys(F)    F(NAME, key) F(OPTNAME, other)
 #define FIELDS_heartbeat(F)    F(NUM, seq) F(FLAG, draining) F(FLAG, free)
 #define FIELDS_engine_state(F) F(NUM, engine) F(TOKEN, token) F(ADDR, addr) F(FLAG, exports)
-#define FIELDS_engine_ready(F) F(NUM, engine) F(NUM, mine) F(FLAG, network)
+#define FIELDS_engine_ready(F) F(NUM, engine) F(NUM, mine) F(FLAG, network) F(TEXT, text)
 #define FIELDS_join(F)         \
     F(NUM, join) F(NUM, uid) F(NUM, pid) F(SEAT, rank) F(FLAG, gpu) F(NAME, name)                  \
     F(NUM, follows) F(NUM, least) F(NUM, was_rank) F(NUM, was_size) F(NUM, was_epoch)

@@ -312,9 +312,10 @@ struct msg_engine_state {
 };
 
 struct msg_engine_ready {
-    uint64_t engine;  /* the receiver's engine incarnation that was accepted */
-    uint64_t mine;    /* the sender's engine incarnation; engine 0: the receiver's */
-    uint32_t network; /* engine 0: as of struct msg_engine_peer */
+    uint64_t engine;         /* the receiver's engine incarnation that was accepted */
+    uint64_t mine;           /* the sender's engine incarnation; engine 0: the receiver's */
+    uint32_t network;        /* engine 0: as of struct msg_engine_peer */
+    char text[MSG_TEXT_MAX]; /* likewise: why */
 };
 
 struct msg_join {

@@ -679,8 +679,12 @@ static void the_other_engine_gives_up_the_link(void **state)
     bench->got[0] = 0;
     b_tells(bench, (struct msg){.type = MSG_ENGINE_READY, .engine_ready = {.mine = 54}});
     expect(bench, ""); /* of one before ours */
-    b_tells(bench, (struct msg){.type = MSG_ENGINE_READY, .engine_ready = {.mine = 55}});
+    b_tells(bench, (struct msg){.type = MSG_ENGINE_READY,
+                                .engine_ready = {.mine = 55, .text = "it was meddled with"}});
     expect(bench, "to engine message 42\n"); /* PEER_DEL */
+    assert_true(core_peer_at(bench->core, 1, &view));
+    assert_string_equal(view.last_error,
+                        "the engines of nodes a and b lost each other: it was meddled with");
     wait_for(bench, CORE_ENGINE_RESTART_MIN_MS);
     assert_non_null(strstr(bench->got, "to engine message 41\n")); /* PEER_ADD */
     engine_tells(bench, (struct msg){.type = MSG_ENGINE_PEER_READY,
