@@ -195,8 +195,8 @@ struct core_rank_gone {
     const char *text;
     bool again; /* a commd before this one may have marked it already: then nothing is to be done */
 };
-/* Set the board's abort word. The edge tells nobody else: the core sends BROKEN itself where
- * needed. */
+/* Set the board's abort word, if there is a board: a group that all ranks here have left has none.
+ * The edge tells nobody else: the core sends BROKEN itself where needed. */
 struct core_group_broken {
     uint64_t group;
     enum cause cause;

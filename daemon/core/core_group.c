@@ -525,6 +525,7 @@ void group_broken_msg(struct core *core, unsigned node, const struct msg_broken 
         if (cause && !group->cause && group_first(core, group) == group->me) {
             /* Who says so did not know yet that no rank is left here. */
             set_cause(group, cause, -1, 0, (unsigned)who, msg->text);
+            group_mark_broken(core, group, false);
             tell_broken(core, group, TELL_ALL);
         }
         group_told(core, group, (unsigned)place);

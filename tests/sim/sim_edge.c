@@ -265,14 +265,16 @@ static void rank_ended(struct sim *sim, unsigned node, const struct core_rank_go
 static void group_broken(struct sim *sim, unsigned node, const struct core_group_broken *broken)
 {
     struct board *board = edge_board(sim, node, broken->group);
+    const struct group *group = group_find(sim->nodes[node].core, broken->group);
     char name[64];
 
-    if (!board)
+    if (!board && group &&
+        group->state != GROUP_LEFT) /* and of one that all have left it says so */
         sim_fail(sim, "a group is broken that node %s does not have", sim_node_name(sim, node));
-    if (board->broken && !broken->again)
+    if (board && board->broken && !broken->again)
         sim_fail(sim, "a group is broken twice on node %s", sim_node_name(sim, node));
     state_broken(sim->nodes[node].state, broken);
-    if (board->broken || state_cut(sim, node))
+    if (!board || board->broken || state_cut(sim, node))
         return;
     board->broken = true;
     sim_note(sim, "%s: %s broken, %u node %s: %s", sim_node_name(sim, node),
