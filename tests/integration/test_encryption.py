@@ -199,7 +199,7 @@ def test_greetings_that_are_changed():
 
 
 def test_hellos_that_are_repeated():
-    """Of this life, and of the one before: nobody answers, and jobs go on."""
+    """Of this life, and of the one before: nobody proves anything to them, and jobs go on."""
     with Wire(2, ON) as cluster, Middle(cluster.space, data_ports(cluster)) as middle:
         cluster.expect("the engine of node node1 was lost")
         cluster.expect("the engines of nodes .* lost each other")
@@ -215,7 +215,8 @@ def test_hellos_that_are_repeated():
             stream(cluster, [0, 1], 60, 1 << 20, SEED)
             until(lambda: stranger.said > 2 * len(middle.hellos), "all are repeated")
             stream(cluster, [0, 1], 60, 1 << 20, SEED + 1)
-        equal(stranger.heard, b"")
+        for answer in stranger.heard - {b""}:  # to one that goes on with a stream: there is none
+            equal((answer[12:14], answer[32:]), (b"\2\0", bytes(HELLO - 32)), answer)
 
 
 if __name__ == "__main__":

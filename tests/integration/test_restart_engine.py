@@ -132,6 +132,7 @@ def test_the_engine_goes_on():
 
 def test_two_commds_die_before_the_engine_hears_of_them():
     with kept() as (cluster, node):
+        cluster.expect("closed before its hello")  # of the first one, which dies young
         engine = engine_of(node)
         os.kill(engine, signal.SIGSTOP)
         try:

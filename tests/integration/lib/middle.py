@@ -251,7 +251,7 @@ class Stranger(Inside):
 
     def __init__(self, space, ports, words):
         super().__init__(space)
-        self.ports, self.words, self.said, self.heard = ports, words, 0, b""
+        self.ports, self.words, self.said, self.heard = ports, words, 0, set()
 
     def open(self):
         pass
@@ -270,7 +270,7 @@ class Stranger(Inside):
                 one.connect(("127.0.0.1", port))
                 one.sendall(word)
                 self.said += 1
-                self.heard += one.recv(1)
+                self.heard.add(one.recv(HELLO))
             except OSError:
                 pass
 

@@ -105,7 +105,7 @@ static void key_of_the_wrong_length(void **state)
 static void key_of_one_byte(void **state)
 {
     struct files *files = *state;
-    char text[2 * 65], zeros[32] = {0};
+    char text[2 * 65 + 1], zeros[32] = {0};
 
     write_file(files->path, zeros, sizeof(zeros), 0600);
     for (unsigned i = 0; i < 2; i++) {
