@@ -218,6 +218,7 @@ static void consider(struct core *core, unsigned home, const struct msg_commit *
     take_members(core, group);
     assert(group->nlocal); /* @mine */
     if (group->nnodes > 1) {
+        pause_end(core); /* it has not been asked to rest */
         act_push(core, (struct core_action){.type = CORE_DO_GROUP_COMMITTED,
                                             .group_committed = {group->id}});
         ask_sync(core, group);

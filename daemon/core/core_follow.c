@@ -205,14 +205,6 @@ bool follow_fits(const struct member *member, const struct msg_commit *msg, uint
     abort();
 }
 
-const struct group *follow_successor(const struct core *core, const struct member *member)
-{
-    const struct client *client = &core->clients[member->client];
-    const struct member *other = successor(client, member->group->id);
-
-    return other && other->state == MEMBER_JOINED ? other->group : NULL;
-}
-
 /* ---- what the home is told ------------------------------------------------------------------- */
 
 static bool asks(const struct member *member)
@@ -226,6 +218,33 @@ static bool rank_is_gone(const struct core *core, const struct group *group, uin
     const struct msg_member *member = &group->members[rank];
 
     return runs_fate(&core->runs, member)->cause || group->lost[member->node];
+}
+
+/* Is nobody left who stays in @group? Those that go on stand in @next in the order of their old
+ * ranks. */
+static bool all_go_on(const struct core *core, const struct group *group, const struct group *next)
+{
+    uint32_t at = 0;
+
+    for (uint32_t rank = 0; rank < group->size; rank++) {
+        while (at < next->size && next->members[at].was < rank + 1)
+            at++;
+        if ((at == next->size || next->members[at].was != rank + 1 ||
+             runs_fate(&core->runs, &next->members[at])->cause) &&
+            !rank_is_gone(core, group, rank))
+            return false;
+    }
+    return true;
+}
+
+const struct group *follow_successor(const struct core *core, const struct member *member)
+{
+    const struct client *client = &core->clients[member->client];
+    const struct member *other = successor(client, member->group->id);
+
+    return other && other->state == MEMBER_JOINED && all_go_on(core, member->group, other->group)
+               ? other->group
+               : NULL;
 }
 
 void follow_fill(struct core *core, const struct member *member, uint64_t join,

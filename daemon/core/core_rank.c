@@ -80,7 +80,7 @@ static void group_rank_gone(struct core *core, struct member *member, enum cause
     }
     if (group->state == GROUP_OPEN)
         mark_gone(core, group, member->rank, text);
-    else if (group->state == GROUP_COMMITTED || group->nlocal > 1) /* else it is closed */
+    else if (group->nlocal > 1 || group->nnodes > 1) /* else it is closed */
         note_ended(core, group, member->rank, text);
     /* Of a broken group it is for those that want to go on. A node that takes part in the next
      * epoch knows who has gone on to it: to say so of each rank to each node would be ranks times
@@ -135,6 +135,33 @@ void core_rank_counted(struct core *core, uint64_t id, uint32_t rank, uint32_t o
         fate->ops = MIN(ops, CORE_OPS_FROM_BOARD - 1);
 }
 
+/* A rank of @next that never came may stay in the epoch before. Ours have gone on from there, and
+ * told that nobody who takes part in @next. */
+static void tell_gone_on(struct core *core, unsigned node, const struct group *next, uint32_t rank)
+{
+    const struct group *before = group_find(core, next->follows);
+    char text[MSG_TEXT_MAX];
+
+    for (uint32_t i = 0; next->members[rank].was && i < next->size; i++) {
+        const struct msg_member *ours = &next->members[i];
+        uint32_t was = ours->was;
+
+        if (ours->node != next->me || !was ||
+            (before && before->nlocal && was <= before->size &&
+             !runs_fate(&core->runs, &before->members[was - 1])->cause))
+            continue; /* it says so itself when it leaves */
+        text_format(text, sizeof(text), "rank %u (pid %u on node %s) left", was - 1, ours->pid,
+                    core_self_name(core));
+        act_to_peer(core, node,
+                    (struct act_msg){.type = MSG_GONE,
+                                     .gone = {.group = next->follows,
+                                              .rank = was - 1,
+                                              .pid = ours->pid,
+                                              .cause = CAUSE_LEFT,
+                                              .text = act_text(core, text)}});
+    }
+}
+
 void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg)
 {
     struct group *group = group_find(core, msg->group);
@@ -160,6 +187,8 @@ void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg
         mark_gone(core, group, msg->rank, msg->text);
     else if (group->state == GROUP_BROKEN)
         note_ended(core, group, msg->rank, msg->text);
+    if (group->follows && !msg->ops && fate->cause != CAUSE_LEFT)
+        tell_gone_on(core, node, group, msg->rank);
     if (group->state == GROUP_OPEN && group->bond != BOND_BOUND &&
         group_all_gone(core, group, (unsigned)place))
         group_bond_failed(core, group); /* nobody is left there to agree */

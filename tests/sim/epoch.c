@@ -183,6 +183,27 @@ static void to_engine(struct sim *sim, unsigned node, const struct msg *msg)
 
 static void input(struct sim *sim, unsigned node, struct core_event event);
 
+/* What the edge says of a rank whose number of operations stood in its board. */
+static void tell_gone(struct sim *sim, unsigned node, const struct core_rank_gone *gone)
+{
+    struct msg msg = {.type = MSG_GONE};
+    struct core_group_view view;
+
+    if (gone->ops != CORE_OPS_FROM_BOARD || !core_group(sim->cores[node], gone->group, &view))
+        return;
+    msg.gone.group = gone->group;
+    msg.gone.rank = gone->rank;
+    msg.gone.pid = gone->pid;
+    msg.gone.cause = gone->cause;
+    for (unsigned i = 0; i < view.nnodes; i++) {
+        if (view.nodes[i] == node)
+            continue;
+        sim->count[MSG_GONE]++;
+        if (!sim->down[view.nodes[i]])
+            send(sim, FROM_PEER, node, view.nodes[i], &msg);
+    }
+}
+
 static void act(struct sim *sim, unsigned node, const struct core_action *action)
 {
     switch ((int)action->type) { /* int: nothing else matters here */
@@ -200,6 +221,9 @@ static void act(struct sim *sim, unsigned node, const struct core_action *action
         break;
     case CORE_DO_ENGINE_SEND:
         to_engine(sim, node, action->send.msg);
+        break;
+    case CORE_DO_RANK_GONE:
+        tell_gone(sim, node, &action->rank_gone);
         break;
     case CORE_DO_GROUP_OPEN:
         opened(sim, node, action->group_open.group);

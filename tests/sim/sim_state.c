@@ -247,7 +247,7 @@ static unsigned same_left(const struct taker *taker, const struct core *live)
         same(taker,
              theirs ? theirs->state == GROUP_LEFT && theirs->cause == group->cause : group->cause,
              "a group that all have left");
-        for (uint32_t i = 0; theirs && !group->cause && i < group->size; i++)
+        for (uint32_t i = 0; theirs && i < group->size; i++)
             same(taker,
                  group->members[i].node != group->me ||
                      core_rank_fate(taker->core, group->id, i) != CAUSE_NONE,
