@@ -667,6 +667,27 @@ static void wait_for(struct bench *bench, uint64_t ms)
     }
 }
 
+/* Both commds say ready, and the engines have tokens of different sessions of theirs. */
+static void engines_that_never_meet_are_linked_anew(void **state)
+{
+    struct bench *bench = with_its_engine(77);
+    uint64_t timeout = bench->core->config.node_timeout_ms, end;
+
+    engine_tells(bench, (struct msg){.type = MSG_ENGINE_RESUMED});
+    b_is_back(bench);
+    bench->got[0] = 0;
+    for (end = bench->now + 2 * timeout + 10; bench->now < end; wait_for(bench, timeout / 4)) {
+        b_tells(bench, (struct msg){.type = MSG_HEARTBEAT});
+        engine_tells(bench, (struct msg){.type = MSG_ENGINE_TRAFFIC,
+                                         .engine_traffic = {.peer = 1, .engine = 77, .apart = 1}});
+    }
+    assert_non_null(strstr(bench->got, "to engine message 42\n")); /* PEER_DEL */
+    assert_non_null(strstr(bench->got, "to 1 message 23\n"));
+    assert_int_equal(group_find(bench->core, GROUP)->cause, CAUSE_NODE_LOST);
+    assert_non_null(strstr(group_find(bench->core, GROUP)->cause_text, "no connection for "));
+    bench_free(bench);
+}
+
 /* Its BYE has not come, so ours would go on to mend it, and b be READY on one side only. */
 static void the_other_engine_gives_up_the_link(void **state)
 {
@@ -787,6 +808,7 @@ int main(void)
         cmocka_unit_test(a_group_that_cannot_wait),
         cmocka_unit_test(a_board_that_the_next_engine_did_not_get),
         cmocka_unit_test(a_node_whose_engine_was_lost_meanwhile),
+        cmocka_unit_test(engines_that_never_meet_are_linked_anew),
         cmocka_unit_test(the_other_engine_gives_up_the_link),
         cmocka_unit_test(counts_go_on),
         cmocka_unit_test(one_that_is_away_is_kicked),
