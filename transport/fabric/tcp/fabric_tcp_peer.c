@@ -83,8 +83,27 @@ void peer_not_mended(struct conn *c)
     peer_fail(c->peer, -ETIMEDOUT, fault);
 }
 
+static void close_into(struct conn *c, struct req_list *ret_doomed)
+{
+    TAILQ_CONCAT(ret_doomed, &c->kept, link);
+    TAILQ_CONCAT(ret_doomed, &c->out, link);
+    TAILQ_CONCAT(ret_doomed, &c->plain, link);
+    conn_close(c);
+}
+
+static void finish_all(struct req_list *doomed, int st)
+{
+    struct fabric_req *req;
+
+    while ((req = TAILQ_FIRST(doomed))) {
+        TAILQ_REMOVE(doomed, req, link);
+        tcp_finish(req, st);
+    }
+}
+
 void conn_lost(struct conn *c, int err)
 {
+    struct req_list doomed = TAILQ_HEAD_INITIALIZER(doomed); /* of ours: the peer is not up */
     struct tcp_peer *peer = c->peer;
 
     if (c->cut_ms) {
@@ -99,7 +118,8 @@ void conn_lost(struct conn *c, int err)
         peer_fail(peer, err ? -err : -ECONNRESET, end_text(err));
         return;
     }
-    conn_close(c);
+    close_into(c, &doomed);
+    finish_all(&doomed, -EIO);
     if (peer)
         retry_later(peer);
 }
@@ -558,26 +578,15 @@ static void say_bye(struct tcp_peer *peer)
 static void cut(struct tcp_peer *peer, int st)
 {
     struct req_list doomed = TAILQ_HEAD_INITIALIZER(doomed);
-    struct fabric_req *req;
     struct inbound *b;
 
     say_bye(peer);
-    for (unsigned i = 0; i < peer->channels + peer->express; i++) {
-        struct conn *c = peer->conn[i];
-
-        if (!c)
-            continue;
-        TAILQ_CONCAT(&doomed, &c->kept, link);
-        TAILQ_CONCAT(&doomed, &c->out, link);
-        TAILQ_CONCAT(&doomed, &c->plain, link);
-        conn_close(c);
-    }
+    for (unsigned i = 0; i < peer->channels + peer->express; i++)
+        if (peer->conn[i])
+            close_into(peer->conn[i], &doomed);
     TAILQ_CONCAT(&doomed, &peer->asked, link);
     TAILQ_CONCAT(&doomed, &peer->waiting, link);
-    while ((req = TAILQ_FIRST(&doomed))) {
-        TAILQ_REMOVE(&doomed, req, link);
-        tcp_finish(req, st);
-    }
+    finish_all(&doomed, st);
     while ((b = body_taken(peer, NULL)))
         body_end(b, st);
 }
