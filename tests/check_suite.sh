@@ -10,6 +10,12 @@ trap 'rm -f "$log"' EXIT
 
 # as automake writes it, of tests that themselves print what looks like results
 cat >"$log" <<'END'
+Testsuite summary for commd 0.1.0
+# TOTAL: 0
+# PASS:  0
+# FAIL:  0
+# ERROR: 0
+
 PASS: tests/fine
 FAIL: tests/check_rooms.py
 ERROR: tests/other.py

@@ -21,11 +21,11 @@ check_jobs=$((2 * $(nproc)))
 # Sum of automake's "# NAME: n" lines in log $1. They come twice if something failed: first with
 # the logs of what failed, then as "Testsuite summary".
 summed() {
-    local log=$1 name sum=0 n from=1
+    local log=$1 name sum=0 n in='1,$'
     shift
-    grep -q '^Testsuite summary' "$log" && from='/^Testsuite summary/'
+    grep -q '^Testsuite summary' "$log" && in='/^Testsuite summary/,/^# ERROR:/'
     for name; do
-        for n in $(sed -n "$from,\$s/^# $name: *\([0-9]*\)\$/\1/p" "$log"); do
+        for n in $(sed -n "$in s/^# $name: *\([0-9]*\)\$/\1/p" "$log"); do
             sum=$((sum + n))
         done
     done
