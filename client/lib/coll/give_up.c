@@ -36,14 +36,21 @@ static void rank_gone(struct run *r, unsigned rank, uint32_t done, uint32_t pid,
     r->err.left = left;
 }
 
+/* Has rank @k announced the first step of this operation? Later steps may lie in the same slot. */
+static bool has_met(const struct run *r, unsigned k)
+{
+    const struct board_slot *s = board_slot(&r->group->board, k, r->base);
+
+    return seq_reached(atomic_load_explicit(&s->seq, memory_order_acquire), board_mark(r->base));
+}
+
 /* Will rank @k, which is gone and had completed @done operations, not come to this one any more? It
  * may have completed one of this number in which it met nobody (posts.c). */
 static bool is_missed(const struct run *r, unsigned k, uint32_t done)
 {
     const bool meets = one_node(r) && (r->plan.path != PATH_POST || r->put);
 
-    return !seq_reached(done, (uint32_t)r->desc.seq) ||
-           (meets && !board_arrived(&r->group->board, k, r->base));
+    return !seq_reached(done, (uint32_t)r->desc.seq) || (meets && !has_met(r, k));
 }
 
 /* One who died is named before those who left: they did so because of it, as often as not. */

@@ -399,6 +399,61 @@ static void root_leaves_who_meets(void **state)
     }
 }
 
+/* Rank 1 goes as soon as it is done with an operation of many steps. The others still need steps of
+ * each other, and all end well. */
+static void leave_when_done(int coll, uint64_t seed)
+{
+    static const uint16_t placement[3];
+    struct cluster *c = cluster_new(3, 1, placement, seed);
+    size_t count = 2 * BOARD_SLOTS * c->group[0]->now->board.chunk;
+    uint8_t *send = calloc(1, count), *recv = calloc(3, count);
+    enum run_state st[3] = {RUN_WAIT, RUN_WAIT, RUN_WAIT};
+    struct run r[3] = {0};
+
+    for (unsigned k = 0; k < 3; k++) {
+        struct commd_op op = {.size = sizeof op,
+                              .coll = coll,
+                              .dtype = COMMD_U8,
+                              .count = count,
+                              .send = send,
+                              .recv = k ? NULL : recv};
+
+        assert_int_equal(run_begin(&r[k], c->group[k]->now, &op), 0);
+        assert_true(r[k].plan.steps > BOARD_SLOTS);
+    }
+    for (unsigned i = 0; i < 100000 && (st[0] < RUN_DONE || st[1] < RUN_DONE || st[2] < RUN_DONE);
+         i++) {
+        unsigned k = cluster_rand(c, 3);
+
+        if (st[k] >= RUN_DONE)
+            continue;
+        st[k] = run_poll(&r[k]);
+        if (st[k] < RUN_DONE && run_hopeless(&r[k]))
+            st[k] = run_last_look(&r[k]);
+        if (st[k] == RUN_FAILED)
+            fail_msg("seed %llu %s: %s", (unsigned long long)seed, coll_name((unsigned)coll),
+                     r[k].err.message);
+        if (st[k] < RUN_DONE)
+            continue;
+        run_end(&r[k], st[k]);
+        if (k == 1)
+            board_mark_gone(c->node[0].ctl, 1, 1, CAUSE_LEFT, 4711);
+    }
+    for (unsigned k = 0; k < 3; k++)
+        assert_int_equal(st[k], RUN_DONE);
+    free(send);
+    free(recv);
+    cluster_free(c);
+}
+
+static void who_is_done_may_leave(void **state)
+{
+    for (uint64_t seed = 1; seed <= 10; seed++) {
+        leave_when_done(COMMD_GATHER, seed);
+        leave_when_done(COMMD_REDUCE, seed);
+    }
+}
+
 /* Who finds it fails at once; the root in its next operation, of whatever kind; both are told both
  * descriptions. Then the group goes on. */
 static void root_hears_of_it_next(void **state)
@@ -504,11 +559,17 @@ static void two_receivers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(root_waits_for_nobody), cmocka_unit_test(root_dies_ahead),
-        cmocka_unit_test(receiver_dies_behind),  cmocka_unit_test(root_leaves_who_meets),
-        cmocka_unit_test(root_hears_of_it_next), cmocka_unit_test(two_roots),
-        cmocka_unit_test(two_receivers),         cmocka_unit_test(all_ranks_agree),
-        cmocka_unit_test(one_rank_differs),      cmocka_unit_test(ranks_differ_all_the_time),
+        cmocka_unit_test(root_waits_for_nobody),
+        cmocka_unit_test(root_dies_ahead),
+        cmocka_unit_test(receiver_dies_behind),
+        cmocka_unit_test(root_leaves_who_meets),
+        cmocka_unit_test(who_is_done_may_leave),
+        cmocka_unit_test(root_hears_of_it_next),
+        cmocka_unit_test(two_roots),
+        cmocka_unit_test(two_receivers),
+        cmocka_unit_test(all_ranks_agree),
+        cmocka_unit_test(one_rank_differs),
+        cmocka_unit_test(ranks_differ_all_the_time),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
