@@ -16,9 +16,10 @@
  *
  * A member that finds a difference alone fails in this operation, and the group goes on. It says on
  * the board which descriptions differ (`disputed`). Its chain now differs from that of the others.
- * Whoever posts next and sees that posts a refusal: the operation fails on that member and on all
- * who take it, with both descriptions. If ranks meet before that, they differ by their chains, and
- * all fail alike. In both cases all chains begin anew, and the matter is settled.
+ * Whoever posts in a later operation and finds this posts a refusal: the operation fails on that
+ * member and on all who take it, with both descriptions. If ranks meet before that, they differ by
+ * their chains, and all fail alike. In both cases all chains begin anew, and the matter is settled.
+ * Who has missed the refusal by another mistake differs on, and says so anew after 32 operations.
  *
  * Where ranks meet some may be some operations ahead. The operations up to the last of them fail on
  * all (`refused_until`), so that all go on with the same number.
@@ -73,6 +74,29 @@ static bool post_has_room(struct run *r)
 
 /* ---- differences ----------------------------------------------------------------------------- */
 
+static void posts_settle(struct run *r)
+{
+    r->group->chain = 0;
+    r->group->settled = r->desc.seq;
+    r->agreed = AGREED_REFUSED;
+}
+
+/* Does this operation fail on all who take what its root has posted? */
+static bool is_refused(const struct run *r)
+{
+    for (unsigned m = 0; m < board_of(r)->nlocal; m++)
+        if (has_posted(r, m) && post_of(r, m)->kind == BOARD_REFUSES)
+            return true;
+    return false;
+}
+
+/* Does another member tell already of what is not settled? If that was long ago, then the others
+ * have settled it, and this member has missed that. */
+static bool is_told(const struct run *r, uint64_t disputed)
+{
+    return disputed > r->group->settled && disputed + 2 * BOARD_SLOTS >= r->desc.seq;
+}
+
 /* This member alone has found that @m->rank_a and @m->rank_b differ. */
 static void dispute(struct run *r, const struct board_mismatch *m)
 {
@@ -80,10 +104,13 @@ static void dispute(struct run *r, const struct board_mismatch *m)
     uint64_t last = atomic_load_explicit(&h->disputing, memory_order_relaxed);
 
     run_mismatch(r, m);
+    if (is_refused(r)) {
+        posts_settle(r);
+        return;
+    }
     r->group->chain = chained(r->group->chain, ~r->fingerprint);
-    if (last > r->group->settled ||
-        !atomic_compare_exchange_strong(&h->disputing, &last, r->desc.seq))
-        return; /* another member tells already */
+    if (is_told(r, last) || !atomic_compare_exchange_strong(&h->disputing, &last, r->desc.seq))
+        return;
     h->mismatch = *m;
     atomic_store_explicit(&h->disputed, r->desc.seq, memory_order_release);
 }
@@ -102,19 +129,18 @@ static enum run_state differs_from_root(struct run *r)
     return RUN_FAILED;
 }
 
-static void posts_settle(struct run *r)
-{
-    r->group->chain = 0;
-    r->group->settled = r->desc.seq;
-    r->agreed = AGREED_REFUSED;
-}
-
 /* ---- the root -------------------------------------------------------------------------------- */
 
 static void announce_post(struct run *r, unsigned kind)
 {
     call_note(r, kind);
     r->untold = true;
+}
+
+/* Is whoever disputes out of the operation in which it did? Else it would not take a refusal. */
+static bool dispute_is_over(const struct run *r)
+{
+    return atomic_load_explicit(&board_of(r)->hdr->disputed, memory_order_relaxed) < r->desc.seq;
 }
 
 /* The operation fails on all who take it, because ranks differ as @m says. */
@@ -189,7 +215,7 @@ static enum run_state root_posts(struct run *r)
 
     if (unlikely(!post_has_room(r)))
         return one_meets(r) ? posts_meet(r) : RUN_WAIT;
-    if (unlikely(calls_disputed(r))) {
+    if (unlikely(calls_disputed(r)) && dispute_is_over(r)) {
         m = board_of(r)->hdr->mismatch;
         return root_refuses(r, &m);
     }
