@@ -11,8 +11,8 @@
  *     ranks meet, has the operations of this file that this member has called before (`chain`). So
  *     what no receiver could see (two ranks that both take themselves for the root) is found by the
  *     first who takes a post of one of them, or where ranks meet.
- *   - Whoever waits for a post looks whether its sender waits as well, has completed the operation,
- *     or meets others in one.
+ *   - Whoever waits for a post looks whether its sender waits as well or has completed the
+ * operation, and whether anybody meets others in one.
  *
  * A member that finds a difference alone fails in this operation, and the group goes on. It says on
  * the board which descriptions differ (`disputed`). Its chain now differs from that of the others.
@@ -250,7 +250,8 @@ static enum run_state wait_for_post(struct run *r)
                     (uint32_t)r->desc.seq) &&
         !has_posted(r, root))
         return differs_from_root(r);
-    if (board_arrived(b, root, r->base) && !has_posted(r, root))
+    /* whoever has called this one meets others only behind it, where the post is there */
+    if (one_meets(r) && !has_posted(r, root))
         return posts_meet(r);
     return RUN_WAIT;
 }

@@ -609,15 +609,69 @@ static void two_receivers(void **state)
     cluster_free(c);
 }
 
+/* Rank 3 meets others where they post, and so nobody has room after 16 operations. Then ranks wait
+ * for each other. */
+static void who_is_behind_holds_up_nobody(void **state)
+{
+    enum { N = 4 };
+    static const uint16_t placement[N];
+    static const int roots[] = {1, 2, 1, 0};
+    struct cluster *c = cluster_new(N, 1, placement, 7);
+    enum run_state st[N] = {RUN_WAIT, RUN_WAIT, RUN_WAIT, RUN_WAIT};
+    struct commd_op ops[N];
+    struct run r[N] = {0};
+    struct commd_error err;
+    uint8_t buf[N][8] = {{5}};
+
+    for (unsigned i = 0; i < BOARD_SLOTS; i++)
+        for (unsigned k = 0; k < 3; k++)
+            assert_int_equal(alone(c, k, a_broadcast(0, buf[k], 1), &err), 0);
+    for (unsigned k = 0; k < N; k++) {
+        ops[k] = a_broadcast(roots[k], buf[k], 1);
+        ops[k].size = sizeof ops[k];
+        if (k == 3)
+            ops[k].coll = COMMD_BARRIER;
+        assert_int_equal(run_begin(&r[k], c->group[k]->now, &ops[k]), 0);
+    }
+    for (unsigned i = 0; i < 10000; i++) {
+        unsigned k = cluster_rand(c, N);
+
+        if (st[k] >= RUN_DONE)
+            continue;
+        st[k] = run_poll(&r[k]);
+        if (st[k] >= RUN_DONE)
+            run_end(&r[k], st[k]);
+    }
+    for (unsigned k = 0; k < N; k++) {
+        assert_int_equal(st[k], RUN_FAILED);
+        assert_int_equal(r[k].err.code, COMMD_E_MISMATCH);
+    }
+    for (unsigned i = 1; i <= BOARD_SLOTS; i++) /* what the others have called meanwhile */
+        assert_int_equal(alone(c, 3, a_broadcast(0, buf[3], 1), &err), COMMD_E_MISMATCH);
+    for (unsigned k = 0; k < N; k++)
+        ops[k].coll = COMMD_BARRIER;
+    assert_true(cluster_run(c, ops, st, NULL));
+    for (unsigned k = 0; k < N; k++)
+        assert_int_equal(st[k], RUN_DONE);
+    cluster_free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(root_waits_for_nobody),  cmocka_unit_test(root_dies_ahead),
-        cmocka_unit_test(receiver_dies_behind),   cmocka_unit_test(root_leaves_who_meets),
-        cmocka_unit_test(who_is_done_may_leave),  cmocka_unit_test(root_hears_of_it_next),
-        cmocka_unit_test(who_misses_the_refusal), cmocka_unit_test(two_roots),
-        cmocka_unit_test(two_receivers),          cmocka_unit_test(all_ranks_agree),
-        cmocka_unit_test(one_rank_differs),       cmocka_unit_test(ranks_differ_all_the_time),
+        cmocka_unit_test(root_waits_for_nobody),
+        cmocka_unit_test(root_dies_ahead),
+        cmocka_unit_test(receiver_dies_behind),
+        cmocka_unit_test(root_leaves_who_meets),
+        cmocka_unit_test(who_is_done_may_leave),
+        cmocka_unit_test(root_hears_of_it_next),
+        cmocka_unit_test(who_misses_the_refusal),
+        cmocka_unit_test(two_roots),
+        cmocka_unit_test(two_receivers),
+        cmocka_unit_test(who_is_behind_holds_up_nobody),
+        cmocka_unit_test(all_ranks_agree),
+        cmocka_unit_test(one_rank_differs),
+        cmocka_unit_test(ranks_differ_all_the_time),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
