@@ -198,17 +198,24 @@ const struct path paths[PATH_COUNT] = {
 };
 
 /* All ranks have met and do not mean the same. Those whose histories differ may be in different
- * operations: all go on behind the last of these. */
+ * operations: all go on behind the last of these. What a rank says of itself is not believed where
+ * it cannot be so far ahead. */
 static void refused_by_all(struct run *r)
 {
     struct membership *g = r->group;
+    uint64_t last = r->desc.seq;
 
-    g->next_step = r->base + BOARD_SKIP;
-    g->settled = r->desc.seq;
     for (unsigned m = 0; one_node(r) && m < g->board.nlocal; m++)
-        g->settled = MAX(g->settled, board_slot(&g->board, m, r->base)->desc.seq);
+        last = MAX(last, board_slot(&g->board, m, r->base)->desc.seq);
+    if (last - r->desc.seq > 2 * BOARD_SLOTS) {
+        run_error(r, COMMD_E_INTERNAL, -1, 0, "", ": a rank says that it is in operation %llu",
+                  (unsigned long long)last);
+        r->agreed = AGREED_NOT;
+        return;
+    }
+    g->next_step = r->base + BOARD_SKIP;
     g->chain = 0;
-    g->refused_until = g->settled;
+    g->settled = g->refused_until = last;
     g->refusal = r->err;
 }
 

@@ -656,6 +656,37 @@ static void who_is_behind_holds_up_nobody(void **state)
     cluster_free(c);
 }
 
+/* A rank may write any number there, and the others would refuse all operations up to it. */
+static void nobody_is_far_ahead(void **state)
+{
+    for (unsigned far = 0; far < 2; far++) {
+        struct cluster *c = pair_new();
+        uint32_t base = c->group[0]->now->next_step;
+        struct commd_error err;
+        struct run r = {0};
+        uint8_t buf[8] = {5};
+
+        for (unsigned k = 1; k < 3; k++) {
+            struct commd_op op = {.size = sizeof op, .coll = COMMD_BARRIER};
+
+            assert_int_equal(run_begin(&r, c->group[k]->now, &op), 0);
+            assert_int_equal(run_poll(&r), RUN_MOVED);
+        }
+        board_slot(&c->group[0]->now->board, 1, base)->desc.seq = 2 * BOARD_SLOTS + 1 + far;
+        assert_int_equal(alone(c, 0,
+                               (struct commd_op){.coll = COMMD_ALL_REDUCE,
+                                                 .dtype = COMMD_U8,
+                                                 .send = buf,
+                                                 .recv = buf,
+                                                 .count = 1},
+                               &err),
+                         far ? COMMD_E_INTERNAL : COMMD_E_MISMATCH);
+        assert_int_equal(group_has_failed(c->group[0]->now, &err), far);
+        run_abandon(&r);
+        cluster_free(c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -668,6 +699,7 @@ int main(void)
         cmocka_unit_test(who_misses_the_refusal),
         cmocka_unit_test(two_roots),
         cmocka_unit_test(two_receivers),
+        cmocka_unit_test(nobody_is_far_ahead),
         cmocka_unit_test(who_is_behind_holds_up_nobody),
         cmocka_unit_test(all_ranks_agree),
         cmocka_unit_test(one_rank_differs),
