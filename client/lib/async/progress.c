@@ -53,8 +53,8 @@ void progress_finish(struct membership *g, enum run_state st)
     assert_held(&g->ctx->plock);
     assert(w && atomic_load(&g->busy) == 1);
     run_end(&w->run, st);
-    if (w->run.plan.path == PATH_POST)
-        run_tell(&w->run); /* whose root may wait until this member has completed others */
+    if (one_node(&w->run))
+        run_tell(&w->run); /* the root of a post may wait until this member has completed others */
     g->running = NULL;
     atomic_store(&g->busy, 0);
     work_finish(w, st == RUN_DONE ? NULL : &w->run.err);
