@@ -294,7 +294,9 @@ int commd_group_rank_before(const struct commd_group *group, int rank);
 
 /* Does the group stand? 0: yes; else what it is broken by, as a collective would say it, with the
  * details in commd_last_error(). Does not wait for anything, and may be called from any thread that
- * may call the group's operations. */
+ * may call the group's operations. A rank that is gone may have completed operations that this rank
+ * has not called yet, where the root waits for nobody (see collectives): their data can still be
+ * taken, and the group stands until that is done. */
 int commd_group_check(struct commd_group *group);
 
 /* ---- collectives --------------------------------------------------------------------------------

@@ -143,12 +143,13 @@ bool run_hopeless_look(struct run *r)
     return run_broken(r) || somebody_gone(r);
 }
 
+/* Of one who is gone and had posted more, this rank may still take that. */
 int run_foretold(struct membership *g)
 {
     struct commd_error *e = error_mine();
     struct run r = {.group = g,
                     .desc = {.seq = atomic_load(&g->seq) + 1, .coll = COLL_BARRIER},
-                    .base = g->next_step};
+                    .plan.path = PATH_POST};
     const char *about;
 
     if (group_has_failed(g, e))

@@ -361,9 +361,12 @@ static void root_dies_ahead(void **state)
     assert_int_equal(board_rank_ops(c->node[0].ctl, 0), 2);
     board_mark_gone(c->node[0].ctl, 0, 2, CAUSE_RANK_LOST, 4711);
     for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(run_foretold(c->group[1]->now), 0);
         assert_int_equal(alone(c, 1, a_broadcast(0, &got, 1), &err), 0);
         assert_int_equal(got, 5);
     }
+    assert_int_equal(run_foretold(c->group[1]->now), COMMD_E_RANK_LOST);
+    assert_int_equal(run_foretold(c->group[2]->now), 0);
     assert_int_equal(alone(c, 1, a_broadcast(0, &got, 1), &err), COMMD_E_RANK_LOST);
     assert_int_equal(err.rank, 0);
     cluster_free(c);
