@@ -315,7 +315,12 @@ int commd_group_check(struct commd_group *group);
  * find it, and of a later one on the root: of its next, once it is found. That one fails on all
  * ranks, with both descriptions; those between may have succeeded. The group goes on. Likewise the
  * root may have completed such an operation, and a rank is lost before it has got the data: then
- * the root's next operation says so. */
+ * the root's next operation says so.
+ *
+ * After such a mismatch ranks may have called different numbers of operations: compare
+ * commd_group_seq(), or recover the group. Where all meet, the operations up to that of the
+ * furthest rank fail also on a rank that was behind and calls them right. A program that skips
+ * calls after an error may get data of another iteration from a call that succeeds. */
 
 /* recv[i] = op over ranks of send[i]; recv == send is in place. */
 int commd_all_reduce(struct commd_group *group, const void *send, void *recv, size_t count,
