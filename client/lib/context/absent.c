@@ -126,15 +126,26 @@ void absent_free(struct question **q)
 
 /* ---- the words ------------------------------------------------------------------------------- */
 
-/* Members of this node that have not begun the operation, from the board itself. */
+/* Is the member so far behind that operation @seq cannot be posted (coll/posts.c)? */
+static bool is_far_behind(const struct membership *g, unsigned m, uint64_t seq)
+{
+    return !seq_reached(atomic_load(&g->board.members[m].ops), (uint32_t)seq - BOARD_SLOTS);
+}
+
+/* Members of this node that have not begun the operation, from the board itself. If some are far
+ * behind, the others wait for these. */
 static void add_here(struct question *q, const struct membership *g, uint64_t seq)
 {
     char ranks[160];
     struct rank_list list;
+    bool far = false;
 
+    for (unsigned m = 0; m < g->board.nlocal; m++)
+        far |= is_far_behind(g, m, seq);
     rank_list_init(&list, ranks, sizeof ranks);
     for (unsigned m = 0; m < g->board.nlocal; m++)
-        if (!seq_reached(atomic_load(&g->board.members[m].started), (uint32_t)seq))
+        if (far ? is_far_behind(g, m, seq)
+                : !seq_reached(atomic_load(&g->board.members[m].started), (uint32_t)seq))
             rank_list_add(&list, g->local_rank[m]);
     rank_list_end(&list);
     add_absent(q, g->ctx->node, list.n, list.lowest, ranks);

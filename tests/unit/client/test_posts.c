@@ -333,6 +333,8 @@ static void root_waits_for_nobody(void **state)
     struct cluster *c = pair_new();
     struct commd_error err;
     uint8_t sent[BOARD_SLOTS], got;
+    char text[200], node[MSG_NAME_MAX];
+    int rank;
 
     for (unsigned i = 0; i < BOARD_SLOTS; i++) {
         sent[i] = (uint8_t)(i + 1);
@@ -346,6 +348,10 @@ static void root_waits_for_nobody(void **state)
     for (unsigned i = 0; i < BOARD_SLOTS; i++)
         assert_int_equal(alone(c, 0, a_broadcast(0, &sent[i], 1), &err), 0);
     assert_int_equal(alone(c, 0, a_broadcast(0, &sent[0], 1), &err), 1);
+    assert_int_equal(alone(c, 1, a_broadcast(0, &got, 1), &err), 0);
+    assert_true(
+        absent_text(NULL, c->group[0]->now, 2 * BOARD_SLOTS + 1, text, sizeof text, &rank, node));
+    assert_int_equal(rank, 2); /* and not rank 1, which is behind as well */
     cluster_free(c);
 }
 
