@@ -31,13 +31,28 @@ def mismatches(rank, size):
         "another operator": lambda: dist.all_reduce(
             torch.ones(6), dist.ReduceOp.MAX if one else dist.ReduceOp.SUM
         ),
-        "another root": lambda: dist.broadcast(torch.ones(6), 2 if one else 3),
         "another operation": lambda: dist.barrier() if one else dist.all_reduce(torch.ones(6)),
     }
     for what, call in calls.items():
         error = raises(what, kind, call, "commd: ")
         check(what, error.__traceback__ is not None)
         fine()
+
+
+def another_root(rank, size):
+    """The root of a small broadcast on one node waits for nobody: it is told in the next call, in
+    which all are. Else all are told at once."""
+    told = []
+    for call in (
+        lambda: dist.broadcast(torch.ones(6), 2 if rank == 1 else 3),
+        lambda: dist.all_reduce(torch.ones(6)),
+    ):
+        try:
+            call()
+        except dist.DistBackendError as error:
+            told.append(str(error))
+    check("who called what", any("called broadcast" in text for text in told))
+    fine()
 
 
 def right_numbers(rank, size):
@@ -172,6 +187,7 @@ def main():
     rank, size = dist.get_rank(), dist.get_world_size()
     right_numbers(rank, size)
     mismatches(rank, size)
+    another_root(rank, size)
     refusals(rank, size)
     a_rank_that_does_not_come(rank, size)
     limits(rank, size)
