@@ -468,6 +468,8 @@ bool DeviceBatch::add(const std::shared_ptr<DeviceBatch> &self,
                 "commd: ", work->name_, ": a coalesced section takes tensors of one device, got ",
                 *works_[0]->plan_.device, " and ", *work->plan_.device);
     work->batch_ = self;
+    if (works_.empty())
+        called_ = current_stream(*work->plan_.device);
     works_.push_back(work);
     return true;
 }
@@ -539,6 +541,8 @@ c10::intrusive_ptr<DeviceWork> DeviceBatch::submit()
     if (works.empty())
         return nullptr;
     try {
+        /* behind what fills their tensors, also if a thread with another stream waits for a part */
+        c10::StreamGuard on(*called_);
         auto whole = whole_of(works);
         whole->start(false);
         end(works, whole->submission_, nullptr);

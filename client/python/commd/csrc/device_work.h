@@ -200,6 +200,7 @@ class DeviceBatch
     bool closed_ = false, ended_ = false;
     std::thread::id taker_; /* who submits */
     Works works_;
+    std::optional<c10::Stream> called_; /* the stream of the first call */
 };
 
 } // namespace commd
