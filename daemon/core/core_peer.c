@@ -394,10 +394,13 @@ static void peer_engine_ready(struct core *core, unsigned node, const struct msg
         return; /* of an engine of ours that is gone */
     peer->accepts_mine = msg->engine;
     peer->accepts_from = msg->mine;
-    if (!msg->engine && peer->theirs == PEER_ENGINE_ACCEPTED) {
+    if (!msg->engine && (peer->theirs == PEER_ENGINE_ACCEPTED || peer->doubt_ms != CORE_NEVER)) {
         text_format(peer->error, sizeof(peer->error), TEXT_ENGINES_APART ": %s",
                     core_self_name(core), core_node_name(core, node), msg->text);
-        give_up_link(core, node, msg->network);
+        if (peer->theirs == PEER_ENGINE_ACCEPTED)
+            give_up_link(core, node, msg->network);
+        else if (msg->network) /* ours has only seen that the other one closes */
+            peer->doubt_cause = CAUSE_NODE_LOST;
         return;
     }
     review(core, node);

@@ -688,6 +688,24 @@ static void engines_that_never_meet_are_linked_anew(void **state)
     bench_free(bench);
 }
 
+/* Ours has only seen that the other one closes, and why comes behind it. */
+static void the_other_side_says_why_it_closed_the_link(void **state)
+{
+    struct bench *bench = with_its_engine(77);
+
+    engine_tells(bench, (struct msg){.type = MSG_ENGINE_RESUMED});
+    b_is_back(bench);
+    engine_tells(bench, (struct msg){.type = MSG_ENGINE_PEER_DOWN,
+                                     .engine_peer = {.peer = 1, .engine = 77, .text = "closed"}});
+    b_tells(bench, (struct msg){.type = MSG_ENGINE_READY,
+                                .engine_ready = {.mine = 55, .network = 1, .text = "no answer"}});
+    wait_for(bench, CORE_ENGINE_DOUBT_MS);
+    assert_int_equal(group_find(bench->core, GROUP)->cause, CAUSE_NODE_LOST);
+    assert_string_equal(group_find(bench->core, GROUP)->cause_text,
+                        "the engines of nodes a and b lost each other: no answer");
+    bench_free(bench);
+}
+
 /* Its BYE has not come, so ours would go on to mend it, and b be READY on one side only. */
 static void the_other_engine_gives_up_the_link(void **state)
 {
@@ -810,6 +828,7 @@ int main(void)
         cmocka_unit_test(a_node_whose_engine_was_lost_meanwhile),
         cmocka_unit_test(engines_that_never_meet_are_linked_anew),
         cmocka_unit_test(the_other_engine_gives_up_the_link),
+        cmocka_unit_test(the_other_side_says_why_it_closed_the_link),
         cmocka_unit_test(counts_go_on),
         cmocka_unit_test(one_that_is_away_is_kicked),
     };
