@@ -160,17 +160,10 @@ void pause_end(struct core *core)
 /* All have answered. */
 static void next_step(struct core *core)
 {
-    const struct group *group;
-
     if (core->pausing.state == PAUSING_ASKED) {
         ask_all(core, PAUSING_UNTIL, PAUSE_UNTIL);
         return;
     }
-    list_each(group, &core->all_groups, all)
-        if (is_served(group) && !(is_asked(core, group) && group->pause.rests)) {
-            pause_end(core); /* it is new */
-            return;
-        }
     if (core->now >= core->pausing.until_ms || !all_may_rest(core) ||
         !renew_waits(core, &core->engine.life)) {
         pause_end(core);
