@@ -4,9 +4,9 @@ recover or swarm fails on each.
 
     tests/sim/mutants.py [WORD...]      WORD: part of what is broken; none: all
 
-mutants.txt says which. The sources are changed in a temporary folder; what no mutant
-changes is compiled once. The build folder has what protoc makes. First the core as it is has to
-pass.
+mutants.txt says which; "from N": by a seed behind N, where no earlier one sees it. The sources are
+changed in a temporary folder; what no mutant changes is compiled once. The build folder has what
+protoc makes. First the core as it is has to pass.
 Variables: CC, CFLAGS, SEEDS (500), COMMD_BUILD
 """
 
@@ -41,12 +41,14 @@ def read(path):
 
 
 def parse(text):
-    """[(what is broken, [[file, old lines, new lines], ...]), ...]"""
+    """[[what is broken, [[file, old lines, new lines], ...], first seed], ...]"""
     mutants = []
     for line in text.splitlines():
         word, _, rest = line.partition(" ")
         if word == "==":
-            mutants.append((rest, []))
+            mutants.append([rest, [], "1"])
+        elif word == "from":
+            mutants[-1][2] = rest
         elif word == "file":
             mutants[-1][1].append([rest, [], []])
         elif word in ("-", "+"):
@@ -81,14 +83,14 @@ def link(program, objects, *libraries):
     subprocess.run([*CC, "-o", program, *objects, *libraries], check=True)
 
 
-def failure(folder, objects):
+def failure(folder, objects, seed):
     """What noticed, or None."""
     for name, arguments in PROGRAMS:
         program = f"{folder}/{name}"
         libraries = ["-lprotobuf-c", *(["-lcmocka"] if name == "test_join" else [])]
         link(program, [f"{program}.o", *objects], *libraries)
         done = subprocess.run(
-            [program, *arguments],
+            [program, *(["--seed", seed, *arguments] if arguments else [])],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -101,7 +103,7 @@ def failure(folder, objects):
 
 
 def main():
-    mutants = [("nothing (must pass)", [])] + [
+    mutants = [("nothing (must pass)", [], "1")] + [
         m for m in parse(read("tests/sim/mutants.txt"))
         if len(sys.argv) == 1 or any(word in m[0] for word in sys.argv[1:])
     ]  # fmt: skip
@@ -114,7 +116,7 @@ def main():
         for path in [*core, *(f"tests/sim/{name}.c" for name in SIM), *STATE]:
             same[path] = f"{folder}/{os.path.basename(path)[:-2]}.o"
             compile(f"{BUILD if 'pb-c' in path else TOP}/{path}", same[path])
-        for number, (what, edits) in enumerate(mutants):
+        for number, (what, edits, seed) in enumerate(mutants):
             objects = dict(same)
             for path, text in changed(edits).items():
                 source = f"{folder}/mutant_{os.path.basename(path)}"
@@ -122,7 +124,7 @@ def main():
                     file.write(text)
                 objects[path] = source[:-2] + ".o"
                 compile(source, objects[path])
-            verdict = failure(folder, objects.values())
+            verdict = failure(folder, objects.values(), seed)
             print(f"mutant {number:2}  {what:62} {verdict or 'survives'}", flush=True)
             bad |= (verdict is None) == bool(edits)
     return 1 if bad else 0
