@@ -389,17 +389,19 @@ static void tell_given_up(struct core *core, unsigned node, const struct msg_eng
 static void peer_engine_ready(struct core *core, unsigned node, const struct msg_engine_ready *msg)
 {
     struct peer *peer = &core->peers[node];
+    bool late;
 
     if (!msg->engine && msg->mine != core->engine.incarnation)
         return; /* of an engine of ours that is gone */
     peer->accepts_mine = msg->engine;
     peer->accepts_from = msg->mine;
-    if (!msg->engine && (peer->theirs == PEER_ENGINE_ACCEPTED || peer->doubt_ms != CORE_NEVER)) {
+    late = msg->network && peer->doubt_ms != CORE_NEVER; /* ours has seen that the other closes */
+    if (!msg->engine && (peer->theirs == PEER_ENGINE_ACCEPTED || late)) {
         text_format(peer->error, sizeof(peer->error), TEXT_ENGINES_APART ": %s",
                     core_self_name(core), core_node_name(core, node), msg->text);
         if (peer->theirs == PEER_ENGINE_ACCEPTED)
             give_up_link(core, node, msg->network);
-        else if (msg->network) /* ours has only seen that the other one closes */
+        else
             peer->doubt_cause = CAUSE_NODE_LOST;
         return;
     }
