@@ -276,6 +276,17 @@ void peer_miss(struct core *core, unsigned node)
     peer_set_state(core, node, CORE_PEER_AWAY);
 }
 
+/* Its commd may not have come to giving its engine ours. Then the two would get tokens of different
+ * sessions of the commds, so ours is given to it anew. */
+static void forget_unmet(struct core *core, unsigned node)
+{
+    const struct peer *peer = &core->peers[node];
+
+    if (peer->state != CORE_PEER_READY && !peer_is_missed(core, node) &&
+        (peer->accepts_mine != core->engine.incarnation || peer->accepts_from != peer->engine))
+        forget_theirs(core, node);
+}
+
 void peer_down(struct core *core, unsigned node, enum core_loss loss, const char *why)
 {
     struct peer *peer;
@@ -287,10 +298,12 @@ void peer_down(struct core *core, unsigned node, enum core_loss loss, const char
     assert(loss < CORE_LOSS_KINDS && loss != CORE_LOSS_SILENCE);
     peer->losses[loss]++;
     if (!core->stopping && !peer->apart_ms &&
-        (peer->state == CORE_PEER_READY || peer_is_missed(core, node) || bond_waits(core, node)))
+        (peer->state == CORE_PEER_READY || peer_is_missed(core, node) || bond_waits(core, node))) {
+        forget_unmet(core, node);
         peer_away(core, node, why);
-    else
+    } else {
         peer_lost(core, node, why);
+    }
 }
 
 void peer_refused(struct core *core, unsigned node, const char *why)
