@@ -412,6 +412,26 @@ static void a_node_speaks_for_its_own_ranks(void **state)
     bench_free(bench);
 }
 
+/* Client 0 and a rank of node 1 join two groups, of which the home of one is here: that one. */
+static struct group *join_with_node_1(struct bench *bench)
+{
+    struct group *group;
+
+    for (unsigned i = 0; i < 2; i++) {
+        char name[2] = {(char)('a' + i), 0};
+        struct msg msg = {.type = MSG_JOIN};
+
+        join(bench, 0, 1 + i, name, 0, 2);
+        msg.join = (struct msg_join){
+            .join = (uint64_t)(i + 1) << 17 | 1, .uid = 1000, .pid = 7, .rank = 1, .size = 2};
+        strcpy(msg.join.name, name);
+        feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = &msg});
+    }
+    group = list_first(&bench->core->all_groups, struct group, all);
+    assert_non_null(group);
+    return group;
+}
+
 /* Ranks of a client that is gone end a part at a time, and belong to the place behind all slots
  * meanwhile: another node that answers a question for that place is not heard. */
 static void an_answer_for_nobody(void **state)
@@ -426,18 +446,7 @@ static void an_answer_for_nobody(void **state)
     bench->core->peers[1].state = CORE_PEER_READY;
     bench->core->part_batch = 0;
     hello(bench, 0, 1000, false);
-    for (unsigned i = 0; i < 2; i++) { /* the home of one of them is here */
-        char name[2] = {(char)('a' + i), 0};
-
-        join(bench, 0, 1 + i, name, 0, 2);
-        msg = (struct msg){.type = MSG_JOIN};
-        msg.join = (struct msg_join){
-            .join = (uint64_t)(i + 1) << 17 | 1, .uid = 1000, .pid = 7, .rank = 1, .size = 2};
-        strcpy(msg.join.name, name);
-        feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = &msg});
-    }
-    group = list_first(&bench->core->all_groups, struct group, all);
-    assert_non_null(group);
+    group = join_with_node_1(bench);
     msg = (struct msg){.type = MSG_SYNC};
     msg.sync.group = group->id;
     feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = &msg});
@@ -466,18 +475,7 @@ static void said_of_other_engines(void **state)
     feed(bench, (struct core_event){.type = CORE_PEER_UP, .node = 1, .msg = &msg});
     core->peers[1].state = CORE_PEER_READY;
     hello(bench, 0, 1000, false);
-    for (unsigned i = 0; i < 2; i++) { /* the home of one of them is here */
-        char name[2] = {(char)('a' + i), 0};
-
-        join(bench, 0, 1 + i, name, 0, 2);
-        msg = (struct msg){.type = MSG_JOIN};
-        msg.join = (struct msg_join){
-            .join = (uint64_t)(i + 1) << 17 | 1, .uid = 1000, .pid = 7, .rank = 1, .size = 2};
-        strcpy(msg.join.name, name);
-        feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = &msg});
-    }
-    group = list_first(&core->all_groups, struct group, all);
-    assert_non_null(group);
+    group = join_with_node_1(bench);
     msg = (struct msg){.type = MSG_SYNC};
     msg.sync.group = group->id;
     feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = &msg});
