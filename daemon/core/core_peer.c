@@ -330,7 +330,6 @@ void peer_up(struct core *core, const struct core_event *event)
         peer->incarnation = hello->incarnation;
         peer->committed = 0;
     }
-    peer->version = hello->version;
     peer->draining = peer->said = peer->free = false; /* until it says so */
     peer->heard_ms = core->now;
     peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
