@@ -36,7 +36,7 @@ struct act_msg {
         uint64_t engine_state; /* incarnation of our engine; 0: none */
         struct {
             uint64_t engine, mine;
-            bool network;
+            uint32_t end;
             const char *text;
         } engine_ready;
         struct {

@@ -26,10 +26,11 @@ enum {
     CORE_PART_BATCH = 64,       /* ranks of a client that is gone which end at a time */
     CORE_VERDICT_MS = 1000,     /* the home's time to say who is missing */
     CORE_ENGINE_PING_MS = 1000,
-    CORE_HELD_VERSION = 11,        /* of MSG_VERSION: commds and engines know HELD, BOARD_HOLD */
-    CORE_SENT_MS = 1500,           /* so long a report of what users sent outlives its time */
-    CORE_SENT_MOST_MS = 60000,     /* the longest time that such a report is of */
-    CORE_ENGINE_DOUBT_MS = 30,     /* a lost engine of another node breaks groups after this */
+    CORE_HELD_VERSION = 11,     /* of MSG_VERSION: commds and engines know HELD, BOARD_HOLD */
+    CORE_SENT_MS = 1500,        /* so long a report of what users sent outlives its time */
+    CORE_SENT_MOST_MS = 60000,  /* the longest time that such a report is of */
+    CORE_ENGINE_DOUBT_MS = 30,  /* a lost engine of another node breaks groups after this */
+    CORE_ENGINE_TOLD_MS = 1000, /* likewise, if that side has ended the link and does not say why */
     CORE_ENGINE_STABLE_MS = 10000, /* a life this long resets the restart back-off */
     CORE_GPU_ASKS = 8,             /* of a client for GPUs, within a second */
     CORE_GPU_SPARE = 16,           /* this part of all groups: gpu_spare() */
@@ -207,13 +208,13 @@ struct peer {
     uint64_t accepts_mine, accepts_from; /* its last ENGINE_READY: it accepts this engine
                                             of ours, for this one of its own */
     uint64_t doubt_ms; /* when groups break because our engine lost theirs; CORE_NEVER: not so */
-    enum cause doubt_cause;
-    uint64_t pauses_ms; /* until then it may end its engine: core_pause.c */
-    bool renews;        /* an engine is replaced, its own or ours: it is not lost */
-    uint64_t lost_ms;   /* it is missed: when it is lost; CORE_NEVER: it is not missed */
-    bool said;          /* over this link: ENGINE_STATE */
-    uint64_t retry_ms;  /* when our engine is told of theirs again; CORE_NEVER: no need */
-    uint64_t apart_ms;  /* since when the two have no connection, as ours tells; 0: they have */
+    enum link_end doubt_end; /* as far as is known; @error: as people read it */
+    uint64_t pauses_ms;      /* until then it may end its engine: core_pause.c */
+    bool renews;             /* an engine is replaced, its own or ours: it is not lost */
+    uint64_t lost_ms;        /* it is missed: when it is lost; CORE_NEVER: it is not missed */
+    bool said;               /* over this link: ENGINE_STATE */
+    uint64_t retry_ms;       /* when our engine is told of theirs again; CORE_NEVER: no need */
+    uint64_t apart_ms; /* since when the two have no connection, as ours tells; 0: they have */
     uint64_t backoff_ms;
     bool given_up; /* UNLINKED, and for so long that its ranks count as gone */
     bool draining; /* as its last heartbeat says */
@@ -437,6 +438,7 @@ void peer_down(struct core *core, unsigned node, enum core_loss loss, const char
 void peer_lost(struct core *core, unsigned node, const char *why);      /* and not to be back */
 void peer_lost_away(struct core *core, unsigned node, const char *why); /* its link had closed */
 void peer_add_engine(struct core *core, unsigned node); /* to ours, if it can be now */
+void peer_settle(struct core *core, unsigned node); /* groups end by the link that is in doubt */
 bool peer_linked(const struct core *core, unsigned node);
 bool peer_usable(const struct core *core, unsigned node); /* self or READY */
 bool peer_is_missed(const struct core *core,

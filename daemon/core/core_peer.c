@@ -372,20 +372,61 @@ static void peer_engine_state(struct core *core, unsigned node, const struct msg
     peer_add_engine(core, node);
 }
 
-/* The two are connected anew. Their side of it may think for a while yet that the link mends, so
- * what it accepted before says nothing any more. */
-static void give_up_link(struct core *core, unsigned node, bool network)
+static void set_apart_text(struct core *core, unsigned node, const char *why)
 {
     struct peer *peer = &core->peers[node];
 
+    text_format(peer->error, sizeof(peer->error), TEXT_ENGINES_APART ": %s", core_self_name(core),
+                core_node_name(core, node), why);
+}
+
+/* The two are connected anew. Their side of it may think for a while yet that the link mends, so
+ * what it accepted before says nothing any more. */
+static void give_up_link(struct core *core, unsigned node, unsigned end, const char *why)
+{
+    struct peer *peer = &core->peers[node];
+
+    set_apart_text(core, node, why);
     peer->accepts_mine = 0;
     forget_theirs(core, node);
     review(core, node);
-    peer->doubt_cause = network ? CAUSE_NODE_LOST : CAUSE_ENGINE_LOST;
-    peer->doubt_ms = core->now + CORE_ENGINE_DOUBT_MS;
+    peer->doubt_end = end;
+    peer->doubt_ms =
+        core->now + (end == LINK_END_CLOSED ? CORE_ENGINE_TOLD_MS : CORE_ENGINE_DOUBT_MS);
     peer->retry_ms = core->now + peer->backoff_ms;
     peer->backoff_ms = MIN(2 * peer->backoff_ms, (uint64_t)CORE_ENGINE_RESTART_MAX_MS);
     core->silent_ms = MIN(core->silent_ms, peer->doubt_ms);
+}
+
+void peer_settle(struct core *core, unsigned node)
+{
+    struct peer *peer = &core->peers[node];
+
+    assert(peer->doubt_ms != CORE_NEVER && peer->error[0]);
+    peer->doubt_ms = CORE_NEVER;
+    group_apart(core, node,
+                peer->doubt_end == LINK_END_NETWORK ? CAUSE_NODE_LOST : CAUSE_ENGINE_LOST,
+                peer->error);
+    if (peer->state == CORE_PEER_READY)
+        peer->error[0] = 0;
+}
+
+/* Our engine or theirs says why it has ended the link that is in doubt. Who only saw that the other
+ * side closes knows less than who closes. */
+static void hear_why(struct core *core, unsigned node, unsigned end, const char *why)
+{
+    struct peer *peer = &core->peers[node];
+    bool knew = peer->doubt_end != LINK_END_CLOSED;
+
+    assert(peer->doubt_ms != CORE_NEVER);
+    if (knew && end != LINK_END_NETWORK)
+        return;
+    if (end != LINK_END_CLOSED) {
+        peer->doubt_end = end;
+        set_apart_text(core, node, why);
+    }
+    if (!knew)
+        peer_settle(core, node);
 }
 
 static void tell_given_up(struct core *core, unsigned node, const struct msg_engine_peer *lost)
@@ -393,7 +434,7 @@ static void tell_given_up(struct core *core, unsigned node, const struct msg_eng
     act_to_peer(core, node,
                 (struct act_msg){.type = MSG_ENGINE_READY,
                                  .engine_ready = {.mine = core->peers[node].engine,
-                                                  .network = lost->network,
+                                                  .end = lost->end,
                                                   .text = act_text(core, lost->text)}});
 }
 
@@ -401,23 +442,17 @@ static void tell_given_up(struct core *core, unsigned node, const struct msg_eng
 static void peer_engine_ready(struct core *core, unsigned node, const struct msg_engine_ready *msg)
 {
     struct peer *peer = &core->peers[node];
-    bool late;
 
     if (!msg->engine && msg->mine != core->engine.incarnation)
         return; /* of an engine of ours that is gone */
     peer->accepts_mine = msg->engine;
     peer->accepts_from = msg->mine;
-    late = msg->network && peer->doubt_ms != CORE_NEVER; /* ours has seen that the other closes */
-    if (!msg->engine && (peer->theirs == PEER_ENGINE_ACCEPTED || late)) {
-        text_format(peer->error, sizeof(peer->error), TEXT_ENGINES_APART ": %s",
-                    core_self_name(core), core_node_name(core, node), msg->text);
-        if (peer->theirs == PEER_ENGINE_ACCEPTED)
-            give_up_link(core, node, msg->network);
-        else
-            peer->doubt_cause = CAUSE_NODE_LOST;
-        return;
-    }
-    review(core, node);
+    if (!msg->engine && peer->theirs == PEER_ENGINE_ACCEPTED)
+        give_up_link(core, node, msg->end, msg->text);
+    else if (!msg->engine && peer->doubt_ms != CORE_NEVER)
+        hear_why(core, node, msg->end, msg->text);
+    else
+        review(core, node);
 }
 
 void peer_msg(struct core *core, unsigned node, const struct msg *msg)
@@ -647,7 +682,14 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
     if (msg->peer >= core->config.nnodes)
         return;
     peer = &core->peers[msg->peer];
-    if (!peer->theirs || peer->engine != msg->engine)
+    if (peer->engine != msg->engine)
+        return;
+    if (!peer->theirs && peer->doubt_ms != CORE_NEVER) { /* their commd was faster than ours */
+        tell_given_up(core, msg->peer, msg);
+        hear_why(core, msg->peer, msg->end, msg->text);
+        return;
+    }
+    if (!peer->theirs)
         return;
     assert(has_state(core, msg->peer));
     if (core->stopping)
@@ -667,12 +709,11 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
         return;
     }
     assert(peer->backoff_ms);
-    text_copy(peer->error, sizeof(peer->error), text);
     if (peer->state == CORE_PEER_READY && core->now - peer->since_ms >= CORE_ENGINE_STABLE_MS)
         peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
     act_note(core, CORE_NOTE_ENGINE_LOST, CORE_BY_NODE, msg->peer, CORE_LOG_WARN,
              "%s -> connecting them again in %llu ms", text, (unsigned long long)peer->backoff_ms);
-    give_up_link(core, msg->peer, msg->network);
+    give_up_link(core, msg->peer, msg->end, msg->text);
     tell_given_up(core, msg->peer, msg);
 }
 

@@ -64,7 +64,8 @@ static uint64_t apart_until(const struct core *core, unsigned node)
 
 static void give_up_apart(struct core *core, unsigned node)
 {
-    struct msg_engine_peer lost = {.peer = node, .engine = core->peers[node].engine, .network = 1};
+    struct msg_engine_peer lost = {
+        .peer = node, .engine = core->peers[node].engine, .end = LINK_END_NETWORK};
     struct text text = {lost.text, sizeof(lost.text), 0};
 
     text_add(&text, "no connection for ");
@@ -80,8 +81,9 @@ static uint64_t check_at(const struct core *core, unsigned node)
     if (peer->state == CORE_PEER_AWAY)
         return peer->apart_ms ? MIN(peer->lost_ms, peer->apart_ms + CORE_ENGINE_DOUBT_MS)
                               : peer->lost_ms;
-    return MIN(MIN(MIN(peer->lost_ms, peer->doubt_ms), apart_until(core, node)),
-               MIN(peer->retry_ms, peer->heard_ms + core->config.node_timeout_ms));
+    return MIN(MIN(MIN(peer->lost_ms, apart_until(core, node)),
+                   peer->heard_ms + core->config.node_timeout_ms),
+               peer->doubt_ms != CORE_NEVER ? peer->doubt_ms : peer->retry_ms);
 }
 
 /* Each peer: has it been silent or away for too long, and what else is due? */
@@ -101,14 +103,9 @@ static void check_peers(struct core *core)
         }
         if (core->now >= apart_until(core, i))
             give_up_apart(core, i);
-        if (core->now >= peer->doubt_ms) {
-            peer->doubt_ms = CORE_NEVER;
-            assert(peer->error[0]);
-            group_apart(core, i, peer->doubt_cause, peer->error);
-            if (peer->state == CORE_PEER_READY)
-                peer->error[0] = 0;
-        }
-        if (core->now >= peer->retry_ms) {
+        if (core->now >= peer->doubt_ms)
+            peer_settle(core, i);
+        if (core->now >= peer->retry_ms && peer->doubt_ms == CORE_NEVER) {
             peer->retry_ms = CORE_NEVER;
             peer_add_engine(core, i);
         }

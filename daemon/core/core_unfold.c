@@ -87,7 +87,7 @@ static void fill_for_peer(struct core *core, const struct act *act, struct msg *
     case MSG_ENGINE_READY:
         ret->engine_ready.engine = msg->engine_ready.engine;
         ret->engine_ready.mine = msg->engine_ready.mine;
-        ret->engine_ready.network = msg->engine_ready.network;
+        ret->engine_ready.end = msg->engine_ready.end;
         COPY(ret->engine_ready.text, msg->engine_ready.text);
         break;
     case MSG_JOIN:

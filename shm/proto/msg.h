@@ -101,6 +101,13 @@ enum msg_type {
     MSG_GPU_DEVICE = 65,      /* commd-gpu -> commd, after GPU_HELLO and before it answers a PING */
 };
 
+/* Who has ended the link of two engines, for all that one of them knows. Values stable. */
+enum link_end {
+    LINK_END_ENGINE,  /* one of the engines, or something on its node */
+    LINK_END_NETWORK, /* the network, or somebody on it: both engines may live */
+    LINK_END_CLOSED,  /* the other side, which may know more */
+};
+
 /* Why something ended: also enum commd_result of the public API, negated there. Values
  * stable, shared by wire, boards and API. */
 enum cause {
@@ -314,7 +321,7 @@ struct msg_engine_state {
 struct msg_engine_ready {
     uint64_t engine;         /* the receiver's engine incarnation that was accepted */
     uint64_t mine;           /* the sender's engine incarnation; engine 0: the receiver's */
-    uint32_t network;        /* engine 0: as of struct msg_engine_peer */
+    uint32_t end;            /* engine 0: as of struct msg_engine_peer */
     char text[MSG_TEXT_MAX]; /* likewise: why */
 };
 
@@ -477,7 +484,7 @@ struct msg_engine_peer_key {
 struct msg_engine_peer { /* PEER_DEL, PEER_READY, PEER_DOWN */
     uint32_t peer;
     uint64_t engine;
-    uint32_t network; /* DOWN: 1: the network, or somebody on it, did that */
+    uint32_t end; /* DOWN: enum link_end; another value counts as LINK_END_ENGINE */
     char text[MSG_TEXT_MAX];
 };
 

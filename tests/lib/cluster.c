@@ -28,7 +28,7 @@ static void on_board_error(void *arg, uint64_t group, unsigned cause, int peer, 
     snprintf(c->last_error, sizeof c->last_error, "%s", text);
 }
 
-static void on_peer_down(void *arg, unsigned peer, bool network, const char *text)
+static void on_peer_down(void *arg, unsigned peer, enum link_end end, const char *text)
 {
     struct cluster *c = arg;
 

@@ -67,7 +67,7 @@ static void say_peer(struct sim *sim, unsigned node, enum msg_type type, unsigne
 
     msg.engine_peer.peer = peer;
     msg.engine_peer.engine = incarnation;
-    msg.engine_peer.network = type == MSG_ENGINE_PEER_DOWN && sim->now % 2;
+    msg.engine_peer.end = type == MSG_ENGINE_PEER_DOWN ? sim->now % 3 : 0;
     text_copy(msg.engine_peer.text, sizeof(msg.engine_peer.text), text);
     say(sim, node, &msg);
 }

@@ -136,9 +136,14 @@ bool engine_idle(const struct engine *e)
 static void fabric_peer_down(void *arg, unsigned peer, int err, const char *why)
 {
     struct engine *e = arg;
+    enum link_end end = LINK_END_ENGINE;
 
     assert(peer < FABRIC_MAX_PEERS);
-    e->ev.on_peer_down(e->ev.arg, peer, err == -ETIMEDOUT || err == -EBADMSG, why);
+    if (err == -ETIMEDOUT || err == -EBADMSG)
+        end = LINK_END_NETWORK;
+    else if (err == -ECONNRESET)
+        end = LINK_END_CLOSED;
+    e->ev.on_peer_down(e->ev.arg, peer, end, why);
 }
 
 static void fabric_apart(void *arg, unsigned peer)

@@ -15,8 +15,7 @@ enum { ENGINE_MAX_CLIENTS = 1 << 17 }; /* numbers of commd's slots are below it 
 struct engine_events {
     /* The group cannot go on; its board was marked broken already. */
     void (*on_board_error)(void *arg, uint64_t group, unsigned cause, int peer, const char *text);
-    /* @network: the network, or somebody on it, has ended the link; the other engine may live */
-    void (*on_peer_down)(void *arg, unsigned peer, bool network, const char *text);
+    void (*on_peer_down)(void *arg, unsigned peer, enum link_end end, const char *text);
     void *arg;
     void (*on_apart)(void *arg, unsigned peer); /* as of struct fabric_events; may be NULL */
     /* A board that was told until when to go on has come to rest; may be NULL */

@@ -89,7 +89,8 @@ void engine_on_msg(void *arg, const struct fabric_msg *fm)
     assert((uintptr_t)fm->hdr % 16 == 0);
     if (!header_ok(fm, &m)) {
         inmsg_drop_claim(e, &m);
-        e->ev.on_peer_down(e->ev.arg, fm->peer, false, "its engine sent a malformed message");
+        e->ev.on_peer_down(e->ev.arg, fm->peer, LINK_END_ENGINE,
+                           "its engine sent a malformed message");
         return;
     }
     if (m.h.step == WIRE_TAKEN) {

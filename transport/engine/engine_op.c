@@ -197,7 +197,7 @@ void eboard_link_failed(struct eboard *eb, unsigned node, int err)
     }
     eb->dead = true;
     snprintf(text, sizeof text, "moving data failed: %s", strerror(-err));
-    eb->e->ev.on_peer_down(eb->e->ev.arg, eb->peers[node], false, text);
+    eb->e->ev.on_peer_down(eb->e->ev.arg, eb->peers[node], LINK_END_ENGINE, text);
 }
 
 bool eboard_poll(struct eboard *eb)

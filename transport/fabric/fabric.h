@@ -45,7 +45,8 @@ struct fabric_events {
     /* The link to @peer broke. Every send and recv of that peer completes with an error
      * before or after this call; none is lost. The peer stays "down" until peer_del. @err is
      * -ETIMEDOUT if the network did not let the link be mended in time, -EBADMSG if somebody has
-     * changed what was sent: then the other side may live. */
+     * changed what was sent: then the other side may live. -ECONNRESET: the other side has ended
+     * the link, and may know why. */
     void (*on_peer_down)(void *arg, unsigned peer, int err, const char *why);
     void *arg;
     /* The peer has no connection any more, and the fabric tries to mend that; or it has one. What

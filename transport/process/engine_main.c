@@ -52,7 +52,7 @@ struct shell {
     struct shell_peer {
         uint64_t incarnation; /* of the peer in the fabric; 0: none */
         char *lost;           /* owned: why it was lost; NULL: it was not */
-        bool network;         /* it was lost to the network, or to somebody on it */
+        enum link_end end;    /* who has ended the link to it */
     } peers[FABRIC_MAX_PEERS];
     unsigned traffic_at; /* whose traffic is told next */
     const char *node;
@@ -100,12 +100,12 @@ static void tell_peer(struct shell *s, unsigned peer)
 
     m.engine_peer.peer = peer;
     m.engine_peer.engine = p->incarnation;
-    m.engine_peer.network = p->lost && p->network;
+    m.engine_peer.end = p->lost ? p->end : 0;
     snprintf(m.engine_peer.text, sizeof m.engine_peer.text, "%s", p->lost ? p->lost : "");
     control_send(&s->control, &m, -1);
 }
 
-static void on_peer_down(void *arg, unsigned peer, bool network, const char *text)
+static void on_peer_down(void *arg, unsigned peer, enum link_end end, const char *text)
 {
     struct shell *s = arg;
     char *lost = strdup(*text ? text : "lost"), *none = "lost, and the engine has no memory";
@@ -114,7 +114,7 @@ static void on_peer_down(void *arg, unsigned peer, bool network, const char *tex
         return free(lost); /* commd has dropped it */
     free(s->peers[peer].lost);
     s->peers[peer].lost = lost ? lost : strdup(none);
-    s->peers[peer].network = network;
+    s->peers[peer].end = end;
     tell_peer(s, peer);
 }
 
@@ -236,7 +236,7 @@ static void shell_peer_add(struct shell *s, const struct msg_engine_peer_add *a)
     if (!r)
         return tell_peer(s, a->peer);
     explain_refusal(s, r, a, why, sizeof(why));
-    on_peer_down(s, a->peer, false, why);
+    on_peer_down(s, a->peer, LINK_END_ENGINE, why);
 }
 
 static void shell_peer_key(struct shell *s, const struct msg_engine_peer_key *k)

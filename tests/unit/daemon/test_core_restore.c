@@ -688,22 +688,99 @@ static void engines_that_never_meet_are_linked_anew(void **state)
     bench_free(bench);
 }
 
-/* Ours has only seen that the other one closes, and why comes behind it. */
-static void the_other_side_says_why_it_closed_the_link(void **state)
+static struct msg closed(unsigned end, const char *why)
+{
+    struct msg msg = {.type = MSG_ENGINE_PEER_DOWN,
+                      .engine_peer = {.peer = 1, .engine = 77, .end = end}};
+
+    strcpy(msg.engine_peer.text, why);
+    return msg;
+}
+
+static struct msg given_up(unsigned end, const char *why)
+{
+    struct msg msg = {.type = MSG_ENGINE_READY, .engine_ready = {.mine = 55, .end = end}};
+
+    strcpy(msg.engine_ready.text, why);
+    return msg;
+}
+
+static struct bench *with_a_link(void)
 {
     struct bench *bench = with_its_engine(77);
 
     engine_tells(bench, (struct msg){.type = MSG_ENGINE_RESUMED});
     b_is_back(bench);
-    engine_tells(bench, (struct msg){.type = MSG_ENGINE_PEER_DOWN,
-                                     .engine_peer = {.peer = 1, .engine = 77, .text = "closed"}});
-    b_tells(bench, (struct msg){.type = MSG_ENGINE_READY,
-                                .engine_ready = {.mine = 55, .network = 1, .text = "no answer"}});
-    wait_for(bench, CORE_ENGINE_DOUBT_MS);
-    assert_int_equal(group_find(bench->core, GROUP)->cause, CAUSE_NODE_LOST);
-    assert_string_equal(group_find(bench->core, GROUP)->cause_text,
-                        "the engines of nodes a and b lost each other: no answer");
+    bench->got[0] = 0;
+    return bench;
+}
+
+static void broken_by(struct bench *bench, enum cause cause, const char *why)
+{
+    const char *text = group_find(bench->core, GROUP)->cause_text;
+
+    assert_int_equal(group_find(bench->core, GROUP)->cause, cause);
+    assert_memory_equal(text, "the engines of nodes a and b lost each other: ", 46);
+    assert_string_equal(text + 46, why);
     bench_free(bench);
+}
+
+/* Ours has only seen that the other one closes, and why comes behind it: however late, and at once
+ * when it is there. */
+static void the_other_side_says_why_it_closed_the_link(void **state)
+{
+    struct bench *bench = with_a_link();
+
+    engine_tells(bench, closed(LINK_END_CLOSED, "closed"));
+    wait_for(bench, CORE_ENGINE_TOLD_MS - 1);
+    assert_null(strstr(bench->got, "to engine message 41\n")); /* PEER_ADD */
+    b_tells(bench, given_up(LINK_END_NETWORK, "no answer"));
+    broken_by(bench, CAUSE_NODE_LOST, "no answer");
+
+    bench = with_a_link();
+    engine_tells(bench, closed(LINK_END_CLOSED, "closed"));
+    b_tells(bench, given_up(LINK_END_ENGINE, "malformed"));
+    broken_by(bench, CAUSE_ENGINE_LOST, "malformed");
+
+    /* nobody knows */
+    bench = with_a_link();
+    engine_tells(bench, closed(LINK_END_CLOSED, "closed here"));
+    b_tells(bench, given_up(LINK_END_CLOSED, "closed there"));
+    broken_by(bench, CAUSE_ENGINE_LOST, "closed here");
+
+    bench = with_a_link();
+    engine_tells(bench, closed(LINK_END_CLOSED, "closed here"));
+    wait_for(bench, CORE_ENGINE_TOLD_MS);
+    broken_by(bench, CAUSE_ENGINE_LOST, "closed here");
+}
+
+/* Ours knows, and their commd tells ours first that the link is closed. */
+static void our_engine_says_later_why_it_closed_the_link(void **state)
+{
+    struct bench *bench = with_a_link();
+
+    b_tells(bench, given_up(LINK_END_CLOSED, "closed"));
+    expect(bench, "to engine message 42\n"); /* PEER_DEL */
+    engine_tells(bench, closed(LINK_END_NETWORK, "no answer"));
+    assert_memory_equal(bench->got, "to 1 message 23\n", 16);
+    broken_by(bench, CAUSE_NODE_LOST, "no answer");
+}
+
+/* What ours knows is not forgotten because theirs knows less. */
+static void who_knows_why_a_link_ended_is_believed(void **state)
+{
+    struct bench *bench = with_a_link();
+
+    engine_tells(bench, closed(LINK_END_NETWORK, "no answer"));
+    b_tells(bench, given_up(LINK_END_CLOSED, "closed"));
+    wait_for(bench, CORE_ENGINE_DOUBT_MS);
+    broken_by(bench, CAUSE_NODE_LOST, "no answer");
+
+    bench = with_a_link();
+    engine_tells(bench, closed(LINK_END_ENGINE, "malformed"));
+    b_tells(bench, given_up(LINK_END_NETWORK, "no answer"));
+    wait_for(bench, CORE_ENGINE_DOUBT_MS);
+    broken_by(bench, CAUSE_NODE_LOST, "no answer");
 }
 
 /* Its BYE has not come, so ours would go on to mend it, and b be READY on one side only. */
@@ -829,6 +906,8 @@ int main(void)
         cmocka_unit_test(engines_that_never_meet_are_linked_anew),
         cmocka_unit_test(the_other_engine_gives_up_the_link),
         cmocka_unit_test(the_other_side_says_why_it_closed_the_link),
+        cmocka_unit_test(our_engine_says_later_why_it_closed_the_link),
+        cmocka_unit_test(who_knows_why_a_link_ended_is_believed),
         cmocka_unit_test(counts_go_on),
         cmocka_unit_test(one_that_is_away_is_kicked),
     };

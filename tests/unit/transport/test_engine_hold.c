@@ -83,7 +83,7 @@ static void no_error(void *arg, uint64_t group, unsigned cause, int peer, const 
     fail_msg("the board failed: %s", text);
 }
 
-static void no_loss(void *arg, unsigned peer, bool network, const char *text)
+static void no_loss(void *arg, unsigned peer, enum link_end end, const char *text)
 {
 }
 

@@ -366,7 +366,7 @@ static void another_commd_is_told_what_there_is(void **state)
     e->ev = (struct engine_events){.on_board_error = on_board_error, .arg = &shell};
     shell.peers[1].incarnation = 77;
     shell.peers[3].incarnation = 78;
-    on_peer_down(&shell, 3, false, "its cable is cut");
+    on_peer_down(&shell, 3, LINK_END_ENGINE, "its cable is cut");
     eboard_fail(eboard_find(e, 0x21), CAUSE_MISMATCH, 1, "ranks disagree");
     assert_int_equal(write(first, "cd", 2), 2); /* it dies in the middle of a frame */
     control_read(&shell);
@@ -374,8 +374,8 @@ static void another_commd_is_told_what_there_is(void **state)
     control_read(&shell);
     assert_true(shell.running);
     assert_int_equal(shell.control.sock, -1);
-    on_peer_down(&shell, 3, false, "its cable is cut"); /* nobody hears that */
-    close(next_commd(line));                            /* one that has died already */
+    on_peer_down(&shell, 3, LINK_END_ENGINE, "its cable is cut"); /* nobody hears that */
+    close(next_commd(line));                                      /* one that has died already */
     second = next_commd(line);
     control_read(&shell);
     hears_all_again(second, 0x21);

@@ -242,6 +242,8 @@ static void on_bye(struct tcp_peer *peer, const struct frame *f)
 {
     if (f->id == BYE_FORGED)
         peer_fail(peer, -EBADMSG, TEXT_FORGED " at the other side");
+    else if (f->id == BYE_SILENT)
+        peer_fail(peer, -ETIMEDOUT, "no answer for too long at the other side");
     else
         peer_fail(peer, -ECONNRESET, "the other side has closed the link");
 }

@@ -559,9 +559,16 @@ void tcp_peer_del(struct fabric *f, unsigned index)
     STAILQ_INSERT_TAIL(&t->to_close, peer, close_link); /* takes the slot's reference with it */
 }
 
+static enum bye bye_of(int err)
+{
+    if (err == -EBADMSG)
+        return BYE_FORGED;
+    return err == -ETIMEDOUT ? BYE_SILENT : BYE_PLAIN;
+}
+
 static void say_bye(struct tcp_peer *peer)
 {
-    struct frame bye = {.type = FRAME_BYE, .id = peer->err == -EBADMSG ? BYE_FORGED : BYE_PLAIN};
+    struct frame bye = {.type = FRAME_BYE, .id = bye_of(peer->err)};
     struct iovec iov = {&bye, sizeof(bye)};
     uint8_t record[sizeof(bye) + SEAL_MORE];
     struct conn *c = peer->conn[0];

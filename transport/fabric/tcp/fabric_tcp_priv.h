@@ -96,7 +96,11 @@ enum frame_type {
     FRAME_LAST = FRAME_PROBED
 };
 
-enum bye { BYE_PLAIN, BYE_FORGED }; /* what came there was not what was sent here */
+enum bye {
+    BYE_PLAIN,
+    BYE_FORGED, /* what came there was not what was sent here */
+    BYE_SILENT  /* what was sent there had no answer */
+};
 
 struct frame {
     uint32_t len;
