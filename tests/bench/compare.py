@@ -15,6 +15,7 @@ Nothing here judges: it prints times, and their ratio to the best of the others 
 """
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -34,13 +35,13 @@ import picture  # noqa: E402
 import rivals  # noqa: E402
 import table  # noqa: E402
 from contestants import Contestant, Failed, Unsupported  # noqa: E402
-from places import Busy, Cluster, Place  # noqa: E402
+from places import Cluster, Place  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 TOP = HERE.parent.parent
 SIZES = [8, 64, 512, 4096, 32768, 262144, 1 << 20, 2 << 20, 16 << 20, 128 << 20]
 OTHERS = ["reduce_scatter", "all_gather", "broadcast", "all_to_all", "barrier", "pingpong"]
-PLACES = ["1x2", "1x4", "1x8", "2x1", "2x2", "2x1-own", "2x2-own", "1x2-busy"]
+PLACES = ["1x2", "1x4", "1x8", "2x1", "2x2", "2x1-own", "2x2-own", "1x2-busy", "1x2-mixed"]
 FULL = {
     "places": PLACES,
     "rounds": 5,
@@ -188,9 +189,9 @@ def rows_of(plan, place, with_torch):
     rows = [
         (c, s, None)
         for c, s in plan["rows"]
-        if not (place.busy and (c != "all_reduce" or s > 1 << 20))
+        if not (place.beside and (c != "all_reduce" or s > 1 << 20))
     ]
-    if with_torch and not place.busy:
+    if with_torch and not place.beside:
         rows.append(("new_group", 0, "torch"))
         if place.name in ("1x2", "2x2"):
             rows += [("ddp", 0, "torch"), ("ddp_alone", 0, "torch")]
@@ -316,7 +317,7 @@ def measure_place(place, work, args, plan, found, result):
             say(f"{place.name}: starting {contestant.name}")
             begin(contestant, running, note)
         with_torch = any(c.kind == "torch" for c in running)
-        with Busy(place.busy):
+        with place.beside or contextlib.nullcontext():
             for coll, size, kind in rows_of(plan, place, with_torch):
                 say(f"{place.name}: {coll} {table.human(size) if size else ''}")
                 able = [c for c in running if kind in (None, c.kind)]

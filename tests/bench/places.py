@@ -104,8 +104,9 @@ class Place:
     def __init__(self, name, cluster):
         shape, _, beside = name.partition("-")
         nodes, _, ranks = shape.partition("x")
-        self.name, self.cluster, self.busy = name, cluster, beside == "busy"
+        self.name, self.cluster = name, cluster
         self.own = beside == "own"
+        self.beside = BESIDE.get(beside)
         self.nodes, self.ranks = int(nodes), int(ranks)
         self.size = self.nodes * self.ranks
         inside = cluster.netns and self.nodes > 1
@@ -169,27 +170,61 @@ class Place:
         where = "" if self.nodes == 1 else ", namespaces" if self.hosts else ", loopback"
         text = f"{nodes} x {self.ranks} rank{'s' * (self.ranks > 1)}{where}"
         text += f", cores {' and '.join(self.cores)}" if self.own else ""
-        return text + (", each core also busy with something else" if self.busy else "")
+        return text + (f", {self.beside.title}" if self.beside else "")
 
 
 # looks now and then whether it is still wanted
 SPIN = "while kill -0 $PPID; do i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; done"
 
+# As a compiler or a test suite does: processes of some milliseconds each, and pauses.
+COME_AND_GO = """
+import os, random, subprocess, sys, time
+draw, parent = random.Random(int(sys.argv[1])), os.getppid()
+while os.getppid() == parent:
+    count = draw.randrange(5000, 100000)
+    subprocess.run(["sh", "-c", f"i=0; while [ $i -lt {count} ]; do i=$((i+1)); done"])
+    time.sleep(draw.uniform(0.01, 0.1))
+"""
 
-class Busy:
-    """A foreign process per core that never sleeps, and that stays there: else the kernel may leave
-    all of them on one core and the ranks on the other for minutes, which is another thing to
-    measure."""
 
-    def __init__(self, wanted):
-        self.wanted, self.processes = wanted, []
+class Beside:
+    """Foreign processes, from enter to exit."""
+
+    title = ""
+    goes = False  # each core is free for some of the time
+
+    def start(self, core):
+        raise NotImplementedError
 
     def __enter__(self):
-        for core in sorted(os.sched_getaffinity(0)) if self.wanted else []:
-            self.processes.append(subprocess.Popen(["sh", "-c", SPIN]))
-            os.sched_setaffinity(self.processes[-1].pid, {core})
+        self.processes = [self.start(core) for core in sorted(os.sched_getaffinity(0))]
 
     def __exit__(self, *_):
         for process in self.processes:
             process.send_signal(signal.SIGKILL)
             process.wait()
+
+
+class Busy(Beside):
+    """One per core that never sleeps, and that stays there: else the kernel may leave all of them
+    on one core and the ranks on the other for minutes, which is another thing to measure."""
+
+    title = "each core also busy with something else"
+
+    def start(self, core):
+        process = subprocess.Popen(["sh", "-c", SPIN])
+        os.sched_setaffinity(process.pid, {core})
+        return process
+
+
+class Mixed(Beside):
+    """As many as there are cores that come and go, where the kernel puts them."""
+
+    title = "beside short processes that come and go"
+    goes = True
+
+    def start(self, core):
+        return subprocess.Popen([sys.executable, "-c", COME_AND_GO, str(core)])
+
+
+BESIDE = {"busy": Busy(), "mixed": Mixed()}

@@ -59,7 +59,13 @@ DEFAULT = Setting("default", "as it comes, not bound to cores")
 
 def crowded(place):
     """More processes that wait than cores: both nodes of a place are this machine."""
-    return place.busy or place.nodes > 1 or place.size > len(os.sched_getaffinity(0))
+    return bool(place.beside) or not alone(place)
+
+
+def alone(place):
+    """Each rank may have a core, for some of the time at least."""
+    few = place.nodes > 1 or place.size > len(os.sched_getaffinity(0))
+    return not few and (not place.beside or place.beside.goes)
 
 
 # ---- the MPIs ------------------------------------------------------------------------------------
@@ -97,8 +103,11 @@ class Mpi:
 
     def settings(self, place):
         """The ways that are tried at @place; the first is the default."""
-        return [DEFAULT, *(self.crowded if crowded(place) else self.alone)] + [
-            setting for setting in self.one_node if place.nodes == 1
+        return [
+            DEFAULT,
+            *(self.crowded if crowded(place) else ()),
+            *(self.alone if alone(place) else ()),
+            *(self.one_node if place.nodes == 1 else ()),
         ]
 
     crowded = alone = one_node = ()

@@ -288,7 +288,8 @@ class Places(unittest.TestCase):
     def test_names(self):
         p = Place("1x2-busy", Nodes(True))
         self.assertEqual(
-            (p.nodes, p.ranks, p.size, p.busy, p.hosts, p.enter()), (1, 2, 2, True, [], [])
+            (p.nodes, p.ranks, p.size, p.beside.goes, p.hosts, p.enter()),
+            (1, 2, 2, False, [], []),
         )
         p = Place("2x2", Nodes(True))
         self.assertEqual((p.size, p.hosts, p.local("sm")), (4, ["10.77.0.1", "10.77.0.2"], "sm,"))
@@ -362,16 +363,17 @@ class Places(unittest.TestCase):
         for cls in rivals.MPIS:
             rival = cls(pathlib.Path("/cache"))
             rival.home = rival.home or pathlib.Path("/usr")
-            for name, crowded in (
-                (f"1x{cores}", False),
-                (f"1x{cores + 1}", True),
-                ("2x1", True),
-                ("1x2-busy", True),
+            for name, alone, crowded in (
+                (f"1x{cores}", True, False),
+                (f"1x{cores + 1}", False, True),
+                ("2x1", False, True),
+                ("1x2-busy", False, True),
+                ("1x2-mixed", cores >= 2, True),
             ):
                 place = Place(name, Nodes(True))
                 names = [s.name for s in rival.settings(place)]
                 self.assertEqual((names[0], len(set(names))), ("default", len(names)))
-                self.assertEqual(("bound" in names, "yield" in names), (not crowded, crowded))
+                self.assertEqual(("bound" in names, "yield" in names), (alone, crowded))
                 for setting in rival.settings(place):
                     argv, env = rival.command(place, setting)
                     self.assertLessEqual(argv.count("--bind-to"), 1)
