@@ -142,7 +142,7 @@ RESULTS = ["reductions", "reduce_scatter", "premul", "moves", "uneven_moves", "o
 ASYNC = ["async", "async_pending", "await", "await_pending", "batch", "batch_refusals",
          "batch_changed", "batch_collected", "references", "close_pending", "threads",
          "close_inside"]  # fmt: skip
-GROUPS = ["split", "many_groups"]
+GROUPS = ["split", "subgroup", "many_groups"]
 MESSAGES = ["point_to_point", "too_long_message"]
 
 

@@ -400,6 +400,79 @@ def test_a_split_ends_when_the_group_that_is_split_is_broken():
             all_do([ranks[0], ranks[2]], "verify", name="h")
 
 
+def test_a_subgroup_is_made_of_ranks_that_live():
+    for places in ("1x4", "2x2"):
+        with group(PLACES[places]) as (cluster, ranks):
+            pair = [ranks[3], ranks[1]]
+            equal(all_do(pair, "subgroup", name="g", new="s", members=[3, 1]), [[0, 2], [1, 2]])
+            all_do(pair, "where", name="s")
+            equal(all_do(pair, "verify", name="s"), [2, 2])
+            for bad in ([0, 4], [-1, 0], [1, 3], [], [0] * 5):
+                error = ranks[0].call_error("subgroup", name="g", new="t", members=bad)
+                equal((error["code"], error["op"]), ("INVALID", "subgroup"))
+            ranks[2].kill()
+            rest = [ranks[0], *reversed(pair)]
+            all_fail(rest, "all_reduce", ("RANK_LOST",), name="g", count=10)
+            all_do(rest, "subgroup", name="g", new="rest", members=[0, 1, 3])
+            all_do(rest, "where", name="rest")
+            equal(all_do(rest, "verify", name="rest"), [3, 3, 3])
+
+
+def no_subgroup(how, code, text):
+    """Rank 3 does not come: @how it is kept from that, before the others call or meanwhile."""
+    for places, before in (("1x4", False), ("2x2", how != "abort")):
+        with group(PLACES[places]) as (cluster, ranks):
+            own = ranks[3].kill if how == "kill" else None
+            act = own or (lambda: ranks[3].call(how, name="g", **REASON.get(how, {})))
+            if before:
+                act()
+                if how == "kill":  # it is known
+                    all_fail(ranks[:3], "all_reduce", ("RANK_LOST",), name="g", count=10)
+            for rank in ranks[:3:2]:
+                rank.start("subgroup", name="g", new="s", members=[0, 2, 3])
+            if not before:
+                until(lambda: forms(cluster, "s"), "they wait for rank 3")
+                act()
+            for rank in ranks[:3:2]:
+                error = rank.error()
+                equal((error["code"], error["op"]), (code, "subgroup"))
+                check(text in error["message"], error["message"])
+                if code == "RANK_LOST":
+                    equal((error["rank"], error["node"]), (3, f"node{PLACES[places][3]}"))
+            until(lambda: not forms(cluster, "s"), "nobody waits any more")
+
+
+REASON = {"abort": dict(reason="enough")}
+
+
+def test_a_subgroup_does_not_wait_for_the_dead():
+    no_subgroup("kill", "RANK_LOST", 'rank 3 of group "g" (pid ')
+
+
+def test_a_subgroup_does_not_wait_for_who_has_left():
+    no_subgroup("leave", "RANK_LOST", "has left that, and did not come")
+
+
+def test_a_subgroup_does_not_wait_when_its_parent_is_revoked():
+    no_subgroup("abort", "ABORTED", 'group "g" was revoked')
+
+
+def test_a_subgroup_does_not_wait_for_a_node_that_is_lost():
+    with group(PLACES["2x2"]) as (cluster, ranks):
+        cluster.expect("node1|lost")
+        for rank in ranks[:2]:
+            rank.start("subgroup", name="g", new="s", members=[0, 1, 2])
+        until(lambda: forms(cluster, "s"), "they wait for rank 2")
+        for rank in ranks[2:]:
+            rank.kill()
+        os.kill(cluster.nodes[1].engine_pid(), signal.SIGKILL)
+        cluster.nodes[1].kill()
+        for rank in ranks[:2]:
+            error = rank.error()
+            check(error["code"] in ("NODE_LOST", "RANK_LOST"), f"{error}")
+            equal((error["rank"], error["node"]), (2, "node1"))
+
+
 def test_one_thread_recovers_at_a_time():
     with group(PLACES["1x4"]) as (cluster, ranks):
         ranks[3].kill()

@@ -217,6 +217,14 @@ void commd_group_set_timeout(struct commd_group *group, int64_t timeout_ms);
  * if that is broken meanwhile. */
 int commd_group_split(struct commd_group *parent, int colour, int key, int64_t timeout_ms,
                       struct commd_group **ret_group);
+/* Joins group @name as commd_group_join() does, whose ranks are @ranks of @parent, @size of them,
+ * and only these call it, all with the same list: ranks[i] is rank i of the new group. It does not
+ * wait for who cannot come any more: COMMD_E_RANK_LOST or COMMD_E_NODE_LOST, with the rank in
+ * @parent, when one of @ranks has died, has left @parent and did not come, or its node is lost;
+ * COMMD_E_ABORTED when @parent is revoked meanwhile. @parent may be broken: those that live meet.
+ * @timeout_ms 0: the limit of @parent's operations. */
+int commd_group_subgroup(struct commd_group *parent, const char *name, const int *ranks, int size,
+                         int64_t timeout_ms, struct commd_group **ret_group);
 
 /* ---- recovery -----------------------------------------------------------------------------------
  * When a rank dies, or an engine or a node is lost, or a rank revokes the group, the others go on

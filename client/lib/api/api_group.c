@@ -19,7 +19,7 @@ static struct commd_group *handle_alloc(struct commd_context *ctx, const char *o
 }
 
 int group_enter(struct commd_context *ctx, const char *op, const struct msg_client_join *join,
-                struct membership *parent, int64_t timeout_ms, struct commd_group **ret_group)
+                struct parent *parent, int64_t timeout_ms, struct commd_group **ret_group)
 {
     struct commd_group *h = handle_alloc(ctx, op);
     int r;
@@ -27,7 +27,7 @@ int group_enter(struct commd_context *ctx, const char *op, const struct msg_clie
     if (!h)
         return COMMD_E_NOMEM;
     driver_look();
-    r = group_join(ctx, join, parent, timeout_ms ? timeout_ms : ctx->timeout_ms, &h->now);
+    r = group_join(ctx, join, NULL, parent, timeout_ms ? timeout_ms : ctx->timeout_ms, &h->now);
     if (r) {
         free(h);
         return r;
@@ -142,7 +142,7 @@ static int enter_next(struct commd_group *h, struct msg_client_join *join, int64
         memcpy(join->name, old->name, sizeof join->name);
     join->follows = old->board.group;
     driver_look();
-    r = group_join(h->ctx, join, old, timeout_ms, &next);
+    r = group_join(h->ctx, join, old, NULL, timeout_ms, &next);
     if (r)
         return r;
     atomic_store(&next->timeout_ms, atomic_load(&old->timeout_ms));

@@ -9,8 +9,8 @@
  *
  * A join that is interrupted is withdrawn: else commd would count this rank in when the others
  * come, and they would lose it at once. commd's answer is awaited, for it may be that all had
- * agreed. So is the join of a group that is split off from one which has lost a rank: who is missed
- * may be that rank, or one that recovers the parent. */
+ * agreed. So is the join of a group that is made of ranks of another, when one of these cannot come
+ * any more (parent.c). */
 #include "client/lib/context/group.h"
 
 #include <stdio.h>
@@ -48,18 +48,10 @@ static bool revoke_torn(const struct membership *g)
     return true;
 }
 
-/* Can a group be made of its ranks? Who has left may have joined already. */
-static bool is_torn(const struct membership *g)
-{
-    struct board_cause c;
-
-    return atomic_load(&g->failed) || board_broken(g->board.hdr, &c) ||
-           board_first_dead(&g->board) >= 0;
-}
-
-/* Until commd has answered for certain. One that is gone knows of no join that nobody awaits. @code
- * and @why: what it is withdrawn for. */
-static int withdraw(struct commd_context *ctx, const struct awaited *w, int code, const char *why)
+/* Until commd has answered for certain. One that is gone knows of no join that nobody awaits. @why:
+ * what it is withdrawn for. */
+static int withdraw(struct commd_context *ctx, const struct awaited *w,
+                    const struct commd_error *why)
 {
     struct msg m = {.type = MSG_CLIENT_WITHDRAW, .client_withdraw.req = w->req};
     int64_t deadline = deadline_in(WITHDRAW_MS);
@@ -69,14 +61,15 @@ static int withdraw(struct commd_context *ctx, const struct awaited *w, int code
             control_wait_slice(ctx);
     if (w->done && w->reply.type == MSG_JOINED)
         return 0;
-    return error_set(error_mine(), code, "join", "group \"%s\": %s", w->ask.client_join.name, why);
+    *error_mine() = *why;
+    return why->code;
 }
 
 static int await_join(struct commd_context *ctx, struct awaited *w,
                       const struct msg_client_join *join, int64_t deadline_ms)
 {
     const int64_t since_ms = (int64_t)now_ms();
-    struct commd_error *e = error_mine();
+    struct commd_error *e = error_mine(), why;
     const char *name = join->name;
     unsigned warnings = ctx->warn_ms ? WARN_TRIES : 0;
     _cleanup_(close_fdp) int speaker = -1;
@@ -111,10 +104,12 @@ static int await_join(struct commd_context *ctx, struct awaited *w,
                 warnings = 0;
             pthread_mutex_lock(&ctx->lock);
         }
-        if (!w->done && w->parent && is_torn(w->parent))
-            return withdraw(ctx, w, COMMD_E_ABORTED, "the group that it is made of is broken");
-        if (!w->done && context_interrupted_unlocked(ctx) && !w->done)
-            return withdraw(ctx, w, COMMD_E_INTERRUPTED, "interrupted");
+        if (!w->done && w->parent && parent_fails(w->parent, name, &why))
+            return withdraw(ctx, w, &why);
+        if (!w->done && context_interrupted_unlocked(ctx) && !w->done) {
+            error_set(&why, COMMD_E_INTERRUPTED, "join", "group \"%s\": interrupted", name);
+            return withdraw(ctx, w, &why);
+        }
     }
     return 0;
 }

@@ -223,17 +223,15 @@ static int group_answered(struct commd_context *ctx, const struct msg_client_joi
 }
 
 int group_join(struct commd_context *ctx, const struct msg_client_join *join,
-               struct membership *from, int64_t timeout_ms, struct membership **ret_group)
+               const struct membership *follows, struct parent *parent, int64_t timeout_ms,
+               struct membership **ret_group)
 {
     struct commd_error *e = error_mine();
-    struct awaited w = {.fd = -1,
-                        .doorbell = -1,
-                        .follows = join->recovery ? from : NULL,
-                        .parent = join->recovery ? NULL : from};
+    struct awaited w = {.fd = -1, .doorbell = -1, .follows = follows, .parent = parent};
     struct msg m = {.type = MSG_CLIENT_JOIN, .client_join = *join};
     int r;
 
-    assert(!from || !join->recovery || join->follows == from->board.group);
+    assert(!follows || join->follows == follows->board.group);
     m.client_join.timeout_ms = timeout_ms < 0 ? 0 : (uint64_t)timeout_ms;
     if (join->wait_ms)
         w.patient_ms = deadline_in((int64_t)join->wait_ms);

@@ -1,5 +1,6 @@
 /* group.h - a group as this member has it: the board and its tables (group.c), which members still
- * live when commd is gone (alive.c), and which ranks have not come to an operation (absent.c). */
+ * live when commd is gone (alive.c), which cannot come to a new group (parent.c), and which have
+ * not come to an operation (absent.c). */
 #ifndef COMMD_CLIENT_GROUP_H
 #define COMMD_CLIENT_GROUP_H
 
@@ -86,6 +87,15 @@ struct membership {
     struct device_group *_Atomic device; /* owned by client/lib/device/; NULL: as in the context */
 };
 
+/* The group of whose ranks a new one is made. */
+struct parent {
+    const struct membership *group; /* borrowed */
+    const int *ranks; /* borrowed: its ranks that come; NULL: all of them, or all fail */
+    unsigned count;
+    bool broken;     /* it was when this rank began: that it is revoked, too, means nothing */
+    int64_t left_ms; /* since when one of them is known to have left it; 0: none has */
+};
+
 /* An answer of commd that a thread of this process waits for. */
 struct awaited {
     struct awaited *next; /* in ctx->awaited */
@@ -97,25 +107,25 @@ struct awaited {
     int64_t patient_ms;   /* of a recovery: when it goes on without new processes; 0: never */
     const struct membership *follows; /* borrowed: what a recovery goes on from; NULL: nothing, or
                                          it has been revoked, or needs not be */
-    const struct membership *parent;  /* borrowed: whose ranks the new group is made of; NULL: of no
-                                         group's */
+    struct parent *parent;            /* borrowed; NULL: of the ranks of no group */
     bool done;
     struct msg reply; /* owned, once done */
     int fd;           /* owned: the board, the arena, or the session's socket; -1: none came */
     int doorbell;     /* borrowed from the context */
 };
 
-/* Asks commd for what @join says, and waits. @from: a recovery goes on from it, any other join is
- * of its ranks and ends with COMMD_E_ABORTED when it has lost one; else NULL. */
+/* Asks commd for what @join says, and waits. @follows: what a recovery goes on from; @parent: the
+ * new group is made of ranks of it, and the join ends when one cannot come any more; or NULL. */
 int group_join(struct commd_context *ctx, const struct msg_client_join *join,
-               struct membership *from, int64_t timeout_ms, struct membership **ret_group);
+               const struct membership *follows, struct parent *parent, int64_t timeout_ms,
+               struct membership **ret_group);
 /* Makes the group from the answer @w, which stays the caller's, but for the tables in w->reply. */
 int group_from_joined(struct commd_context *ctx, const char *name, unsigned rank, unsigned size,
                       int64_t timeout_ms, struct awaited *w, struct membership **ret_group);
 /* All ways into a group that this process is not in (api/api_group.c): makes the handle. @join: its
- * name and what else it says. @parent: of whose ranks it is made, or NULL. */
+ * name and what else it says. @parent: as of group_join(). */
 int group_enter(struct commd_context *ctx, const char *op, const struct msg_client_join *join,
-                struct membership *parent, int64_t timeout_ms, struct commd_group **ret_group);
+                struct parent *parent, int64_t timeout_ms, struct commd_group **ret_group);
 /* Frees @g. Its messages and mapped arenas have been freed before: group_free(). */
 void group_close(struct membership *g);
 /* The first failure that ended the group for this member; tells commd if the others cannot
@@ -162,6 +172,13 @@ bool alive_ended(const struct membership *g, unsigned rank, bool *ret_left);
 void alive_lock(void);
 void alive_unlock(void);
 void alive_forked(void);
+
+/* ---- parent.c -------------------------------------------------------------------------------- */
+
+/* Has the group ended, @revoked: because a rank revoked it? */
+bool parent_failed(const struct membership *g, bool revoked);
+/* Can one of the ranks not come any more that make group @name? Then *e says who. */
+bool parent_fails(struct parent *p, const char *name, struct commd_error *e);
 
 /* ---- absent.c -------------------------------------------------------------------------------- */
 

@@ -1,6 +1,8 @@
-/* split.c - new groups out of one. Every rank learns what all ranks have chosen by one all_gather
- * over the parent, and computes its new rank. The ranks of one colour join a group, under a name
- * that all of them derive alike. */
+/* split.c - new groups out of one, the parent.
+ *
+ * By a split every rank learns what all ranks have chosen by one all_gather over the parent, and
+ * computes its new rank. The ranks of one colour join a group, under a name that all of them derive
+ * alike. For a subgroup its ranks know all of this, and the others do not take part. */
 #include "client/lib/context/group.h"
 
 #include <stdio.h>
@@ -44,6 +46,7 @@ PUBLIC int commd_group_split(struct commd_group *group, int colour, int key, int
     struct choice *all;
     unsigned split, rank, size = 0;
     struct msg_client_join join = {0};
+    struct parent from = {.group = parent};
     struct commd_op op;
     int r;
 
@@ -71,11 +74,51 @@ PUBLIC int commd_group_split(struct commd_group *group, int colour, int key, int
     new_name(parent, split, mine.colour, join.name, sizeof join.name);
     join.rank = rank;
     join.size = size;
-    r = group_enter(parent->ctx, "split", &join, parent,
+    r = group_enter(parent->ctx, "split", &join, &from,
                     timeout_ms ? timeout_ms : atomic_load(&parent->timeout_ms), ret_group);
     if (r != COMMD_E_ABORTED)
         return r;
     r = commd_group_check(group); /* what it is broken by */
     snprintf(error_mine()->op, sizeof error_mine()->op, "split");
     return r ? r : COMMD_E_ABORTED;
+}
+
+PUBLIC int commd_group_subgroup(struct commd_group *group, const char *name, const int *ranks,
+                                int size, int64_t timeout_ms, struct commd_group **ret_group)
+{
+    struct membership *g = group_now(group);
+    struct parent from = {.group = g, .ranks = ranks, .count = (unsigned)size};
+    struct msg_client_join join = {.rank = UINT32_MAX, .size = (uint32_t)size};
+    struct commd_error *e = error_mine();
+    int r;
+
+    if (!g || !ret_group || !ranks)
+        return error_set(e, COMMD_E_INVALID, "subgroup",
+                         "parent, ranks and ret_group must not be NULL");
+    r = usable(g->ctx, "subgroup");
+    if (!r)
+        r = job_name_of(name, join.name);
+    if (r)
+        return r;
+    if (size < 1 || size > (int)g->board.world)
+        return error_set(e, COMMD_E_INVALID, "subgroup", "group \"%s\": %d of %u ranks", join.name,
+                         size, g->board.world);
+    for (int i = 0; i < size; i++) {
+        if (ranks[i] < 0 || ranks[i] >= (int)g->board.world)
+            return error_set(e, COMMD_E_INVALID, "subgroup",
+                             "group \"%s\": rank %d; group \"%s\" has ranks 0 to %u", join.name,
+                             ranks[i], g->name, g->board.world - 1);
+        if (ranks[i] == (int)g->rank)
+            join.rank = (uint32_t)i;
+    }
+    if (join.rank == UINT32_MAX)
+        return error_set(e, COMMD_E_INVALID, "subgroup",
+                         "group \"%s\": this rank, %u, is not one of its ranks", join.name,
+                         g->rank);
+    from.broken = parent_failed(g, false);
+    r = group_enter(g->ctx, "subgroup", &join, &from,
+                    timeout_ms ? timeout_ms : atomic_load(&g->timeout_ms), ret_group);
+    if (r)
+        snprintf(e->op, sizeof e->op, "subgroup");
+    return r;
 }

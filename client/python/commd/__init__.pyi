@@ -143,6 +143,9 @@ class Group:
     def split(
         self, colour: int | None, key: int = 0, timeout: float | None = None
     ) -> Group | None: ...
+    def subgroup(
+        self, name: str, ranks: Sequence[int], timeout: float | None = None
+    ) -> Group: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self,

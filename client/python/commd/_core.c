@@ -20,6 +20,7 @@
  * The library's progress thread never runs Python code and never takes the GIL. */
 #include "_core.h"
 
+#include <limits.h>
 #include <string.h>
 #include <structmember.h>
 
@@ -294,6 +295,54 @@ static PyObject *split(PyObject *module, PyObject *args)
     return group;
 }
 
+/* @sequence of numbers; NULL: an exception. Owned by the caller. */
+static int *ranks_of(PyObject *sequence, Py_ssize_t *ret_n)
+{
+    PyObject *list = PySequence_List(sequence);
+    Py_ssize_t n = list ? PyList_Size(list) : 0;
+    int *ranks = list ? PyMem_Malloc((size_t)n * sizeof *ranks) : NULL;
+    long rank = 0;
+
+    if (list && !ranks)
+        PyErr_NoMemory();
+    for (Py_ssize_t i = 0; ranks && i < n && !PyErr_Occurred(); i++) {
+        rank = PyLong_AsLong(PyList_GetItem(list, i));
+        ranks[i] = rank < INT_MIN || rank > INT_MAX ? -1 : (int)rank;
+    }
+    Py_XDECREF(list);
+    *ret_n = n;
+    if (ranks && !PyErr_Occurred())
+        return ranks;
+    PyMem_Free(ranks);
+    return NULL;
+}
+
+static PyObject *subgroup(PyObject *module, PyObject *args)
+{
+    struct commd_group *handle = NULL;
+    PyObject *timeout, *members, *group = NULL;
+    PyTypeObject *type;
+    struct group *g;
+    int64_t timeout_ms;
+    const char *name;
+    Py_ssize_t n;
+    int *ranks, r;
+
+    if (!PyArg_ParseTuple(args, "OO!sOO", &type, group_type, &g, &name, &members, &timeout) ||
+        parse_timeout(timeout, false, "subgroup", &timeout_ms) || !(ranks = ranks_of(members, &n)))
+        return NULL;
+    if (group_enter(g, "subgroup") == 0) {
+        Py_BEGIN_ALLOW_THREADS r =
+            commd_group_subgroup(g->handle, name, ranks, (int)n, timeout_ms, &handle);
+        Py_END_ALLOW_THREADS if (r) raise_last(r);
+        else if (PyErr_Occurred()) commd_group_leave(handle);
+        else group = group_wrap(type, g->context, handle);
+        group_exit(g);
+    }
+    PyMem_Free(ranks);
+    return group;
+}
+
 /* Takes over the reference, NULL is fine. */
 static PyObject *wait_for(PyObject *work)
 {
@@ -559,6 +608,7 @@ static PyMethodDef functions[] = {
     {"join", join, METH_VARARGS, "(type, context, name, rank, size, timeout)"},
     {"rejoin", rejoin, METH_VARARGS, "(type, context, name, rank, size, timeout)"},
     {"split", split, METH_VARARGS, "(type, parent, colour, key, timeout)"},
+    {"subgroup", subgroup, METH_VARARGS, "(type, parent, name, ranks, timeout)"},
     {"alloc", memory_alloc, METH_VARARGS, "(context, bytes)"},
     {0},
 };

@@ -375,7 +375,8 @@ class Operations:
 
 
 class Group(_core.Group, Operations):
-    """An ordered set of ranks on one or more nodes, made by Context.group() or split().
+    """An ordered set of ranks on one or more nodes, made by Context.group(), split() or
+    subgroup().
 
     rank, size, nodes (their number), epoch, seq (collectives issued so far). Use it in a `with`
     block, or close() it; it is also left when it is garbage. Collectives are executed in the order
@@ -428,6 +429,14 @@ class Group(_core.Group, Operations):
         order of key, and of their rank where keys are equal. colour None or < 0: returns None.
         """
         return _core.split(type(self), self, -1 if colour is None else colour, key, timeout)
+
+    def subgroup(self, name, ranks, timeout=None):
+        """Joins group `name` of these ranks of this group, in this order; only they call it, all
+        with the same list. Does not wait for who cannot come any more: RankLost or NodeLost names
+        the first of them by its rank here; Aborted: this group was revoked meanwhile. It may be
+        broken: ranks that are left meet so. Context.group() would wait until its timeout.
+        """
+        return _core.subgroup(type(self), self, name, ranks, timeout)
 
     def recover(
         self, policy="shrink", size=None, min_size=None, wait=None, timeout=None, name=None

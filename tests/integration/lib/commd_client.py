@@ -114,6 +114,11 @@ def load():
             ctypes.c_int,
             [pointer, ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.POINTER(pointer)],
         ),
+        "commd_group_subgroup": (
+            ctypes.c_int,
+            [pointer, ctypes.c_char_p, pointer, ctypes.c_int, ctypes.c_int64,
+             ctypes.POINTER(pointer)],
+        ),
         "commd_group_rank": (ctypes.c_int, [pointer]),
         "commd_group_size": (ctypes.c_int, [pointer]),
         "commd_group_leave": (None, [pointer]),
@@ -243,6 +248,15 @@ class Group:
         group = ctypes.c_void_p()
         check(lib.commd_group_split(self.handle, colour, key, timeout_ms, ctypes.byref(group)))
         return Group(group) if group else None
+
+    def subgroup(self, name, ranks, timeout_ms=0):
+        group, members = ctypes.c_void_p(), (ctypes.c_int * len(ranks))(*ranks)
+        check(
+            lib.commd_group_subgroup(
+                self.handle, name.encode(), members, len(ranks), timeout_ms, ctypes.byref(group)
+            )
+        )
+        return Group(group)
 
     def rank_and_size(self):
         return [lib.commd_group_rank(self.handle), lib.commd_group_size(self.handle)]

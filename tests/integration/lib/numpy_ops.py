@@ -675,6 +675,20 @@ def check_split(ctx, g):
     part.close()
 
 
+def check_subgroup(ctx, g):
+    members = list(range(g.size))[::-2]
+    name = f"sub {g.epoch}"
+    if g.rank in members:
+        with g.subgroup(name, members) as part:
+            assert members[part.rank] == g.rank
+            same(part.all_gather(np.array([g.rank])), np.array(members).reshape(-1, 1))
+    else:
+        raises(commd.InvalidArgument, lambda: g.subgroup(name, members))
+    raises(TypeError, lambda: g.subgroup(name, ["0"]))
+    raises(commd.InvalidArgument, lambda: g.subgroup(name, [g.rank, g.size]))
+    raises(commd.InvalidArgument, lambda: g.subgroup(name, [g.rank, 1 << 40]))
+
+
 def check_many_groups(ctx, g):
     before = len(os.listdir("/proc/self/fd"))
     for n in range(20):

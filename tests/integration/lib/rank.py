@@ -244,6 +244,11 @@ def split(name, new, colour, key):
     return group.rank_and_size()
 
 
+def subgroup(name, new, members, timeout_ms=0):
+    groups[new] = groups[name].subgroup(new, members, timeout_ms)
+    return groups[new].rank_and_size()
+
+
 def choose(name, colour, key):
     """The part of a split that all ranks of the group take."""
     group, send = groups[name], bytearray(array.array("i", [colour, key]))
@@ -426,8 +431,8 @@ COMMANDS = {
     "gpu_wait": gpu_tensors.wait,
     "gpu_verify": lambda name, count: gpu_tensors.verify(groups[name], count),
     "gpu_loop": lambda name, **a: gpu_tensors.loop(groups[name], tell, **a),
-    "batch": batch, "split": split, "choose": choose, "recover_twice": recover_twice,
-    "pid": os.getpid, "fork": fork,
+    "batch": batch, "split": split, "subgroup": subgroup, "choose": choose,
+    "recover_twice": recover_twice, "pid": os.getpid, "fork": fork,
 }  # fmt: skip
 
 
