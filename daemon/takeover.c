@@ -223,7 +223,15 @@ static bool take_group(void *arg, const struct core_kept_group *group)
 
 static bool take_rank_gone(void *arg, const struct core_rank_gone *gone)
 {
-    return core_restore_rank_gone(((struct daemon *)arg)->core, gone);
+    struct daemon *d = arg;
+    struct board_entry *entry;
+
+    if (!core_restore_rank_gone(d->core, gone))
+        return false;
+    entry = boards_find(&d->boards, gone->group);
+    if (entry) /* its ranks know it; whoever asks this commd does not yet */
+        board_mark_gone(entry->ctl, gone->rank, gone->ops, gone->cause, gone->pid);
+    return true;
 }
 
 static bool take_broken(void *arg, const struct core_group_broken *broken)

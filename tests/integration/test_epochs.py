@@ -8,6 +8,7 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 from cluster import Cluster, check, commctl, equal, main, until  # noqa: E402
+from keeping import kept_nodes, restart  # noqa: E402
 
 
 def why(node, group):
@@ -159,6 +160,28 @@ def test_waits_that_ran_out_of_time():
         want = f"rank 2 of epoch 1, pid {ranks[2].pid}, waited to go on in"
         until(lambda: want in " ".join(events(node, "group_failed")), want)
         no_number_for_any(node)
+
+
+def test_who_has_died_is_known_when_all_commds_were_restarted():
+    with kept_nodes(2) as cluster:
+        ranks = cluster.ranks("g", [0, 0, 1, 1])
+        ranks[3].kill()
+        for rank in ranks[:3]:
+            rank.call_error("all_reduce", name="g", count=1000)
+        # which revokes the group
+        equal(ranks[0].call_error("recover", name="g", timeout_ms=700)["code"], "TIMEOUT")
+        for _ in range(2):
+            for node in cluster.nodes:
+                restart(node)
+        for node in cluster.nodes:
+            (row,) = until_why(node, "g", lambda rows: rows and "has died" in rows[0]["evidence"])
+            equal((row["verdict"], row["rank"], row["pid"]), ("RANK_DEAD", 3, ranks[3].pid), row)
+            check(f"rank 3 (pid {ranks[3].pid} on node node1) has died" in row["evidence"], row)
+            process = [row["process"] for row in node.ctl("ranks")["ranks"] if row["rank"] == 3]
+            equal(process, ["died"])
+        for rank in ranks[:3]:
+            rank.start("recover", name="g")
+        equal([rank.finish()["before"] for rank in ranks[:3]], [[0, 1, 2]] * 3)
 
 
 if __name__ == "__main__":
