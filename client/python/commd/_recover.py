@@ -352,10 +352,10 @@ def take_joined():
     return joined
 
 
-def meeting():
-    """For create_backend(): under which token a new group of the default group's ranks meets; "":
-    by torch's store."""
+def parent():
+    """For create_backend(): the default group's backend, by which ranks of a new group know each
+    other; None: they meet by torch's store."""
     if not distributed.is_initialized():
-        return ""
+        return None
     ours, _ = _amend._ours(c10d._get_default_group())
-    return next((backend._meeting for backend in ours), "")
+    return next(iter(ours), None)

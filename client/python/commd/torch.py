@@ -120,7 +120,7 @@ def create_backend(options, backend_options=None):
     if seconds and options.timeout == distributed.default_pg_timeout:
         with contextlib.suppress(ValueError, OverflowError):  # the library tells what is wrong
             options.timeout = timedelta(seconds=float(seconds))
-    return load().create(options, _recover.take_joined(), _recover.meeting())
+    return load().create(options, _recover.take_joined(), _recover.parent())
 
 
 def empty(*size, dtype=None):

@@ -5,6 +5,7 @@ gloo hangs or says "Connection closed by peer" with no rank (elastic#134, gloo#5
 
 import os
 import signal
+import time
 
 import torch
 import torch.distributed as dist
@@ -32,6 +33,12 @@ def main():
     tensor = torch.ones(10)
     dist.all_reduce(tensor, group=rest)
     same("a group that has lost nobody", tensor[0].item(), float(size - 1))
+    began = time.monotonic()
+    raises("a group with the dead", dist.DistBackendError, dist.new_group, f"rank {VICTIM}")
+    check("it does not wait for the dead", time.monotonic() - began < 60)
+    late = dist.new_group(survivors)
+    dist.all_reduce(tensor, group=late)
+    same("a group without the dead", tensor[0].item(), float((size - 1) ** 2))
     dist.destroy_process_group()
 
     # and a new world, in the same processes

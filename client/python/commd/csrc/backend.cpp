@@ -8,8 +8,9 @@
  * The contents of AVG, of wrong sizes between ranks and of the operations' order are the
  * library's business; its errors come out as DistBackendError with the library's text.
  *
- * split() and merge() make ordinary groups: their members meet through the store, as those of
- * new_group() do. It costs the parent nothing and cannot hang in it.
+ * split(), shrink() and new_group() make ordinary groups, whose members know each other by the
+ * group that they are in (found()). It costs the parent nothing and cannot hang in it. Those of
+ * merge() meet through the store.
  */
 #include "backend.h"
 #include "python.h"
@@ -148,6 +149,24 @@ void ProcessGroupCommd::waitForPendingWorks()
     }
 }
 
+void ProcessGroupCommd::found(GroupSpec &spec, std::vector<int> places) const
+{
+    std::string token = spec.meeting.empty() ? meeting_ : spec.meeting;
+
+    if (!reconfigurable_ && group_->ours()) { /* else torch's ranks are not those of group_ */
+        if (token.empty())
+            token = group_->name();
+        for (int i = static_cast<int>(places.size()); i < spec.size; i++)
+            places.push_back(i); /* the whole world has none */
+        spec.parent = group_;
+        spec.places = std::move(places);
+    }
+    if (!token.empty())
+        spec.meeting = c10::sha1(c10::str(token, " ", spec.id, " ", c10::Join(",", spec.ranks)))
+                           .str()
+                           .substr(0, 24);
+}
+
 #if COMMD_TORCH_SINCE(2, 9)
 static GroupSpec spec_for(const c10::intrusive_ptr<c10d::Store> &store, int rank, size_t size,
                           const c10d::Backend::Options &options)
@@ -175,9 +194,9 @@ ProcessGroupCommd::split(const c10::intrusive_ptr<c10d::Store> &store,
         return nullptr;
     GroupSpec spec =
         spec_for(store ? store : store_, static_cast<int>(me - ranks.begin()), ranks.size(), *opts);
-    spec.meeting = meeting_;
     for (int rank : ranks)
         spec.ranks.push_back(ranks_.empty() ? rank : ranks_[rank]);
+    found(spec, ranks);
     auto child = c10::make_intrusive<ProcessGroupCommd>(spec);
     if (connected_)
         child->eagerConnectSingleDevice(*connected_);
@@ -202,6 +221,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupCommd::shrink(const std::vector<in
 {
     GilRelease no_gil;
     GroupSpec spec;
+    std::vector<int> places;
     int rank_there = -1;
 
     for (int rank = 0; rank < size_; rank++) {
@@ -209,6 +229,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupCommd::shrink(const std::vector<in
             continue;
         if (rank == rank_)
             rank_there = static_cast<int>(spec.ranks.size());
+        places.push_back(rank);
         spec.ranks.push_back(ranks_.empty() ? rank : ranks_[rank]);
     }
     TORCH_CHECK_VALUE(rank_there >= 0, "commd: shrink: this rank is among the excluded ones");
@@ -219,9 +240,8 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupCommd::shrink(const std::vector<in
     spec.size = static_cast<int>(spec.ranks.size());
     spec.timeout = opts ? checked_timeout("process group", opts->timeout) : timeout_;
     spec.id = id_;
-    spec.meeting = c10::sha1(c10::str(group_->name(), " without ", c10::Join(",", excluded)))
-                       .str()
-                       .substr(0, 24);
+    spec.meeting = group_->name() + " shrinks";
+    found(spec, std::move(places));
     auto child = c10::make_intrusive<ProcessGroupCommd>(spec);
     if (connected_)
         child->eagerConnectSingleDevice(*connected_);

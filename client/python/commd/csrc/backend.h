@@ -115,6 +115,8 @@ class ProcessGroupCommd : public c10d::Backend
     {
         return meeting_;
     }
+    /* Of a group of the ranks @places of this one. */
+    void found(GroupSpec &spec, std::vector<int> places) const;
     void set_meeting(std::string meeting)
     {
         meeting_ = std::move(meeting);

@@ -61,10 +61,10 @@ GilRelease::~GilRelease()
 namespace
 {
 
-/* @joined: by rejoin(); @meeting: see GroupSpec. */
+/* @joined: by rejoin(); @parent: in which all members are. */
 c10::intrusive_ptr<ProcessGroupCommd> create(const c10d::DistributedBackendOptions &options,
                                              std::shared_ptr<Group> joined,
-                                             const std::string &meeting)
+                                             const c10::intrusive_ptr<ProcessGroupCommd> &parent)
 {
     GroupSpec spec;
 
@@ -74,7 +74,8 @@ c10::intrusive_ptr<ProcessGroupCommd> create(const c10d::DistributedBackendOptio
     spec.timeout = checked_timeout("process group", limit_of(options.timeout));
     spec.id = options.group_id;
     spec.ranks = options.global_ranks_in_group;
-    spec.meeting = meeting;
+    if (parent)
+        parent->found(spec, std::vector<int>(spec.ranks.begin(), spec.ranks.end()));
     GilRelease no_gil;
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
     spec.reconfigurable = options.enable_reconfigure;
@@ -158,7 +159,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
              py::arg("size"), py::call_guard<py::gil_scoped_release>())
         .def("close", &commd::Waiting::close, py::call_guard<py::gil_scoped_release>());
     m.def("create", &commd::create, py::arg("options"), py::arg("joined") = nullptr,
-          py::arg("meeting") = "");
+          py::arg("parent") = nullptr);
     m.def("empty", &commd::empty, py::arg("sizes"), py::arg("dtype"),
           py::call_guard<py::gil_scoped_release>());
     /* Bytes: a pickle is no text. */

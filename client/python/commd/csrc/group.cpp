@@ -8,6 +8,9 @@
  * ({0,2} and {1,3} made by the same line of code). A program may make the same group again in
  * the same store: rank 0 removes the key once all have joined, and nobody takes a token twice.
  *
+ * A group whose members are in a group of commd already has a parent: its token follows from the
+ * parent's name, so it needs no store, and the join ends when commd knows that a member has died.
+ *
  * Closing: commd_group_leave() frees the group, so it must not run while a thread is inside a
  * call or an asynchronous operation is pending. close() stops new calls, waits briefly, then
  * aborts the group, which ends them; if even that does not, the group is leaked.
@@ -268,6 +271,19 @@ void Group::remember(const std::shared_ptr<Group> &group)
     p.groups.push_back(group);
 }
 
+/* Its members have their tokens: joins. */
+static int join_members(commd_context *context, const GroupSpec &spec, const std::string &name,
+                        commd_group **handle)
+{
+    const int64_t limit = to_timeout_ms("join", spec.timeout);
+
+    if (!spec.parent)
+        return commd_group_join(context, name.c_str(), spec.rank, spec.size, limit, handle);
+    Group::Call call(*spec.parent);
+    return commd_group_subgroup(call.handle(), name.c_str(), spec.places.data(), spec.size, limit,
+                                handle);
+}
+
 std::shared_ptr<Group> Group::join(const GroupSpec &spec)
 {
     commd_context *context = context_ref();
@@ -277,8 +293,7 @@ std::shared_ptr<Group> Group::join(const GroupSpec &spec)
 
     try {
         name = group_name(spec, by_store ? agree_on_token(spec, key) : spec.meeting);
-        int r = commd_group_join(context, ("/" + name).c_str(), spec.rank, spec.size,
-                                 to_timeout_ms("join", spec.timeout), &handle);
+        int r = join_members(context, spec, "/" + name, &handle);
         if (by_store)
             forget_token(spec, key);
         if (r)

@@ -42,6 +42,8 @@ template <class Duration> std::chrono::milliseconds limit_of(Duration timeout)
 /* As checked_timeout(), as the library counts: unset (-1) is the group's (0), none (0) is -1. */
 int64_t to_timeout_ms(const char *what, std::chrono::milliseconds timeout);
 
+class Group;
+
 struct GroupSpec {
     c10::intrusive_ptr<c10d::Store> store;
     int rank;
@@ -51,6 +53,9 @@ struct GroupSpec {
     std::vector<int64_t> ranks;        /* global ranks; empty for the whole world */
     /* Not empty: all know this token already, and need no store; see Group::agree_on_meeting(). */
     std::string meeting;
+    /* All are in this group, and have these ranks there: it tells of those that cannot come. */
+    std::shared_ptr<Group> parent;
+    std::vector<int> places;
     bool reconfigurable = false; /* enable_reconfigure=True */
 };
 
