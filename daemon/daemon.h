@@ -70,6 +70,7 @@ struct daemon {
 
     struct core *core;
     uint64_t incarnation, started_ms;
+    uint64_t took_over_ms; /* when it took over from the commd before it; 0: it did not */
     struct listener *listener;
     struct peer_links *peers;   /* NULL on a node that is alone */
     struct engine_link *engine; /* NULL on a node that is alone */

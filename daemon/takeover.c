@@ -320,6 +320,7 @@ void takeover_end(struct daemon *d)
     daemon_dispatch(d, &event);
     state_taken_over(d->state);
     d->restoring = false;
+    d->took_over_ms = clock_ms();
     d->away_timer = event_new(d->base, -1, EV_PERSIST, takeover_look_away, d);
     if (d->away_timer)
         event_add(d->away_timer, &period);
@@ -399,6 +400,8 @@ void takeover_welcome(struct daemon *d, unsigned slot, struct msg_welcome *welco
 {
     struct kept_client *kept = &d->kept[slot];
 
+    if (d->took_over_ms)
+        welcome->took_over_ms = clock_ms() - d->took_over_ms + 1;
     welcome->resumed = kept->kept;
     if (!kept->kept)
         kept->kept = keep_client(d, slot);

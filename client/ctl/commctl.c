@@ -268,13 +268,18 @@ static void print_verb_help(const struct verb *verb)
 static int no_group(const struct verb *verb, const struct options *o,
                     const struct msg_tables *answer)
 {
+    char before[256] = "";
     bool well;
 
     if (o->show.json && verb->show_group != show_trace &&
         !verb->show_group(&o->show, o->group, answer, &well))
         return EXIT_NOT_ASKED;
-    complain("%s: no group \"%s\" that this user may see on any node: commctl ranks lists them%s%s",
-             verb->words, o->group, *answer->text ? "; " : "", answer->text);
+    if (verb->show_group == show_why)
+        restart_text(o->show.from, before, sizeof(before));
+    complain(
+        "%s: no group \"%s\" that this user may see on any node: commctl ranks lists them%s%s%s%s",
+        verb->words, o->group, *before ? "; " : "", before, *answer->text ? "; " : "",
+        answer->text);
     return EXIT_BAD_ANSWER;
 }
 

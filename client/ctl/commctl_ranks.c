@@ -269,10 +269,22 @@ static int by_end(const void *a, const void *b)
     return by_place(a, b);
 }
 
+void restart_text(const struct msg_welcome *from, char *text, size_t len)
+{
+    text[0] = 0;
+    if (from && from->took_over_ms && from->took_over_ms / 1000 < RECENT_S)
+        snprintf(
+            text, len,
+            "commd on node %s was restarted %llu s ago: what ended or failed before that is not "
+            "here, but in its log (journalctl -u commd)",
+            from->node, (unsigned long long)from->took_over_ms / 1000);
+}
+
 static void print_findings(const struct show *show, const struct looks *looks, const char *group,
                            const struct finding **findings, unsigned n)
 {
     bool first = true;
+    char before[256];
 
     for (unsigned i = 0; i < n; i++) {
         if (!group && cause_of(findings, i) < i)
@@ -286,6 +298,9 @@ static void print_findings(const struct show *show, const struct looks *looks, c
     }
     if (first)
         puts("no groups");
+    restart_text(show->from, before, sizeof(before));
+    if (*before)
+        printf("\n%s\n", before);
 }
 
 bool show_why(const struct show *show, const char *group, const struct msg_tables *ranks,

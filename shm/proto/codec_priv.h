@@ -126,7 +126,7 @@
 #define FIELDS_arena_answer(F) F(NUM, req) F(CAUSE, cause) F(TEXT, text)
 #define FIELDS_welcome(F)                                                                          \
     F(NUM, version) F(NUM, pid) F(NUM, incarnation) F(NAME, node) F(NAME, cluster)                 \
-    F(KEY, key) F(FLAG, resumed) F(KEPT, kept)
+    F(KEY, key) F(FLAG, resumed) F(KEPT, kept) F(NUM, took_over_ms)
 #define FIELDS_joined(F)                                                                           \
     F(NUM, req)                                                                                    \
     F(FLAG, new_doorbell) F(NUM, group) F(NUM, epoch) F(NODES, nodes) F(MEMBERS, members)          \

@@ -234,7 +234,8 @@ struct msg_welcome {
     uint8_t key[MSG_KEY]; /* for CLIENT_HELLO.resume; all 0: there is no coming back */
     uint32_t resumed; /* 1: commd knows the client from before, and that it is in these groups */
     uint32_t nkept;
-    uint64_t *kept; /* owned by whoever owns the msg */
+    uint64_t *kept;        /* owned by whoever owns the msg */
+    uint64_t took_over_ms; /* so long ago commd took over from the one before it; 0: it did not */
 };
 
 /* One rank of a group. @node indexes the message's node list. */

@@ -182,6 +182,18 @@ def test_who_has_died_is_known_when_all_commds_were_restarted():
         for rank in ranks[:3]:
             rank.start("recover", name="g")
         equal([rank.finish()["before"] for rank in ranks[:3]], [[0, 1, 2]] * 3)
+        for rank in ranks[:3]:
+            rank.call("leave", name="g")
+        restart(cluster.nodes[0])
+        for group in ((), ("g",)):
+            done = subprocess.run([*commctl(cluster.nodes[0]), "why", *group], capture_output=True,
+                                  text=True)  # fmt: skip
+            check("commd on node node0 was restarted" in done.stdout + done.stderr, done)
+
+
+def test_a_commd_that_was_not_restarted_does_not_say_so():
+    with Cluster(1) as cluster:
+        equal(text(cluster.nodes[0], "why"), "no groups\n")
 
 
 if __name__ == "__main__":
