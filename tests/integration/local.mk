@@ -37,7 +37,8 @@ EXTRA_DIST += tests/integration/lib/cluster.py tests/integration/lib/authority.p
 	tests/integration/lib/keeping.py \
 	tests/integration/lib/middle.py \
 	tests/integration/lib/commd_client.py \
-	tests/integration/lib/hoarder.py tests/integration/lib/faults.py tests/integration/lib/many.py \
+	tests/integration/lib/hoarder.py tests/integration/lib/inputs.py \
+	tests/integration/lib/faults.py tests/integration/lib/many.py \
 	tests/integration/lib/torch_rank.py tests/integration/lib/torch_staged.py \
 	tests/integration/lib/gpu_arrays.py tests/integration/lib/gpu_driver.py \
 	tests/integration/lib/gpu_tensors.py tests/integration/lib/limit.py \

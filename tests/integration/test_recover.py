@@ -9,6 +9,7 @@ import select
 import signal
 import sys
 import time
+from random import Random
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
@@ -16,6 +17,8 @@ from cluster import Cluster, check, equal, how_many, main  # noqa: E402
 from cluster import sanitizer_environment, until  # noqa: E402
 from keeping import gap, kept_nodes  # noqa: E402
 
+KINDS = """all_reduce broadcast all_gather reduce_scatter reduce gather scatter all_to_all
+    all_gather_v reduce_scatter_v gather_v scatter_v all_to_all_v""".split()
 PLACES = {"1x4": [0] * 4, "2x2": [0, 0, 1, 1], "3x1": [0, 1, 2]}
 
 
@@ -495,6 +498,30 @@ def test_inputs_are_intact_after_an_error():
                 ranks[3].kill()
                 for rank in ranks[:3]:
                     equal(rank.finish(), [True, True, True], f"{places}, {count} bytes")
+
+
+def test_inputs_of_every_kind_are_intact_after_an_error():
+    """A rank dies in the middle of the operation, or before it has come to it."""
+    for places in ("1x4", "2x2"):
+        with group(PLACES[places]) as (cluster, ranks):
+            random = Random(len(places) + PLACES[places][3])
+            for turn in range(how_many(2 * len(KINDS), 4)):
+                coll, in_place = KINDS[turn % len(KINDS)], turn < len(KINDS)
+                absent, dead = random.random() < 0.3, random.randrange(4)
+                rest = [rank for number, rank in enumerate(ranks) if number != dead]
+                for rank in rest if absent else ranks:
+                    rank.start("inputs", name="g", coll=coll, in_place=in_place, absent=absent,
+                               count=random.choice([8, 5000, 500_000]))  # fmt: skip
+                for rank in rest if absent else ranks:
+                    equal(rank.answer()["started"], True)
+                time.sleep(0.05 * random.random())
+                ranks[dead].kill()
+                what = f"{places}, {coll}{' in place' * in_place}, absent: {absent}, dead: {dead}"
+                equal([rank.finish() for rank in rest], [None] * 3, what)
+                ranks[dead] = cluster.rank(PLACES[places][dead])
+                ranks[dead].start("rejoin", name="g")
+                recovered(rest, policy="wait", verify=False)
+                ranks[dead].finish()
 
 
 def test_commd_is_killed_while_ranks_recover():

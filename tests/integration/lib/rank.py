@@ -15,6 +15,7 @@ import time
 
 sys.dont_write_bytecode = True
 import gpu_tensors  # noqa: E402
+import inputs  # noqa: E402
 import recovering  # noqa: E402
 import registered  # noqa: E402
 import stream  # noqa: E402
@@ -410,6 +411,7 @@ def registered_loop(name, key, count, timeout_ms=0):
 COMMANDS = {
     "connect": connect, "join": join, "leave": leave, "disconnect": disconnect, "abort": abort,
     "recover": recover, "rejoin": rejoin, "where": where, "check": check, "verify": verify,
+    "inputs": lambda name, **a: inputs.run(groups[name], tell=tell, **a),
     "intact": intact, "abort_soon": abort_soon, "resources": resources,
     "all_reduce": all_reduce, "raw": raw, "huge": huge, "loop": loop, "paced": paced, "many": many,
     "one_way": one_way, "uneven": uneven, "pipeline": pipeline,
