@@ -187,6 +187,7 @@ def look_at_build_dependencies():
     words = part("debian/control", r"\nBuild-Depends: ", r"\n\S")
     needed = {re.split(r"[ (<]", word.strip())[0] for word in words.split(",")}
     have = (part("quickstart", r"\npackages_build=\(", r"\)") + " "
+            + part("quickstart", r"\|\| packages_build\+=\(", r"\)") + " "
             + part("tools/packages.sh", r"\npackages_package=\(", r"\)")).split()  # fmt: skip
     for name in sorted(needed | {"build-essential"}):
         if from_others.get(name, name) not in have:

@@ -78,6 +78,7 @@ EXCEPT = {
 FOREIGN = {
     r"event2/|event\.h": ("daemon", "daemon/link", "daemon/process", "daemon/http"),
     r"openssl/": ("daemon/link", "transport/fabric/tcp"),
+    r"intel-ipsec-mb": ("transport/fabric/tcp",),
     r"yaml\.h": ("daemon/conf",),
     r"ucp?s?t?/api/|uc[pst]/": ("transport/fabric/ucx",),
     r"libsmartcols": ("client/ctl",),

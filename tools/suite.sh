@@ -271,8 +271,8 @@ run_distcheck() {
 parts_of_builds() {
     local plain="tests/unit/transport/test_fabric tests/unit/client/test_collectives"
     plain+=" tests/unit/client/test_commctl"
-    part "without UCX" configure_and_check "$top/build-plain" --without-ucx \
-        --without-cuda \
+    part "without UCX and libipsec-mb" configure_and_check "$top/build-plain" --without-ucx \
+        --without-ipsec-mb --without-cuda \
         -- check_PROGRAMS="$plain" TESTS="$plain \
             tests/integration/test_collectives.py tests/integration/test_bad_input.py"
     part "make distcheck" run_distcheck "$plain"

@@ -8,7 +8,8 @@
     commd/                 the package, with commd._core and commd._torch_2_13
     commd/sbin/            commd, and commd-engine, which it looks for beside itself
     commd/bin/             commctl, commd-perf
-    commd/lib/             libcommd, which finds ../sbin/commd; libsmartcols, libnuma and UCX
+    commd/lib/             libcommd, which finds ../sbin/commd; libsmartcols, libnuma, libipsec-mb
+                           and UCX
     commd/lib/ucx/         what UCX loads while it runs: libucs looks beside itself
     commd/csrc, include/   what _build.py compiles for another torch
 
@@ -34,7 +35,7 @@ import zipfile
 
 MODULES = ["libuct_cma.so.0", "libuct_ib.so.0", "libuct_rdmacm.so.0"]
 BUNDLED = ["libucp.so.0", "libuct.so.0", "libucs.so.0", "libucm.so.0", "libnuma.so.1",
-           "libsmartcols.so.1"]  # fmt: skip
+           "libIPSec_MB.so.1", "libsmartcols.so.1"]  # fmt: skip
 LINKED = ["libevent-dev", "libssl-dev", "libyaml-dev", "libprotobuf-c-dev"]
 # What every machine with glibc and torch has; the others come with the wheel.
 SYSTEM = {"libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2"}

@@ -3,8 +3,8 @@
 #
 # The wheel has all that a user needs who has neither a compiler nor root: the programs, libcommd,
 # commd._core, and the torch backend for each torch of WHEEL_TORCH. libevent, OpenSSL, libyaml and
-# protobuf-c are linked into the programs; UCX, libnuma and libsmartcols lie beside them as Debian
-# has built them. tools/wheel.py puts it together.
+# protobuf-c are linked into the programs; UCX, libnuma, libipsec-mb and libsmartcols lie
+# beside them as Debian has built them. tools/wheel.py puts it together.
 #
 # The same commit gives the same bytes: it is built from a copy of the tree, every path of which is
 # mapped away, nothing in it has a time, and the time in the archive is that of the commit. What
@@ -43,7 +43,7 @@ wheel_programs() {
         [ -e "$archives/$a.a" ] || { echo "$a.a is missing" && return 1; }
     done
     (cd "$tree" && autoreconf -fi && mkdir make && cd make &&
-        ../configure --prefix=/usr --sysconfdir=/etc --with-ucx \
+        ../configure --prefix=/usr --sysconfdir=/etc --with-ucx --with-ipsec-mb \
             --with-build-version="$(build_version)" \
             CFLAGS="-O2 -g0 -ffile-prefix-map=$tree=." \
             LIBEVENT_CFLAGS=" " LIBEVENT_LIBS="-L$archives -levent_openssl -levent_core" \

@@ -14,6 +14,7 @@ libcommd_fabric_la_SOURCES = transport/fabric/agree.c transport/fabric/agree.h \
 	transport/fabric/fabric.c transport/fabric/fabric.h \
 	transport/fabric/fabric_net.c \
 	transport/fabric/fabric_net.h \
+	transport/fabric/tcp/aead.c transport/fabric/tcp/aead.h \
 	transport/fabric/tcp/fabric_tcp.c transport/fabric/tcp/fabric_tcp_conn.c \
 	transport/fabric/tcp/fabric_tcp_greet.c \
 	transport/fabric/tcp/fabric_tcp_in.c transport/fabric/tcp/fabric_tcp_listen.c \
@@ -30,8 +31,13 @@ libcommd_fabric_la_SOURCES += transport/fabric/ucx/fabric_ucx.c \
 else
 libcommd_fabric_la_SOURCES += transport/fabric/ucx/fabric_ucx_none.c
 endif
+if HAVE_IPSEC_MB
+libcommd_fabric_la_SOURCES += transport/fabric/tcp/aead_ipsec_mb.c
+else
+libcommd_fabric_la_SOURCES += transport/fabric/tcp/aead_ipsec_mb_none.c
+endif
 libcommd_fabric_la_CFLAGS = $(AM_CFLAGS) $(CRYPTO_CFLAGS) $(UCX_CFLAGS)
-libcommd_fabric_la_LIBADD = $(CRYPTO_LIBS) $(UCX_LIBS)
+libcommd_fabric_la_LIBADD = $(CRYPTO_LIBS) $(IPSEC_MB_LIBS) $(UCX_LIBS)
 
 # The data process. It decides nothing about groups; commd tells it.
 pkglibexec_PROGRAMS += transport/commd-engine

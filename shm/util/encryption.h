@@ -18,6 +18,7 @@ enum link_encryption {
     LINK_CLEAR_OFF, /* transport.encryption of one of the two nodes */
     LINK_CLEAR_OLD, /* the engine there cannot encrypt */
     LINK_CLEAR_UCX,
+    LINK_AES_128_GCM_IPSEC_MB, /* this side uses libipsec-mb, and else OpenSSL */
     LINK_ENCRYPTIONS
 };
 
@@ -31,6 +32,7 @@ static inline const char *link_encryption_word(enum link_encryption e)
         [LINK_CLEAR_OFF] = "clear: transport.encryption is off",
         [LINK_CLEAR_OLD] = "clear: the node is of an older version",
         [LINK_CLEAR_UCX] = "clear: RDMA or UCX, trusted network",
+        [LINK_AES_128_GCM_IPSEC_MB] = "AES-128-GCM (libipsec-mb)",
     };
 
     return words[e < LINK_ENCRYPTIONS ? e : LINK_UNTOLD];
@@ -48,13 +50,13 @@ static inline enum link_encryption link_encryption_read(const char *word)
 
 static inline bool link_is_encrypted(enum link_encryption e)
 {
-    return e == LINK_AES_128_GCM || e == LINK_CHACHA20_POLY1305;
+    return e == LINK_AES_128_GCM || e == LINK_CHACHA20_POLY1305 || e == LINK_AES_128_GCM_IPSEC_MB;
 }
 
 /* Can somebody on the network read and forge the data? */
 static inline bool link_is_open(enum link_encryption e)
 {
-    return e >= LINK_CLEAR_OFF && e < LINK_ENCRYPTIONS;
+    return e >= LINK_CLEAR_OFF && e <= LINK_CLEAR_UCX;
 }
 
 #endif

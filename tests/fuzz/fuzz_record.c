@@ -2,7 +2,8 @@
  * the first byte of the greeting on.
  *
  * First byte: bit 0: ChaCha20-Poly1305 instead of AES; bits 1 to 3: so many records and one more;
- * bit 4: a new key after each of them. Then pieces: kind, number, value, where:
+ * bit 4: a new key after each of them; bits 5, 6: who seals, who opens does so by libipsec-mb,
+ * where there is one. Then pieces: kind, number, value, where:
  *
  *   RECORD   a record by itself, with the byte at @where changed by @value, is offered to who has
  *            read all records before number @number: it takes exactly the one that is next, as it
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
+#include "transport/fabric/tcp/aead.h"
 #include "transport/fabric/tcp/fabric_tcp_priv.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -28,6 +30,7 @@ struct piece {
 };
 
 struct scene {
+    const struct aead_ops *seals_by, *opens_by;
     enum seal_cipher cipher;
     unsigned n;
     uint8_t secret[SEAL_SECRET];
@@ -45,10 +48,17 @@ static void must(bool ok, const char *what)
 
 static struct seal *opener(const struct scene *s)
 {
-    struct seal *opens = seal_new(s->cipher, s->secret, false);
+    struct seal *opens = seal_new_by(s->opens_by, s->cipher, s->secret, false);
 
     must(opens != NULL, "no memory");
     return opens;
+}
+
+static const struct aead_ops *library(const struct scene *s, bool ipsec_mb)
+{
+    const struct aead_ops *ops = ipsec_mb && s->cipher == SEAL_AES_128_GCM ? aead_ipsec_mb() : NULL;
+
+    return ops ? ops : &aead_libcrypto;
 }
 
 static void scene_open(struct scene *s, uint8_t how)
@@ -58,7 +68,9 @@ static void scene_open(struct scene *s, uint8_t how)
     *s = (struct scene){.cipher = how & 1 ? SEAL_CHACHA20_POLY1305 : SEAL_AES_128_GCM,
                         .n = 1 + ((how >> 1) & 7),
                         .secret = {how, 1, 2}};
-    seals = seal_new(s->cipher, s->secret, true);
+    s->seals_by = library(s, how & 32);
+    s->opens_by = library(s, how & 64);
+    seals = seal_new_by(s->seals_by, s->cipher, s->secret, true);
     must(seals != NULL, "no memory");
     if (how & 16)
         seal_set_records(seals, 1);

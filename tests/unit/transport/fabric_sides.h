@@ -110,6 +110,7 @@ void refused(const char *kind, const char *device, const char *tls, const char *
 int run_tcp_tests(void);     /* test_fabric_tcp.c */
 int run_link_tests(void);    /* test_fabric_links.c */
 int run_mend_tests(void);    /* test_fabric_mend.c */
+int run_aead_tests(void);    /* test_fabric_aead.c */
 int run_sealed_tests(void);  /* test_fabric_sealed.c */
 int run_greet_tests(void);   /* test_fabric_greet.c */
 int run_key_tests(void);     /* test_fabric_keys.c */

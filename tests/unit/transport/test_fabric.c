@@ -520,6 +520,7 @@ int main(int argc, char **argv)
     failed += run_tcp_tests();
     failed += run_link_tests();
     failed += run_mend_tests();
+    failed += run_aead_tests();
     failed += run_sealed_tests();
     failed += run_greet_tests();
     failed += run_key_tests();

@@ -44,8 +44,9 @@ static void add_key(const struct seal *s, uint64_t now, struct fabric_traffic *t
 
     if (link_is_encrypted(traffic->encryption) && ms <= traffic->key_ms)
         return;
-    traffic->encryption =
-        seal_kind(s) == SEAL_AES_128_GCM ? LINK_AES_128_GCM : LINK_CHACHA20_POLY1305;
+    traffic->encryption = seal_by_ipsec_mb(s)                ? LINK_AES_128_GCM_IPSEC_MB
+                          : seal_kind(s) == SEAL_AES_128_GCM ? LINK_AES_128_GCM
+                                                             : LINK_CHACHA20_POLY1305;
     traffic->key_ms = ms;
     traffic->generation = seal_generation(s);
 }

@@ -1,4 +1,4 @@
-/* seal.c - records of a stream that are encrypted and authenticated, by libcrypto's ciphers.
+/* seal.c - records of a stream that are encrypted and authenticated (how: aead.h).
  *
  *   key, iv of a generation = HMAC(secret, "key"), HMAC(secret, "iv"), cut to their lengths
  *   secret of the next one  = HMAC(secret, "next", the fresh secret that it begins with, or
@@ -6,7 +6,7 @@
  *
  * 2^22 records of 16 KB under one key keep far below the limits of AES-GCM (RFC 8446, 5.5). */
 #undef NDEBUG
-#include "transport/fabric/tcp/seal.h"
+#include "transport/fabric/tcp/aead.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -18,7 +18,7 @@
 
 #include "shm/util/wait.h"
 
-enum { IV = 12 };
+enum { IV = AEAD_NONCE };
 
 struct fresh {
     uint16_t mark; /* in records of the generation that begins with it; 0: with none */
@@ -32,8 +32,7 @@ struct record_head {
 _Static_assert(sizeof(struct record_head) == SEAL_HEAD, "wire layout");
 
 struct seal {
-    EVP_CIPHER_CTX *ctx, *spare; /* @spare: of a generation that is tried */
-    const EVP_CIPHER *cipher;    /* libcrypto's own */
+    struct aead *aead, *spare; /* @spare: of a generation that is tried */
     uint8_t secret[SEAL_SECRET], iv[IV];
     enum seal_cipher kind;
     bool seals;
@@ -118,47 +117,50 @@ unsigned seal_choose(unsigned ours, unsigned theirs)
     return both & -both;
 }
 
-/* Sets @ctx to the generation of @secret. */
-static int take_key(const struct seal *s, EVP_CIPHER_CTX *ctx, const uint8_t secret[SEAL_SECRET],
-                    uint8_t ret_iv[IV])
+/* Sets @aead to the generation of @secret. */
+static int take_key(struct aead *aead, const uint8_t secret[SEAL_SECRET], uint8_t ret_iv[IV])
 {
     uint8_t key[SEAL_SECRET], iv[SEAL_SECRET];
     int r = -ENOMEM;
 
-    if (!derive(secret, "key", key) && !derive(secret, "iv", iv) &&
-        EVP_CipherInit_ex(ctx, s->cipher, NULL, key, NULL, s->seals))
-        r = 0;
+    if (!derive(secret, "key", key) && !derive(secret, "iv", iv))
+        r = aead->ops->set_key(aead, key);
     memcpy(ret_iv, iv, IV);
     OPENSSL_cleanse(key, sizeof(key));
     OPENSSL_cleanse(iv, sizeof(iv));
     return r;
 }
 
-struct seal *seal_new(enum seal_cipher cipher, const uint8_t secret[SEAL_SECRET], bool seals)
+struct seal *seal_new_by(const struct aead_ops *ops, enum seal_cipher cipher,
+                         const uint8_t secret[SEAL_SECRET], bool seals)
 {
     struct seal *s = calloc(1, sizeof(*s));
 
     if (!s)
         return NULL;
-    s->cipher = cipher == SEAL_AES_128_GCM ? EVP_aes_128_gcm() : EVP_chacha20_poly1305();
     s->kind = cipher;
     s->seals = seals;
     s->records = SEAL_RECORDS;
     s->since_ms = now_ms();
     memcpy(s->secret, secret, sizeof(s->secret));
-    s->ctx = EVP_CIPHER_CTX_new();
-    s->spare = EVP_CIPHER_CTX_new();
-    if (!s->ctx || !s->spare || take_key(s, s->ctx, s->secret, s->iv))
+    s->aead = ops->new (cipher, seals);
+    s->spare = ops->new (cipher, seals);
+    if (!s->aead || !s->spare || take_key(s->aead, s->secret, s->iv))
         return seal_free(s);
     return s;
+}
+
+struct seal *seal_new(enum seal_cipher cipher, const uint8_t secret[SEAL_SECRET], bool seals)
+{
+    return seal_new_by(aead_best(cipher), cipher, secret, seals);
 }
 
 struct seal *seal_free(struct seal *s)
 {
     if (!s)
         return NULL;
-    EVP_CIPHER_CTX_free(s->ctx);
-    EVP_CIPHER_CTX_free(s->spare);
+    aead_free(s->aead);
+    aead_free(s->spare);
     OPENSSL_cleanse(s, sizeof(*s));
     free(s);
     return NULL;
@@ -176,11 +178,11 @@ static void nonce_of(const uint8_t iv[IV], uint64_t number, uint8_t ret[IV])
 static void turn_over(struct seal *s, uint8_t secret[SEAL_SECRET], const uint8_t iv[IV],
                       const struct fresh *fresh)
 {
-    EVP_CIPHER_CTX *ctx = s->ctx;
+    struct aead *old = s->aead;
 
-    s->ctx = s->spare;
-    s->spare = ctx;
-    EVP_CIPHER_CTX_reset(ctx); /* the key that it has must not stay in memory */
+    s->aead = s->spare;
+    s->spare = old;
+    old->ops->forget(old);
     memcpy(s->secret, secret, SEAL_SECRET);
     memcpy(s->iv, iv, IV);
     s->generation++;
@@ -215,7 +217,7 @@ static int generation_next(const struct seal *s, const struct fresh *fresh,
                          {fresh ? (void *)(uintptr_t)fresh->secret : NULL, SEAL_SECRET}};
     int r = seal_mac(s->secret, of, fresh ? 2 : 1, ret_secret);
 
-    return r ? r : take_key(s, s->spare, ret_secret, ret_iv);
+    return r ? r : take_key(s->spare, ret_secret, ret_iv);
 }
 
 static int wear(struct seal *s)
@@ -232,10 +234,10 @@ static int wear(struct seal *s)
 
 int seal_put(struct seal *s, const struct iovec *iov, unsigned n, uint8_t *out)
 {
-    uint8_t nonce[IV], *at = out + SEAL_HEAD;
     struct record_head head;
+    uint8_t nonce[IV];
     size_t all = 0;
-    int len, r;
+    int r;
 
     assert(s->seals && n > 0);
     if (is_worn(s) && (r = wear(s)))
@@ -246,18 +248,9 @@ int seal_put(struct seal *s, const struct iovec *iov, unsigned n, uint8_t *out)
     head = (struct record_head){(uint16_t)all, s->mark, s->generation};
     memcpy(out, &head, SEAL_HEAD);
     nonce_of(s->iv, s->number, nonce);
-    if (!EVP_EncryptInit_ex(s->ctx, NULL, NULL, NULL, nonce) ||
-        !EVP_EncryptUpdate(s->ctx, NULL, &len, out, SEAL_HEAD))
-        return -EIO;
-    for (unsigned i = 0; i < n; i++, at += len)
-        if (!EVP_EncryptUpdate(s->ctx, at, &len, iov[i].iov_base, (int)iov[i].iov_len))
-            return -EIO;
-    assert(at == out + SEAL_HEAD + all);
-    if (!EVP_EncryptFinal_ex(s->ctx, at, &len) ||
-        !EVP_CIPHER_CTX_ctrl(s->ctx, EVP_CTRL_AEAD_GET_TAG, SEAL_TAG, at))
-        return -EIO;
-    s->number++;
-    return 0;
+    r = s->aead->ops->put(s->aead, nonce, iov, n, out);
+    s->number += !r;
+    return r;
 }
 
 size_t seal_length(const uint8_t head[SEAL_HEAD])
@@ -268,20 +261,13 @@ size_t seal_length(const uint8_t head[SEAL_HEAD])
     return len <= SEAL_DATA ? len : 0;
 }
 
-static bool open_with(const struct seal *s, EVP_CIPHER_CTX *ctx, const uint8_t iv[IV],
+static bool open_with(const struct seal *s, struct aead *aead, const uint8_t iv[IV],
                       const uint8_t *record, uint8_t *out)
 {
-    size_t n = seal_length(record);
-    uint8_t nonce[IV], end[SEAL_TAG];
-    int len;
+    uint8_t nonce[IV];
 
     nonce_of(iv, s->number, nonce);
-    return EVP_DecryptInit_ex(ctx, NULL, NULL, NULL, nonce) &&
-           EVP_CIPHER_CTX_ctrl(ctx, EVP_CTRL_AEAD_SET_TAG, SEAL_TAG,
-                               (void *)(uintptr_t)(record + SEAL_HEAD + n)) &&
-           EVP_DecryptUpdate(ctx, NULL, &len, record, SEAL_HEAD) &&
-           EVP_DecryptUpdate(ctx, out, &len, record + SEAL_HEAD, (int)n) && len == (int)n &&
-           EVP_DecryptFinal_ex(ctx, end, &len);
+    return aead->ops->get(aead, nonce, record, out);
 }
 
 /* The record is the first of a generation. */
@@ -311,7 +297,7 @@ int seal_get(struct seal *s, const uint8_t *record, uint8_t *out)
     assert(!s->seals && seal_length(record));
     memcpy(&head, record, sizeof(head));
     if (head.generation == s->generation)
-        good = open_with(s, s->ctx, s->iv, record, out);
+        good = open_with(s, s->aead, s->iv, record, out);
     else if (head.generation == s->generation + 1)
         good = open_next(s, head.mark, record, out);
     s->number += good;
@@ -337,6 +323,11 @@ uint64_t seal_number(const struct seal *s)
 enum seal_cipher seal_kind(const struct seal *s)
 {
     return s->kind;
+}
+
+bool seal_by_ipsec_mb(const struct seal *s)
+{
+    return s->aead->ops != &aead_libcrypto;
 }
 
 uint64_t seal_since_ms(const struct seal *s)

@@ -33,6 +33,7 @@ enum {
 enum seal_cipher { SEAL_AES_128_GCM = 1, SEAL_CHACHA20_POLY1305 = 2 };
 
 struct seal;
+struct aead_ops;
 
 /* HMAC-SHA256 of @n pieces under @key: what all keys are derived by. Negative errno: no memory. */
 int seal_mac(const uint8_t key[SEAL_SECRET], const struct iovec *iov, unsigned n,
@@ -46,6 +47,9 @@ unsigned seal_choose(unsigned ours, unsigned theirs);
  * alone. */
 struct seal *seal_new(enum seal_cipher cipher, const uint8_t secret[SEAL_SECRET], bool seals);
 struct seal *seal_free(struct seal *s);
+/* For tests: by a certain library. */
+struct seal *seal_new_by(const struct aead_ops *ops, enum seal_cipher cipher,
+                         const uint8_t secret[SEAL_SECRET], bool seals);
 
 /* Makes a record of the @n pieces at @iov, 1 to SEAL_DATA bytes together, at @out, which has room
  * for SEAL_MORE bytes more. Negative errno: libcrypto failed, and the stream ends. */
@@ -73,6 +77,7 @@ uint32_t seal_generation(const struct seal *s);
 uint64_t seal_number(const struct seal *s); /* of records so far */
 
 enum seal_cipher seal_kind(const struct seal *s);
+bool seal_by_ipsec_mb(const struct seal *s);
 uint64_t seal_since_ms(const struct seal *s); /* when the generation began, by now_ms() */
 
 #endif
