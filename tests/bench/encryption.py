@@ -2,15 +2,17 @@
 """What encryption between nodes costs: all_reduce through commd with it off and on, and through
 gloo in the clear and over TLS, in one run.
 
-Two nodes in network namespaces, each with one half of the cores, so it needs root. Two pairs of
-daemons run there, one with `transport.encryption: off`, one with `on`. gloo takes part by itself,
-in each of its two algorithms, and as torch has it; the best one counts in each row. The TLS of gloo
-is not built into torch's wheels: over TLS it is gloo by itself alone.
+Two nodes in network namespaces, each with one half of the cores, so it needs root. Pairs of daemons
+run there: with `transport.encryption: off`, with `on`, and, if the engine has libipsec-mb, with
+`on` by an engine that has OpenSSL alone (build/tests/bench/engine_openssl). gloo takes part by
+itself, in each of its two algorithms, and as torch has it; the best one counts in each row. The TLS
+of gloo is not built into torch's wheels: over TLS it is gloo by itself alone.
 
 The loop, the turns and the check of each result are those of ./quickstart bench (compare.py).
 """
 
 import argparse
+import contextlib
 import copy
 import json
 import os
@@ -32,9 +34,12 @@ from places import UP_SECONDS, Cluster, Place  # noqa: E402
 
 SIZES = [8, 4096, 256 << 10, 16 << 20, 128 << 20]
 PLACES = ["2x1-own", "2x2-own"]
-SEALED = {"off": 16, "on": 32}  # and how far its ports are from those that quickstart chose
+OPENSSL = compare.TOP / "build/tests/bench/engine_openssl"
+# How far the ports of a pair are from those that quickstart chose.
+SEALED = {"off": 16, "on": 32, "OpenSSL": 48}
 PLAN = {"turn_ms": 60, "warmup_ms": 120, "least": 3}
-WIDTH = 11
+COLUMNS = ["off", "OpenSSL", "on", "gloo", "gloo TLS"]
+WIDTH = 12
 
 
 class Pair:
@@ -53,10 +58,14 @@ class Pair:
         text = text.replace(f"{self.cluster.home}/node{node}", f"{self.home}/node{node}")
         port = re.compile(r"(?<=port: )\d+|(?<=port_range: )\d+|(?<=\d-)\d{4,5}$", re.M)
         text = port.sub(moved, text)
-        return f"{text}  encryption: {self.encryption}\n  trusted_network: true\n"
+        encryption = "off" if self.encryption == "off" else "on"
+        return f"{text}  encryption: {encryption}\n  trusted_network: true\n"
 
     def __enter__(self):
         prefix = compare.TOP / "build/install"
+        env = dict(os.environ)
+        if self.encryption == "OpenSSL":
+            env["COMMD_ENGINE"] = str(OPENSSL)
         for i in range(2):
             home = self.home / f"node{i}"
             home.mkdir(parents=True)
@@ -65,7 +74,10 @@ class Pair:
             with open(home / "commd.log", "wb") as log:
                 self.keepers.append(
                     subprocess.Popen(
-                        ["ip", "netns", "exec", f"commd-{i}", *words], stdout=log, stderr=log
+                        ["ip", "netns", "exec", f"commd-{i}", *words],
+                        stdout=log,
+                        stderr=log,
+                        env=env,
                     )
                 )
         limit = time.monotonic() + UP_SECONDS
@@ -78,11 +90,19 @@ class Pair:
         return self
 
     @staticmethod
-    def sees_all(socket):
+    def nodes(socket):
         commctl = compare.TOP / "build/install/bin/commctl"
         words = [commctl, "--socket", socket, "--timeout", "1", "--json", "nodes"]
-        done = subprocess.run(words, capture_output=True, text=True)
-        return len(re.findall(r'"state": *"(?:self|up)"', done.stdout)) == 2
+        return subprocess.run(words, capture_output=True, text=True).stdout
+
+    def sees_all(self, socket):
+        """And each knows how the link is encrypted, which its engine tells once in a second."""
+        nodes = self.nodes(socket)
+        states = re.findall(r'"state": *"(?:self|up)"', nodes)
+        return len(states) == 2 and bool(re.search(r'"encryption": *"[^"]', nodes))
+
+    def cipher(self):
+        return re.search(r'"encryption": *"([^"]+)', self.nodes(self.sockets[0]))[1]
 
     def __exit__(self, *_):
         for keeper in self.keepers:
@@ -156,16 +176,17 @@ def line(size, times):
     """Times, and how fast it is with encryption: of off, and of gloo."""
     best = {name: times[name].get("setting") for name in ("gloo", "gloo TLS") if name in times}
     text = f"{table.human(size):>8}"
-    for name in ("off", "on", "gloo", "gloo TLS"):
+    for name in COLUMNS:
         value = times[name]["p50_us"] if name in times else None
         text += table.cell(value, WIDTH)
+    text += table.cell(ratio(times, "off", "OpenSSL"), WIDTH)
     for other in ("off", "gloo", "gloo TLS"):
         text += table.cell(ratio(times, other, "on"), WIDTH)
     return text + "   " + ", ".join(f"{name} [{setting}]" for name, setting in best.items())
 
 
 def head(title):
-    names = "off", "on", "gloo", "gloo TLS", "off/on", "gloo/on", "TLS/on"
+    names = *COLUMNS, "off/OpenSSL", "off/on", "gloo/on", "TLS/on"
     lines = [f"\n{title}: median us of all_reduce, and how many times as fast with encryption is"]
     return "\n".join([*lines, f"{'size':>8}" + "".join(f"{name:>{WIDTH}}" for name in names)])
 
@@ -209,7 +230,7 @@ def arguments():
     )
     p.add_argument("--placements", default=",".join(PLACES), help=f"some of {','.join(PLACES)}")
     p.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="in bytes")
-    p.add_argument("--rounds", type=int, default=9, help="turns of each library on each row")
+    p.add_argument("--rounds", type=int, default=7, help="turns of each library on each row")
     p.add_argument("--out", type=pathlib.Path, default=compare.TOP / "build/bench")
     args = p.parse_args()
     args.cache, args.bin = compare.TOP / ".cache/bench", compare.TOP / "build/install/bin"
@@ -233,11 +254,15 @@ def main():
             sys.exit(f"encryption: no network namespaces: {cluster.why_not}")
         work = pathlib.Path(folder)
         tls = certificates(work)
-        with Pair(cluster, "off") as off, Pair(cluster, "on") as on:
+        with contextlib.ExitStack() as up:
+            names = ["off", "OpenSSL", "on"] if OPENSSL.exists() else ["off", "on"]
+            pairs = [up.enter_context(Pair(cluster, name)) for name in names]
+            for pair in pairs:
+                print(f"{pair.encryption}: {pair.cipher()}")
             for name in args.placements.split(","):
                 with Place(name, cluster) as place:
                     (work / name).mkdir()
-                    measure(place, work / name, [off, on], rival, tls, args, plan, result)
+                    measure(place, work / name, pairs, rival, tls, args, plan, result)
     for name, why in result["missing"].items():
         print(f"not in some table: {name}: {why}")
     args.out.mkdir(parents=True, exist_ok=True)

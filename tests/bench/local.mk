@@ -13,6 +13,14 @@ noinst_PROGRAMS += tests/bench/bench_seal
 tests_bench_bench_seal_SOURCES = tests/bench/bench_seal.c
 tests_bench_bench_seal_LDADD = libcommd-fabric.la libcommd-launch.la libcommd-shm.la $(CRYPTO_LIBS)
 
+# An engine that encrypts by OpenSSL alone: its aead_ipsec_mb() stands before that of the library.
+if HAVE_IPSEC_MB
+noinst_PROGRAMS += tests/bench/engine_openssl
+tests_bench_engine_openssl_SOURCES = $(transport_commd_engine_SOURCES) \
+	transport/fabric/tcp/aead_ipsec_mb_none.c
+tests_bench_engine_openssl_LDADD = $(transport_commd_engine_LDADD)
+endif
+
 # commd-perf over NCCL itself.
 noinst_PROGRAMS += tests/bench/nccl_perf
 tests_bench_nccl_perf_SOURCES = tests/bench/nccl_perf.c client/perf/commd_perf.h \
