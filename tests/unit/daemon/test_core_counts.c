@@ -326,6 +326,17 @@ static void encryption_as_the_engine_tells(void **state)
     bench_free(bench);
 }
 
+/* As views show it, and read it again. */
+static void encryption_has_words(void **state)
+{
+    for (enum link_encryption e = LINK_UNTOLD; e < LINK_ENCRYPTIONS; e++) {
+        assert_int_equal(link_encryption_read(link_encryption_word(e)), e);
+        assert_int_equal(link_is_encrypted(e), !strncmp(link_encryption_word(e), "AES", 3) ||
+                                                   e == LINK_CHACHA20_POLY1305);
+        assert_int_equal(link_is_open(e), !strncmp(link_encryption_word(e), "clear:", 6));
+    }
+}
+
 static void sent(struct bench *bench, uint32_t uid, uint32_t ms, uint64_t bytes)
 {
     struct msg msg = {.type = MSG_ENGINE_SENT};
@@ -378,6 +389,7 @@ int main(void)
         cmocka_unit_test(traffic_of_engines),
         cmocka_unit_test(what_users_send),
         cmocka_unit_test(encryption_as_the_engine_tells),
+        cmocka_unit_test(encryption_has_words),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
