@@ -35,7 +35,7 @@ struct act_msg {
         struct msg_heartbeat heartbeat;
         uint64_t engine_state; /* incarnation of our engine; 0: none */
         struct {
-            uint64_t engine, mine;
+            uint64_t engine, mine, intro;
             uint32_t end;
             const char *text;
         } engine_ready;
@@ -60,7 +60,7 @@ struct act_msg {
         struct msg_ask_absent ask_absent;
         struct {
             uint32_t peer;
-            uint64_t engine;
+            uint64_t engine, intro;
         } engine_peer; /* PEER_ADD, PEER_DEL */
         struct msg_ping ping;
         struct msg_gpu_session gpu_session; /* DEL */

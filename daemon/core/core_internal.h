@@ -207,6 +207,9 @@ struct peer {
     uint64_t engine;                     /* incarnation of its engine, as it says; 0: it has none */
     uint64_t accepts_mine, accepts_from; /* its last ENGINE_READY: it accepts this engine
                                             of ours, for this one of its own */
+    uint64_t accepts_intro;              /* likewise: by this introduction; 0: it does not say */
+    uint64_t intro;                      /* by which our engine has theirs; 0: not known */
+    uint64_t our_half, their_half;       /* said over this link: introduction_now() */
     uint64_t doubt_ms; /* when groups break because our engine lost theirs; CORE_NEVER: not so */
     enum link_end doubt_end; /* as far as is known; @error: as people read it */
     uint64_t pauses_ms;      /* until then it may end its engine: core_pause.c */
@@ -215,6 +218,7 @@ struct peer {
     bool said;               /* over this link: ENGINE_STATE */
     uint64_t retry_ms;       /* when our engine is told of theirs again; CORE_NEVER: no need */
     uint64_t apart_ms; /* since when the two have no connection, as ours tells; 0: they have */
+    bool met;          /* they have had one since ours was told of theirs */
     uint64_t backoff_ms;
     bool given_up; /* UNLINKED, and for so long that its ranks count as gone */
     bool draining; /* as its last heartbeat says */
@@ -441,6 +445,8 @@ void peer_add_engine(struct core *core, unsigned node); /* to ours, if it can be
 void peer_settle(struct core *core, unsigned node); /* groups end by the link that is in doubt */
 bool peer_linked(const struct core *core, unsigned node);
 bool peer_usable(const struct core *core, unsigned node); /* self or READY */
+/* Since when the two engines, which had a connection, have none, and not on purpose. */
+uint64_t peer_broke_ms(const struct core *core, unsigned node);
 bool peer_is_missed(const struct core *core,
                     unsigned node);               /* AWAY, or linked and not READY since */
 void peer_miss(struct core *core, unsigned node); /* after a taking-over, if it is UNLINKED */

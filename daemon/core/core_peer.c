@@ -12,6 +12,12 @@
  *   answer about an engine that is gone is recognised and dropped. Our engine losing theirs
  *   (PEER_DOWN) breaks the groups with that node and is tried again with a back-off.
  *
+ * The tokens by which two engines know each other are of one link between their commds, so both
+ * have to be given them over the same one. What over one link each gives to its engine is an
+ * introduction. It has a number, which ENGINE_READY names; if the two do not name the same, because
+ * a commd or the link has died in between, or one engine has lost the other meanwhile, who has an
+ * earlier one gives its engine that of the present link.
+ *
  * Who wakes me: link events, messages, and peer_deadline(): heartbeats, silence, retries.
  * A commd that dies takes its link along, and neither its engine nor the data. So a READY node
  * whose link closes is AWAY ("restarting"), as long as our engine has its engine: it is no home,
@@ -97,9 +103,42 @@ bool peer_is_missed(const struct core *core, unsigned node)
     return core->peers[node].lost_ms != CORE_NEVER;
 }
 
+uint64_t peer_broke_ms(const struct core *core, unsigned node)
+{
+    const struct peer *peer = &core->peers[node];
+
+    return peer->met && peer->apart_ms ? MAX(peer->apart_ms, peer->pauses_ms) : CORE_NEVER;
+}
+
 bool peer_usable(const struct core *core, unsigned node)
 {
     return core->peers[node].state == CORE_PEER_SELF || core->peers[node].state == CORE_PEER_READY;
+}
+
+/* Over the present link: of what both commds have said. 0: theirs does not number them. */
+static uint64_t introduction_now(const struct peer *peer)
+{
+    return peer->said && peer->their_half ? peer->our_half ^ peer->their_half : 0;
+}
+
+/* Do both engines have each other, by whichever introduction? */
+static bool both_accept(const struct core *core, const struct peer *peer)
+{
+    return engine_speaks(core) && peer->engine && peer->said &&
+           peer->theirs == PEER_ENGINE_ACCEPTED && peer->accepts_mine == core->engine.incarnation &&
+           peer->accepts_from == peer->engine;
+}
+
+static bool same_introduction(const struct peer *peer)
+{
+    return !peer->intro || !peer->accepts_intro || peer->intro == peer->accepts_intro;
+}
+
+/* If ours has that of the present link it is the other side that has to make theirs anew. */
+static bool has_earlier_introduction(const struct core *core, const struct peer *peer)
+{
+    return both_accept(core, peer) && !same_introduction(peer) &&
+           peer->intro != introduction_now(peer);
 }
 
 /* READY or not follows from what the two engines said; nothing else decides it. */
@@ -107,9 +146,7 @@ static void review(struct core *core, unsigned node)
 {
     struct peer *peer = &core->peers[node];
     bool back = peer_is_missed(core, node);
-    bool ready =
-        engine_speaks(core) && peer->engine && peer->said && peer->theirs == PEER_ENGINE_ACCEPTED &&
-        peer->accepts_mine == core->engine.incarnation && peer->accepts_from == peer->engine;
+    bool ready = both_accept(core, peer) && same_introduction(peer);
 
     if (!peer_linked(core, node) || ready == (peer->state == CORE_PEER_READY))
         return;
@@ -151,14 +188,16 @@ void peer_add_engine(struct core *core, unsigned node)
         return; /* before it says so its address is not known */
     assert(peer->addr_len <= MSG_ADDR_MAX);
     set_theirs(core, node, PEER_ENGINE_ADDED);
+    peer->intro = introduction_now(peer);
     act_to_engine(core, (struct act_msg){.type = MSG_ENGINE_PEER_ADD,
-                                         .engine_peer = {.peer = node, .engine = peer->engine}});
+                                         .engine_peer = {node, peer->engine, peer->intro}});
 }
 
 static void tell_engine_state(struct core *core, unsigned node)
 {
     assert(!core->engine.resuming);
     assert((core->engine.life.state == CORE_ENGINE_UP) == !!core->engine.incarnation);
+    core->peers[node].our_half = core_random(core);
     act_to_peer(core, node,
                 (struct act_msg){.type = MSG_ENGINE_STATE,
                                  .engine_state = core->stopping ? 0 : core->engine.incarnation});
@@ -170,9 +209,10 @@ static void tell_accepted(struct core *core, unsigned node)
 
     assert(peer->theirs == PEER_ENGINE_ACCEPTED && core->engine.incarnation);
     act_to_peer(core, node,
-                (struct act_msg){
-                    .type = MSG_ENGINE_READY,
-                    .engine_ready = {.engine = peer->engine, .mine = core->engine.incarnation}});
+                (struct act_msg){.type = MSG_ENGINE_READY,
+                                 .engine_ready = {.engine = peer->engine,
+                                                  .mine = core->engine.incarnation,
+                                                  .intro = peer->intro}});
 }
 
 /* All that it has to know of our engine, over a link that is new, or of an engine that is. */
@@ -194,7 +234,8 @@ static void forget_theirs(struct core *core, unsigned node)
                                        .engine_peer = {.peer = node, .engine = peer->engine}});
     set_theirs(core, node, PEER_ENGINE_UNKNOWN);
     assert(!peer->theirs);
-    peer->apart_ms = 0;
+    peer->apart_ms = peer->intro = 0;
+    peer->met = false;
     peer->traffic.encryption = LINK_UNTOLD;
     peer->doubt_ms = CORE_NEVER;
 }
@@ -276,17 +317,6 @@ void peer_miss(struct core *core, unsigned node)
     peer_set_state(core, node, CORE_PEER_AWAY);
 }
 
-/* Its commd may not have come to giving its engine ours. Then the two would get tokens of different
- * sessions of the commds, so ours is given to it anew. */
-static void forget_unmet(struct core *core, unsigned node)
-{
-    const struct peer *peer = &core->peers[node];
-
-    if (peer->state != CORE_PEER_READY && !peer_is_missed(core, node) &&
-        (peer->accepts_mine != core->engine.incarnation || peer->accepts_from != peer->engine))
-        forget_theirs(core, node);
-}
-
 void peer_down(struct core *core, unsigned node, enum core_loss loss, const char *why)
 {
     struct peer *peer;
@@ -297,13 +327,11 @@ void peer_down(struct core *core, unsigned node, enum core_loss loss, const char
     why = why ? why : "the link closed";
     assert(loss < CORE_LOSS_KINDS && loss != CORE_LOSS_SILENCE);
     peer->losses[loss]++;
-    if (!core->stopping && !peer->apart_ms &&
-        (peer->state == CORE_PEER_READY || peer_is_missed(core, node) || bond_waits(core, node))) {
-        forget_unmet(core, node);
+    if (!core->stopping && core->now < peer_broke_ms(core, node) &&
+        (peer->state == CORE_PEER_READY || peer_is_missed(core, node) || bond_waits(core, node)))
         peer_away(core, node, why);
-    } else {
+    else
         peer_lost(core, node, why);
-    }
 }
 
 void peer_refused(struct core *core, unsigned node, const char *why)
@@ -331,6 +359,7 @@ void peer_up(struct core *core, const struct core_event *event)
         peer->committed = 0;
     }
     peer->draining = peer->said = peer->free = false; /* until it says so */
+    peer->accepts_mine = 0;                           /* likewise */
     peer->heard_ms = core->now;
     peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
     core->silent_ms = MIN(core->silent_ms, core->now + core->config.node_timeout_ms);
@@ -351,9 +380,12 @@ static void peer_engine_state(struct core *core, unsigned node, const struct msg
     if (msg->addr_len > MSG_ADDR_MAX)
         return;
     peer->said = true;
+    peer->their_half = msg->intro;
     peer->addr_len = msg->addr_len;
     memcpy(peer->addr, msg->addr, msg->addr_len);
     if (peer->engine == msg->engine) {
+        if (first && peer->theirs == PEER_ENGINE_ADDED)
+            forget_theirs(core, node); /* the session may have ended before it could be told */
         if (first)
             peer_add_engine(core, node);
         review(core, node);
@@ -429,6 +461,21 @@ static void hear_why(struct core *core, unsigned node, unsigned end, const char 
         peer_settle(core, node);
 }
 
+/* Our engine has theirs by an introduction that the other side has not got, or not any more. */
+static void introduce_anew(struct core *core, unsigned node)
+{
+    struct peer *peer = &core->peers[node];
+    char text[MSG_TEXT_MAX];
+
+    text_format(text, sizeof(text), TEXT_ENGINES_APART, core_self_name(core),
+                core_node_name(core, node));
+    text_copy(peer->error, sizeof(peer->error), text);
+    forget_theirs(core, node);
+    review(core, node);
+    group_unconnected(core, node, text);
+    peer_add_engine(core, node);
+}
+
 static void tell_given_up(struct core *core, unsigned node, const struct msg_engine_peer *lost)
 {
     act_to_peer(core, node,
@@ -447,10 +494,13 @@ static void peer_engine_ready(struct core *core, unsigned node, const struct msg
         return; /* of an engine of ours that is gone */
     peer->accepts_mine = msg->engine;
     peer->accepts_from = msg->mine;
+    peer->accepts_intro = msg->intro;
     if (!msg->engine && peer->theirs == PEER_ENGINE_ACCEPTED)
         give_up_link(core, node, msg->end, msg->text);
     else if (!msg->engine && peer->doubt_ms != CORE_NEVER)
         hear_why(core, node, msg->end, msg->text);
+    else if (has_earlier_introduction(core, peer))
+        introduce_anew(core, node);
     else
         review(core, node);
 }
@@ -552,15 +602,17 @@ void peer_engine_down(struct core *core)
 }
 
 /* What our engine has since before we were there. */
-static void engine_has(struct core *core, unsigned node, uint64_t engine)
+static void engine_has(struct core *core, const struct msg_engine_peer *msg)
 {
+    unsigned node = msg->peer;
     struct peer *peer = &core->peers[node];
 
-    if (node == core->config.self || !engine || peer->theirs ||
-        (peer->said && peer->engine != engine))
+    if (node == core->config.self || !msg->engine || peer->theirs ||
+        (peer->said && peer->engine != msg->engine))
         return; /* peer_engine_resumed() */
     peer_miss(core, node);
-    peer->engine = engine;
+    peer->engine = msg->engine;
+    peer->intro = msg->intro;
     set_theirs(core, node, PEER_ENGINE_ACCEPTED);
 }
 
@@ -572,15 +624,17 @@ void peer_engine_resumed(struct core *core)
     for (unsigned i = 0; i < core->config.nnodes; i++) {
         struct peer *peer = &core->peers[i];
 
-        if (!peer_is_missed(core, i) || peer->theirs == PEER_ENGINE_ACCEPTED)
+        if (!peer_is_missed(core, i) || (peer->theirs == PEER_ENGINE_ACCEPTED && !peer->apart_ms))
             continue;
-        text_format(text, sizeof(text), TEXT_ENGINES_APART, core_self_name(core),
-                    core_node_name(core, i));
-        text_copy(peer->error, sizeof(peer->error), text);
         if (peer->state == CORE_PEER_AWAY) {
             peer->lost_ms = MIN(peer->lost_ms, core->now + core->config.node_timeout_ms);
             core->silent_ms = MIN(core->silent_ms, peer->lost_ms);
         }
+        if (peer->theirs == PEER_ENGINE_ACCEPTED)
+            continue; /* they have yet to meet, or ours mends the link */
+        text_format(text, sizeof(text), TEXT_ENGINES_APART, core_self_name(core),
+                    core_node_name(core, i));
+        text_copy(peer->error, sizeof(peer->error), text);
         group_unconnected(core, i, text);
     }
 }
@@ -593,7 +647,7 @@ void peer_engine_accepts(struct core *core, const struct msg_engine_peer *msg)
         return;
     peer = &core->peers[msg->peer];
     if (core->engine.resuming) {
-        engine_has(core, msg->peer, msg->engine);
+        engine_has(core, msg);
         return;
     }
     if (peer->theirs != PEER_ENGINE_ADDED)
@@ -652,6 +706,7 @@ void peer_engine_traffic(struct core *core, const struct msg_engine_traffic *msg
         return;
     }
     peer->apart_ms = 0;
+    peer->met = true;
     before = peer->reported;
     if (before.engine != msg->engine)
         before = (struct msg_engine_traffic){0};
@@ -689,8 +744,8 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
         hear_why(core, msg->peer, msg->end, msg->text);
         return;
     }
-    if (!peer->theirs)
-        return;
+    if (!peer->theirs || (msg->intro && msg->intro != peer->intro))
+        return; /* of an introduction before */
     assert(has_state(core, msg->peer));
     if (core->stopping)
         return; /* ours has gone ahead of us */

@@ -35,42 +35,25 @@ static void drop_peer(struct core *core, unsigned node, const char *why, uint64_
     peer_lost_away(core, node, buf);
 }
 
+/* When a node that is AWAY is taken for gone, because its data connection broke, too. */
+static uint64_t gone_at(const struct core *core, unsigned node)
+{
+    uint64_t broke_ms =
+        core->peers[node].state == CORE_PEER_AWAY ? peer_broke_ms(core, node) : CORE_NEVER;
+
+    return broke_ms == CORE_NEVER ? CORE_NEVER : broke_ms + CORE_ENGINE_DOUBT_MS;
+}
+
 /* What does not come back in time, or cannot come back. */
 static bool check_missed(struct core *core, unsigned node)
 {
-    const struct peer *peer = &core->peers[node];
-
-    if (core->now >= peer->lost_ms)
+    if (core->now >= core->peers[node].lost_ms)
         drop_peer(core, node, "its commd is not back within ", core->config.restart_timeout_ms);
-    else if (peer->state == CORE_PEER_AWAY && peer->apart_ms &&
-             core->now >= peer->apart_ms + CORE_ENGINE_DOUBT_MS)
+    else if (core->now >= gone_at(core, node))
         drop_peer(core, node, "the data connection broke", 0);
     else
         return false;
     return true;
-}
-
-/* Until when an engine without a connection makes or mends one, or says that it cannot. If it does
- * not, the two do not know each other, whatever their commds believe: they have tokens of different
- * sessions of ours. */
-static uint64_t apart_until(const struct core *core, unsigned node)
-{
-    const struct peer *peer = &core->peers[node];
-
-    return peer->state == CORE_PEER_READY && peer->apart_ms
-               ? peer->apart_ms + 2 * core->config.node_timeout_ms
-               : CORE_NEVER;
-}
-
-static void give_up_apart(struct core *core, unsigned node)
-{
-    struct msg_engine_peer lost = {
-        .peer = node, .engine = core->peers[node].engine, .end = LINK_END_NETWORK};
-    struct text text = {lost.text, sizeof(lost.text), 0};
-
-    text_add(&text, "no connection for ");
-    text_add_ms(&text, core->now - core->peers[node].apart_ms);
-    peer_engine_lost(core, &lost);
 }
 
 /* When it has to be looked at next. */
@@ -79,10 +62,8 @@ static uint64_t check_at(const struct core *core, unsigned node)
     const struct peer *peer = &core->peers[node];
 
     if (peer->state == CORE_PEER_AWAY)
-        return peer->apart_ms ? MIN(peer->lost_ms, peer->apart_ms + CORE_ENGINE_DOUBT_MS)
-                              : peer->lost_ms;
-    return MIN(MIN(MIN(peer->lost_ms, apart_until(core, node)),
-                   peer->heard_ms + core->config.node_timeout_ms),
+        return MIN(peer->lost_ms, gone_at(core, node));
+    return MIN(MIN(peer->lost_ms, peer->heard_ms + core->config.node_timeout_ms),
                peer->doubt_ms != CORE_NEVER ? peer->doubt_ms : peer->retry_ms);
 }
 
@@ -101,8 +82,6 @@ static void check_peers(struct core *core)
             drop_peer(core, i, "silent for ", core->config.node_timeout_ms);
             continue;
         }
-        if (core->now >= apart_until(core, i))
-            give_up_apart(core, i);
         if (core->now >= peer->doubt_ms)
             peer_settle(core, i);
         if (core->now >= peer->retry_ms && peer->doubt_ms == CORE_NEVER) {

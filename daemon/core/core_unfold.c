@@ -83,11 +83,13 @@ static void fill_for_peer(struct core *core, const struct act *act, struct msg *
         assert(core->engine.addr_len <= MSG_ADDR_MAX);
         ret->engine_state.addr_len = core->engine.addr_len;
         memcpy(ret->engine_state.addr, core->engine.addr, core->engine.addr_len);
+        ret->engine_state.intro = core->peers[act->to].our_half;
         break;
     case MSG_ENGINE_READY:
         ret->engine_ready.engine = msg->engine_ready.engine;
         ret->engine_ready.mine = msg->engine_ready.mine;
         ret->engine_ready.end = msg->engine_ready.end;
+        ret->engine_ready.intro = msg->engine_ready.intro;
         COPY(ret->engine_ready.text, msg->engine_ready.text);
         break;
     case MSG_JOIN:
@@ -160,6 +162,7 @@ static void fill_for_process(const struct core *core, const struct act_msg *msg,
         assert(peer->addr_len <= MSG_ADDR_MAX);
         ret->engine_peer_add.peer = msg->engine_peer.peer;
         ret->engine_peer_add.engine = msg->engine_peer.engine;
+        ret->engine_peer_add.intro = msg->engine_peer.intro;
         ret->engine_peer_add.addr_len = peer->addr_len;
         memcpy(ret->engine_peer_add.addr, peer->addr, peer->addr_len);
         COPY(ret->engine_peer_add.node, core_node_name(core, msg->engine_peer.peer));

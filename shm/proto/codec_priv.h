@@ -140,8 +140,10 @@
 #define FIELDS_peer_hello(F)   F(NUM, version) F(NUM, incarnation) F(NAME, cluster) F(NAME, node)
 #define FIELDS_peer_keys(F)    F(NAME, key) F(OPTNAME, other)
 #define FIELDS_heartbeat(F)    F(NUM, seq) F(FLAG, draining) F(FLAG, free)
-#define FIELDS_engine_state(F) F(NUM, engine) F(TOKEN, token) F(ADDR, addr) F(FLAG, exports)
-#define FIELDS_engine_ready(F) F(NUM, engine) F(NUM, mine) F(NUM, end) F(TEXT, text)
+#define FIELDS_engine_state(F) F(NUM, engine) F(TOKEN, token) F(ADDR, addr) F(FLAG, exports) \
+    F(NUM, intro)
+#define FIELDS_engine_ready(F) F(NUM, engine) F(NUM, mine) F(NUM, end) F(TEXT, text) \
+    F(NUM, intro)
 #define FIELDS_join(F)         \
     F(NUM, join) F(NUM, uid) F(NUM, pid) F(SEAT, rank) F(FLAG, gpu) F(NAME, name)                  \
     F(NUM, follows) F(NUM, least) F(NUM, was_rank) F(NUM, was_size) F(NUM, was_epoch)
@@ -177,13 +179,15 @@
     F(NUM, settings) F(FLAG, takes_keys)
 #define FIELDS_engine_peer_key(F) F(NUM, engine) F(NODE, peer) F(TOKEN, secret)
 #define FIELDS_engine_peer_add(F)                                                                  \
-    F(NUM, engine) F(NODE, peer) F(TOKEN, token) F(TOKEN, expect) F(ADDR, addr) F(NAME, node)
+    F(NUM, engine) F(NODE, peer) F(TOKEN, token) F(TOKEN, expect) F(ADDR, addr) F(NAME, node) \
+    F(NUM, intro)
 #define FIELDS_engine_traffic(F) \
     F(NODE, peer) F(NUM, engine) F(NUM, sent) F(NUM, received) F(NUM, segments) \
     F(NUM, retransmits) F(NUM, stalled_us) F(NUM, rtt_us) F(NUM, min_rtt_us) \
     F(NUM, rate) F(NUM, mends) F(FLAG, apart) F(NUM, encryption) F(NUM, key_ms) F(NUM, generation)
 #define FIELDS_engine_sent(F) F(NUM, uid) F(NUM, ms) F(NUM, bytes)
-#define FIELDS_engine_peer(F) F(NUM, engine) F(NODE, peer) F(TEXT, text) F(NUM, end)
+#define FIELDS_engine_peer(F) \
+    F(NUM, engine) F(NODE, peer) F(TEXT, text) F(NUM, end) F(NUM, intro)
 #define FIELDS_board_add(F) \
     F(NUM, group) F(NUM, me) F(NUM, uid) F(NUM, weight) F(NUM, goes_on) F(INDEXES, peers)
 #define FIELDS_board_held(F)                                                                       \

@@ -317,6 +317,7 @@ struct msg_engine_state {
     uint8_t token[32]; /* what your engine has to present to mine */
     uint8_t addr[MSG_ADDR_MAX];
     uint32_t exports; /* 1: the token is mixed with a secret of this TLS session */
+    uint64_t intro;   /* our half of the number of their introduction; 0: there is none */
 };
 
 struct msg_engine_ready {
@@ -324,6 +325,7 @@ struct msg_engine_ready {
     uint64_t mine;           /* the sender's engine incarnation; engine 0: the receiver's */
     uint32_t end;            /* engine 0: as of struct msg_engine_peer */
     char text[MSG_TEXT_MAX]; /* likewise: why */
+    uint64_t intro;          /* by which introduction; 0: not known */
 };
 
 struct msg_join {
@@ -474,6 +476,7 @@ struct msg_engine_peer_add {
     uint32_t addr_len;
     uint8_t addr[MSG_ADDR_MAX];
     char node[MSG_NAME_MAX];
+    uint64_t intro; /* both engines are told the same one if they get each other's tokens */
 };
 
 struct msg_engine_peer_key {
@@ -487,6 +490,7 @@ struct msg_engine_peer { /* PEER_DEL, PEER_READY, PEER_DOWN */
     uint64_t engine;
     uint32_t end; /* DOWN: enum link_end; another value counts as LINK_END_ENGINE */
     char text[MSG_TEXT_MAX];
+    uint64_t intro; /* of its PEER_ADD; 0: an engine of version 10 does not tell */
 };
 
 /* Of the other engine, since it was added: struct fabric_traffic. */

@@ -109,24 +109,25 @@ def test_a_reload_of_its_settings_replaces_it_under_a_job():
             check(not {"engine_lost", "node_lost"} & {*events}, f"nothing is lost: {events}")
 
 
-def test_commds_are_restarted_when_an_engine_has_been_replaced():
+def test_commds_are_restarted_while_an_engine_is_replaced():
+    """Also while each is about to give its engine the other one's: the next engine is up."""
     with kept() as (cluster, node):
         other = cluster.nodes[1]
         cluster.expect("has ended while no commd was there")
+        whom = [other], [node], [node, other], [other, node]
         with job_at_work(cluster, "g", [0, 0, 1, 1]):
-            for number, channels in enumerate(("2", "3", "1", "2")):
-                engine = engine_of(node)
-                node.write_config(transport={"channels": channels})
+            for number, who in enumerate([*whom, *whom]):
+                engine, ups = engine_of(node), node.log().count(" is up: ")
+                node.write_config(transport={"channels": "231"[number % 3]})
                 node.ctl("reload")
                 rests(node, engine)
-                # A commd that dies before both have given their engines the other one's costs the
-                # group (doc/architecture.md); the simulator restarts commds at any time.
-                until(lambda engine=engine: node.engine_pid() not in (0, engine), "the next one")
-                cluster.wait_linked()
-                for n in ([other], [node], [node, other], [other, node])[number]:
+                if number >= len(whom):
+                    until(lambda ups=ups: node.log().count(" is up: ") > ups, "the next one is up")
+                for n in who:
                     os.kill(commd_pid(n), signal.SIGKILL)
                 for n in cluster.nodes:
                     serves(n)
+                until(lambda engine=engine: node.engine_pid() not in (0, engine), "the next one")
                 cluster.wait_linked()
 
 

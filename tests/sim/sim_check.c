@@ -1,12 +1,15 @@
 /* sim_check.c - what must hold whatever happens.
  *
- *   answers   each join is answered exactly once, not later than its limit and the time it
- * takes to find out that a node is gone agreement all nodes that open a group open the same
- * one: ranks, nodes, processes members     a process gets the rank it asked for; its node's
- * engine is connected to the others blame     what is reported as lost was hit by a fault; who
- * is reported gone, is marks     after healing, every rank that is gone is marked gone, or its
- * group broken, on every node that still has the group idle      after all clients are gone: no
- * group, no join, no board time      deadlines lie in the future */
+ * - answers: each join is answered exactly once, not later than its limit and the time it takes to
+ *   find out that a node is gone
+ * - agreement: all nodes that open a group open the same one: ranks, nodes, processes
+ * - members: a process gets the rank it asked for; its node's engine is connected to the others
+ * - blame: what is reported as lost was hit by a fault; who is reported gone, is
+ * - marks: after healing, every rank that is gone is marked gone, or its group broken, on every
+ * node that still has the group
+ * - idle: after all clients are gone: no group, no join, no board
+ * - engines: those of nodes that are ready for each other have met, when all is at rest
+ * - time: deadlines lie in the future */
 #include <stdio.h>
 
 #include "tests/sim/sim_internal.h"
@@ -265,8 +268,19 @@ void sim_check_marks(struct sim *sim)
         check_group_marks(sim, &sim->facts[i]);
 }
 
+static void check_met(struct sim *sim)
+{
+    for (unsigned a = 0; a < sim->options.nodes; a++)
+        for (unsigned b = 0; b < a; b++)
+            if (sim->nodes[a].alive && sim->nodes[b].alive && peer_usable(sim->nodes[a].core, b) &&
+                peer_usable(sim->nodes[b].core, a) && !sim->nodes[a].engine_met[b])
+                sim_fail(sim, "nodes %s and %s are ready, and their engines do not meet",
+                         sim_node_name(sim, a), sim_node_name(sim, b));
+}
+
 void sim_check_idle(struct sim *sim)
 {
+    check_met(sim);
     for (unsigned i = 0; i < sim->options.nodes; i++) {
         const struct node *n = &sim->nodes[i];
         struct core_group_view view;

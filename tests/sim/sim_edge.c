@@ -361,8 +361,16 @@ static void note_message(struct sim *sim, unsigned from, unsigned to, const stru
 
 static void peer_send(struct sim *sim, unsigned node, unsigned to, const struct msg *msg)
 {
+    struct msg state;
+
     if (sim->crash_now || state_cut(sim, node))
         return; /* its last messages never leave */
+    if (msg->type == MSG_ENGINE_STATE && msg->engine_state.engine) {
+        state = *msg;
+        sim->nodes[node].said_token[to] = ++sim->tokens;
+        memcpy(state.engine_state.token, &sim->tokens, sizeof(sim->tokens));
+        msg = &state;
+    }
     note_message(sim, node, to, msg);
     net_send(sim, node, to, msg);
     if (sim->crash_after && node == sim->crash_from && msg->type == sim->crash_type &&

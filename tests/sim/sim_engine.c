@@ -1,6 +1,7 @@
 /* sim_engine.c - a fake commd-engine per node: it starts after a while, has an address,
- * connects to peers whose address is alive, and notices when one is not any more. It outlives its
- * commd: then it says nothing, and tells the next one what it has. */
+ * connects to peers whose address is alive and that were told of it with the same tokens, and
+ * notices when one is not there any more. It outlives its commd: then it says nothing, and tells
+ * the next one what it has. */
 #include "tests/sim/sim_internal.h"
 
 static uint64_t wait_some(struct sim *sim)
@@ -28,13 +29,24 @@ void engine_start_process(struct sim *sim, unsigned node)
     memset(n->engine_has, 0, sizeof(n->engine_has));
     memset(n->engine_ok, 0, sizeof(n->engine_ok));
     memset(n->engine_lost, 0, sizeof(n->engine_lost));
+    memset(n->engine_intro, 0, sizeof(n->engine_intro));
+    memset(n->engine_met, 0, sizeof(n->engine_met));
     n->engine_kept = 0;
     n->engine_settings = (n->settings + 1) << 16;
     at(sim, 0, EV_ENGINE_STARTED, node, 0, 0);
     at(sim, wait_some(sim), EV_ENGINE_HELLO, node, 0, 0);
 }
 
-/* Those connected to it notice by their transport. */
+/* It notices by its transport that the other end is gone: it has no connection, and finds none. */
+static void loses(struct sim *sim, unsigned node, unsigned peer)
+{
+    uint64_t number = sim->nodes[node].engine_intro[peer].number;
+
+    at(sim, 1, EV_ENGINE_APART, node, peer, number);
+    at(sim, wait_some(sim), EV_ENGINE_LOST, node, peer, number);
+}
+
+/* Those connected to it notice. */
 void engine_kill_process(struct sim *sim, unsigned node, bool report)
 {
     struct node *n = &sim->nodes[node];
@@ -46,7 +58,7 @@ void engine_kill_process(struct sim *sim, unsigned node, bool report)
         at(sim, 1, EV_ENGINE_EXIT, node, 0, 0);
     for (unsigned i = 0; i < sim->options.nodes; i++)
         if (i != node && sim->nodes[i].engine_alive && sim->nodes[i].engine_has[node])
-            at(sim, wait_some(sim), EV_ENGINE_LOST, i, node, n->engine_gen);
+            loses(sim, i, node);
 }
 
 static void say(struct sim *sim, unsigned node, const struct msg *msg)
@@ -68,8 +80,95 @@ static void say_peer(struct sim *sim, unsigned node, enum msg_type type, unsigne
     msg.engine_peer.peer = peer;
     msg.engine_peer.engine = incarnation;
     msg.engine_peer.end = type == MSG_ENGINE_PEER_DOWN ? sim->now % 3 : 0;
+    msg.engine_peer.intro = sim->nodes[node].engine_intro[peer].told;
     text_copy(msg.engine_peer.text, sizeof(msg.engine_peer.text), text);
     say(sim, node, &msg);
+}
+
+bool engine_fits(const struct sim *sim, unsigned a, unsigned b)
+{
+    const struct node *n = &sim->nodes[a], *peer = &sim->nodes[b];
+    const struct intro *ours = &n->engine_intro[b], *theirs = &peer->engine_intro[a];
+
+    return n->engine_alive && peer->engine_alive && n->engine_has[b] == peer->engine_gen &&
+           peer->engine_has[a] == n->engine_gen && ours->token == theirs->expect &&
+           ours->expect == theirs->token && ours->session == theirs->session &&
+           (!n->engine_met[b] || n->engine_met[b] == theirs->number) &&
+           (!peer->engine_met[a] || peer->engine_met[a] == ours->number);
+}
+
+static void say_traffic(struct sim *sim, unsigned node, unsigned peer)
+{
+    struct node *n = &sim->nodes[node];
+    struct msg msg = {.type = MSG_ENGINE_TRAFFIC};
+
+    if (!n->alive || !n->engine_hello || !n->engine_has[peer])
+        return;
+    msg.engine_traffic.peer = peer;
+    msg.engine_traffic.engine = n->engine_for[peer];
+    msg.engine_traffic.apart = !n->engine_met[peer];
+    say(sim, node, &msg);
+}
+
+static void meet(struct sim *sim, unsigned a, unsigned b)
+{
+    struct node *n = &sim->nodes[a], *peer = &sim->nodes[b];
+
+    if (n->engine_met[b] || !n->engine_ok[b] || !peer->engine_ok[a] || !engine_fits(sim, a, b))
+        return;
+    n->engine_met[b] = peer->engine_intro[a].number;
+    peer->engine_met[a] = n->engine_intro[b].number;
+    say_traffic(sim, a, b);
+    say_traffic(sim, b, a);
+}
+
+/* @node closes the connection. The other side sees that, soon or when nobody answers. */
+static void part(struct sim *sim, unsigned node, unsigned peer)
+{
+    struct node *n = &sim->nodes[node];
+    const struct node *other = &sim->nodes[peer];
+
+    if (n->engine_met[peer] && other->engine_alive &&
+        other->engine_intro[node].number == n->engine_met[peer])
+        at(sim, sim_random(sim, STREAM_ENGINE, 2) ? wait_some(sim) : 1200, EV_ENGINE_LOST, peer,
+           node, n->engine_met[peer]);
+    n->engine_met[peer] = 0;
+}
+
+static void forget(struct sim *sim, unsigned node, unsigned peer)
+{
+    struct node *n = &sim->nodes[node];
+
+    part(sim, node, peer);
+    n->engine_has[peer] = 0;
+    n->engine_ok[peer] = n->engine_lost[peer] = false;
+    n->engine_intro[peer] = (struct intro){0};
+}
+
+static void add(struct sim *sim, unsigned node, const struct msg_engine_peer_add *msg)
+{
+    struct node *n = &sim->nodes[node];
+    unsigned peer = msg->peer;
+    uint64_t address;
+
+    memcpy(&address, msg->addr, sizeof(address));
+    if (msg->addr_len != sizeof(address))
+        sim_fail(sim, "node %s adds a peer without an address", sim_node_name(sim, node));
+    if (n->engine_has[peer] && !sim->taken_over)
+        sim_fail(sim, "node %s adds a peer twice", sim_node_name(sim, node));
+    forget(sim, node, peer);
+    n->engine_has[peer] = address;
+    n->engine_for[peer] = msg->engine;
+    n->engine_intro[peer] = (struct intro){.number = ++sim->intros,
+                                           .token = n->their_token[peer],
+                                           .expect = n->said_token[peer],
+                                           .session = sim->link_gen[node][peer],
+                                           .told = msg->intro};
+    at(sim, wait_some(sim), EV_ENGINE_ADDED, node, peer, msg->engine);
+    if (sim->kills_introduced)
+        sim_kill_after(sim, sim_random(sim, STREAM_NODE, 2) ? node : peer,
+                       1 + (unsigned)sim_random(sim, STREAM_NODE, 12));
+    sim->kills_introduced = false;
 }
 
 void engine_receive(struct sim *sim, unsigned node, const struct msg *msg)
@@ -87,21 +186,10 @@ void engine_receive(struct sim *sim, unsigned node, const struct msg *msg)
     } else if (msg->type == MSG_PING) {
         at(sim, 1, EV_ENGINE_PONG, node, 0, msg->ping.seq);
     } else if (msg->type == MSG_ENGINE_PEER_ADD) {
-        uint64_t address;
-
-        memcpy(&address, msg->engine_peer_add.addr, sizeof(address));
-        if (msg->engine_peer_add.addr_len != sizeof(address))
-            sim_fail(sim, "node %s adds a peer without an address", sim_node_name(sim, node));
-        if (n->engine_has[msg->engine_peer_add.peer] && !sim->taken_over)
-            sim_fail(sim, "node %s adds a peer twice", sim_node_name(sim, node));
-        n->engine_has[msg->engine_peer_add.peer] = address;
-        n->engine_for[msg->engine_peer_add.peer] = msg->engine_peer_add.engine;
-        n->engine_ok[msg->engine_peer_add.peer] = n->engine_lost[msg->engine_peer_add.peer] = false;
-        at(sim, wait_some(sim), EV_ENGINE_ADDED, node, msg->engine_peer_add.peer,
-           msg->engine_peer_add.engine);
+        if (sim->live[node][msg->engine_peer_add.peer]) /* else there is no session any more */
+            add(sim, node, &msg->engine_peer_add);
     } else if (msg->type == MSG_ENGINE_PEER_DEL) {
-        n->engine_has[msg->engine_peer.peer] = 0;
-        n->engine_ok[msg->engine_peer.peer] = n->engine_lost[msg->engine_peer.peer] = false;
+        forget(sim, node, msg->engine_peer.peer);
     }
 }
 
@@ -151,13 +239,15 @@ static void resume(struct sim *sim, unsigned node)
 
     hello(sim, node, true);
     for (unsigned i = 0; i < sim->options.nodes && n->alive && life == sim->taken_over; i++) {
-        if (n->engine_lost[i])
-            say_peer(sim, node, MSG_ENGINE_PEER_DOWN, i, n->engine_for[i], "connection reset");
-        else if (n->engine_ok[i])
-            say_peer(sim, node, MSG_ENGINE_PEER_READY, i, n->engine_for[i], "");
-        else
+        bool lost = n->engine_lost[i];
+
+        if (!lost && !n->engine_ok[i])
             continue;
         n->engine_lost[i] = false;
+        say_peer(sim, node, lost ? MSG_ENGINE_PEER_DOWN : MSG_ENGINE_PEER_READY, i,
+                 n->engine_for[i], lost ? "connection reset" : "");
+        if (!lost && life == sim->taken_over)
+            say_traffic(sim, node, i);
     }
     if (n->alive && life == sim->taken_over)
         hold_resumed(sim, node);
@@ -178,24 +268,39 @@ static void connected(struct sim *sim, const struct ev *ev)
     lost = !peer->engine_alive || peer->engine_gen != address || sim->cut[ev->a][ev->b];
     if (!lost)
         n->engine_ok[ev->b] |= n->engine_for[ev->b] == ev->arg;
+    if (lost)
+        part(sim, ev->a, ev->b);
     if (!n->engine_hello)
         n->engine_lost[ev->b] |= lost && n->engine_for[ev->b] == ev->arg;
     else if (lost)
         say_peer(sim, ev->a, MSG_ENGINE_PEER_DOWN, ev->b, ev->arg, "no route");
     else
         say_peer(sim, ev->a, MSG_ENGINE_PEER_READY, ev->b, ev->arg, "");
+    if (!lost)
+        meet(sim, ev->a, ev->b);
 }
 
 static void lost_peer(struct sim *sim, const struct ev *ev)
 {
     struct node *n = &sim->nodes[ev->a];
 
-    if (n->engine_has[ev->b] != ev->arg || !ev->arg)
+    if (n->engine_intro[ev->b].number != ev->arg || !ev->arg)
         return;
+    part(sim, ev->a, ev->b);
     n->engine_ok[ev->b] = false;
     n->engine_lost[ev->b] = !n->engine_hello;
     if (n->engine_hello)
         say_peer(sim, ev->a, MSG_ENGINE_PEER_DOWN, ev->b, n->engine_for[ev->b], "connection reset");
+}
+
+static void apart(struct sim *sim, const struct ev *ev)
+{
+    struct node *n = &sim->nodes[ev->a];
+
+    if (n->engine_intro[ev->b].number != ev->arg || !n->engine_met[ev->b])
+        return;
+    n->engine_met[ev->b] = 0;
+    say_traffic(sim, ev->a, ev->b);
 }
 
 void engine_event(struct sim *sim, const struct ev *ev)
@@ -217,6 +322,8 @@ void engine_event(struct sim *sim, const struct ev *ev)
         connected(sim, ev);
     else if (ev->type == EV_ENGINE_LOST)
         lost_peer(sim, ev);
+    else if (ev->type == EV_ENGINE_APART)
+        apart(sim, ev);
     else if (ev->type == EV_ENGINE_DIES)
         sim_crash_engine(sim, ev->a);
     else if (!n->alive)
@@ -229,6 +336,10 @@ void engine_event(struct sim *sim, const struct ev *ev)
     else if (ev->type == EV_ENGINE_RESUME && !n->engine_hello)
         resume(sim, ev->a);
     else if (ev->type == EV_ENGINE_PONG && n->engine_hello) {
+        for (unsigned i = 0; i < sim->options.nodes; i++)
+            say_traffic(sim, ev->a, i);
+        if (!n->alive)
+            return;
         msg.ping.seq = ev->arg;
         msg.ping.pong = 1;
         say(sim, ev->a, &msg);
@@ -251,5 +362,5 @@ void sim_engine_lost(struct sim *sim, unsigned node, unsigned peer)
     if (!n->engine_alive || !n->engine_has[peer])
         return;
     sim->oracle.engine_fault[node] = sim->oracle.engine_fault[peer] = true;
-    at(sim, 1, EV_ENGINE_LOST, node, peer, n->engine_has[peer]);
+    at(sim, 1, EV_ENGINE_LOST, node, peer, n->engine_intro[peer].number);
 }

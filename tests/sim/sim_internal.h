@@ -15,7 +15,8 @@ enum ev_type {
     EV_ENGINE_STARTED,
     EV_ENGINE_HELLO,  /* a: node; gen: engine */
     EV_ENGINE_ADDED,  /* a: node, b: peer; gen: engine; arg: peer's incarnation */
-    EV_ENGINE_LOST,   /* a: node, b: peer; gen: engine; arg: peer's incarnation */
+    EV_ENGINE_LOST,   /* a: node, b: peer; gen: engine; arg: how it was told of it */
+    EV_ENGINE_APART,  /* likewise: it has no connection, and may mend it */
     EV_ENGINE_EXIT,   /* a: node; gen: engine */
     EV_ENGINE_PONG,   /* a: node; gen: engine; arg: seq */
     EV_ENGINE_RESUME, /* a: node; gen: engine */
@@ -102,6 +103,13 @@ struct board {
     struct board_pause pause;
 };
 
+/* Two engines meet if each expects what the other shows, in the same session of their commds. */
+struct intro {
+    uint64_t number; /* of them all; 0: none */
+    uint64_t token, expect, session;
+    uint64_t told; /* its number, as commd says */
+};
+
 struct place { /* where a node is in a round */
     bool quiet;
     uint32_t ops, sent, came;
@@ -120,15 +128,18 @@ struct node {
     int slots[SIM_CLIENTS + CORE_ADMIN_CLIENTS]; /* handle, -1 */
     struct board boards[SIM_BOARDS];
     bool engine_alive, engine_hello;
-    uint64_t engine_gen;            /* of its engine process; also its address */
-    uint64_t engine_has[SIM_NODES]; /* address of the peer it was told of, 0 */
-    uint64_t engine_for[SIM_NODES]; /* the incarnation that came with it */
-    bool engine_ok[SIM_NODES];      /* it has connected to it */
-    bool engine_lost[SIM_NODES];    /* it could not tell so: commd was gone */
-    uint64_t engine_kept;           /* its incarnation, as written down; 0: not */
-    bool engine_renews;             /* it was ended on purpose, and the next one is not kept yet */
-    uint64_t killed_at;             /* when commd was killed last */
-    unsigned kills;                 /* that followed each other soon */
+    uint64_t engine_gen;                  /* of its engine process; also its address */
+    uint64_t engine_has[SIM_NODES];       /* address of the peer it was told of, 0 */
+    uint64_t engine_for[SIM_NODES];       /* the incarnation that came with it */
+    bool engine_ok[SIM_NODES];            /* it has said that it has it */
+    bool engine_lost[SIM_NODES];          /* it could not tell so: commd was gone */
+    struct intro engine_intro[SIM_NODES]; /* how it was told of it */
+    uint64_t engine_met[SIM_NODES];       /* they are connected: .number of the peer; 0: not */
+    uint64_t said_token[SIM_NODES], their_token[SIM_NODES]; /* of commd */
+    uint64_t engine_kept; /* its incarnation, as written down; 0: not */
+    bool engine_renews;   /* it was ended on purpose, and the next one is not kept yet */
+    uint64_t killed_at;   /* when commd was killed last */
+    unsigned kills;       /* that followed each other soon */
     uint64_t settings, engine_settings; /* as they are now; those of its engine */
 };
 
@@ -165,6 +176,8 @@ struct sim {
     char *trace;
     size_t trace_len, trace_cap;
     uint64_t trace_from;
+    uint64_t tokens, intros; /* how many there were */
+    bool kills_introduced;   /* a commd dies when two engines are introduced next */
     uint64_t hash, actions, ok, failed, recovered, taken_over, went_on, renewed;
     char (*names)[MSG_NAME_MAX];
 };
@@ -239,7 +252,8 @@ void engine_start_process(struct sim *sim, unsigned node);
 void engine_receive(struct sim *sim, unsigned node, const struct msg *msg);
 void engine_kill_process(struct sim *sim, unsigned node, bool report);
 void engine_restore(struct sim *sim, unsigned node);
-void engine_adopted(struct sim *sim, unsigned node); /* after CORE_TAKEN_OVER */
+void engine_adopted(struct sim *sim, unsigned node);             /* after CORE_TAKEN_OVER */
+bool engine_fits(const struct sim *sim, unsigned a, unsigned b); /* the two meet, or have met */
 
 /* sim_check.c */
 void check_step(struct sim *sim, unsigned node);

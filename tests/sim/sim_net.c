@@ -127,6 +127,9 @@ static void deliver(struct sim *sim, const struct ev *ev)
     pipe->head = packet->next;
     if (!pipe->head)
         pipe->tail = &pipe->head;
+    if (packet->msg.type == MSG_ENGINE_STATE)
+        memcpy(&sim->nodes[ev->b].their_token[ev->a], packet->msg.engine_state.token,
+               sizeof(uint64_t));
     sim_input(sim, ev->b,
               (struct core_event){.type = CORE_PEER_MSG, .node = ev->a, .msg = &packet->msg});
     packet_free(packet);

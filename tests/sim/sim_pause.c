@@ -145,7 +145,9 @@ void pause_ended(struct sim *sim, unsigned node)
     sim->oracle.renewed[node] = true;
     sim->nodes[node].engine_renews = true;
     sim->renewed++;
-    if (sim->options.kills_renewed)
+    if (sim->options.kills_renewed && sim_random(sim, STREAM_NODE, 2))
+        sim->kills_introduced = true;
+    else if (sim->options.kills_renewed)
         sim_kill_after(
             sim, (unsigned)sim_random(sim, STREAM_NODE, sim->options.nodes),
             1 + (unsigned)sim_random(sim, STREAM_NODE, sim_random(sim, STREAM_NODE, 2) ? 8 : 60));

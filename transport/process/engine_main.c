@@ -51,6 +51,7 @@ struct shell {
     unsigned nbells;
     struct shell_peer {
         uint64_t incarnation; /* of the peer in the fabric; 0: none */
+        uint64_t intro;       /* how commd calls the tokens that it has brought */
         char *lost;           /* owned: why it was lost; NULL: it was not */
         enum link_end end;    /* who has ended the link to it */
     } peers[FABRIC_MAX_PEERS];
@@ -101,6 +102,7 @@ static void tell_peer(struct shell *s, unsigned peer)
     m.engine_peer.peer = peer;
     m.engine_peer.engine = p->incarnation;
     m.engine_peer.end = p->lost ? p->end : 0;
+    m.engine_peer.intro = p->intro;
     snprintf(m.engine_peer.text, sizeof m.engine_peer.text, "%s", p->lost ? p->lost : "");
     control_send(&s->control, &m, -1);
 }
@@ -124,7 +126,6 @@ static void tell_traffic_of(struct shell *s, unsigned peer)
     struct msg m = {.type = MSG_ENGINE_TRAFFIC};
     struct fabric_traffic traffic = {0};
     bool apart = !s->fabric->ops->traffic(s->fabric, peer, &traffic);
-
     m.engine_traffic = (struct msg_engine_traffic){
         .peer = peer,
         .engine = s->peers[peer].incarnation,
@@ -233,6 +234,7 @@ static void shell_peer_add(struct shell *s, const struct msg_engine_peer_add *a)
     peer_del(s, a->peer);
     r = s->fabric->ops->peer_add(s->fabric, a->peer, a->addr, a->addr_len, a->token, a->expect);
     s->peers[a->peer].incarnation = a->engine;
+    s->peers[a->peer].intro = a->intro;
     if (!r)
         return tell_peer(s, a->peer);
     explain_refusal(s, r, a, why, sizeof(why));

@@ -261,12 +261,14 @@ static void fill(struct fuzz *fuzz, struct msg *msg, unsigned from)
         break;
     case MSG_ENGINE_STATE:
         msg->engine_state.engine = small(fuzz);
+        msg->engine_state.intro = small(fuzz);
         msg->engine_state.addr_len = small(fuzz);
         break;
     case MSG_ENGINE_READY:
         msg->engine_ready.engine =
             draw(fuzz, 3) ? fuzz->bench->core->engine.incarnation : number(fuzz);
         msg->engine_ready.mine = small(fuzz);
+        msg->engine_ready.intro = small(fuzz);
         break;
     case MSG_JOIN:
         msg->join.join = number(fuzz);

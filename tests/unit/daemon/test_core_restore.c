@@ -667,24 +667,121 @@ static void wait_for(struct bench *bench, uint64_t ms)
     }
 }
 
-/* Both commds say ready, and the engines have tokens of different sessions of theirs. */
-static void engines_that_never_meet_are_linked_anew(void **state)
+enum { BEFORE = 5, HALF = 6 }; /* an introduction over an earlier link; of b over this one */
+
+static void b_is_linked(struct bench *bench)
 {
-    struct bench *bench = with_its_engine(77);
-    uint64_t timeout = bench->core->config.node_timeout_ms, end;
+    struct msg hello = {.type = MSG_PEER_HELLO,
+                        .peer_hello = {.version = MSG_VERSION, .incarnation = 3}};
+
+    feed(bench, (struct core_event){.type = CORE_PEER_UP, .node = 1, .msg = &hello});
+    b_tells(bench,
+            (struct msg){.type = MSG_ENGINE_STATE, .engine_state = {.engine = 77, .intro = HALF}});
+}
+
+/* Both had been introduced, as our engine says, and b is linked again. */
+static struct bench *introduced(void)
+{
+    struct bench *bench = with_its_engine(0);
+
+    engine_tells(bench, (struct msg){.type = MSG_ENGINE_PEER_READY,
+                                     .engine_peer = {.peer = 1, .engine = 77, .intro = BEFORE}});
+    engine_tells(bench, (struct msg){.type = MSG_ENGINE_RESUMED});
+    b_is_linked(bench);
+    bench->got[0] = 0;
+    return bench;
+}
+
+static void b_accepts(struct bench *bench, uint64_t intro)
+{
+    b_tells(bench, (struct msg){.type = MSG_ENGINE_READY,
+                                .engine_ready = {.engine = 55, .mine = 77, .intro = intro}});
+}
+
+static void expect_peer(struct bench *bench, enum core_peer_state state)
+{
+    assert_int_equal(bench->core->peers[1].state, state);
+}
+
+/* Tokens of both are of one link again, when each has those of the present one. */
+static void engines_that_were_introduced_over_different_links(void **state)
+{
+    struct bench *bench = introduced();
+    const struct peer *peer = &bench->core->peers[1];
+    uint64_t now = peer->our_half ^ HALF;
+
+    b_accepts(bench, now);
+    expect(bench, "to engine message 42\nto engine message 56\n"
+                  "to engine message 41\n"); /* PEER_DEL, BOARD_HOLD, PEER_ADD */
+    assert_true(peer->intro == now);
+    expect_peer(bench, CORE_PEER_LINKING);
+    engine_tells(bench, (struct msg){.type = MSG_ENGINE_PEER_DOWN, /* of the one before */
+                                     .engine_peer = {.peer = 1, .engine = 77, .intro = BEFORE}});
+    engine_tells(bench, (struct msg){.type = MSG_ENGINE_PEER_READY,
+                                     .engine_peer = {.peer = 1, .engine = 77, .intro = now}});
+    expect_peer(bench, CORE_PEER_READY);
+    bench->got[0] = 0;
+    b_accepts(bench, BEFORE); /* said before it knew: it does what we did */
+    expect(bench, "");
+    expect_peer(bench, CORE_PEER_LINKING);
+    b_accepts(bench, now);
+    expect_peer(bench, CORE_PEER_READY);
+    bench_free(bench);
+}
+
+static void engines_that_were_introduced_before(void **state)
+{
+    struct bench *bench = introduced();
+
+    b_accepts(bench, BEFORE);
+    expect_peer(bench, CORE_PEER_READY);
+    feed(bench, (struct core_event){.type = CORE_PEER_DOWN, .node = 1});
+    b_is_linked(bench);
+    expect_peer(bench, CORE_PEER_LINKING); /* until b says so over this link */
+    b_accepts(bench, BEFORE);
+    expect_peer(bench, CORE_PEER_READY);
+    bench_free(bench);
+    bench = introduced();
+    b_accepts(bench, 0); /* a commd of version 10 */
+    expect_peer(bench, CORE_PEER_READY);
+    bench_free(bench);
+}
+
+/* The session of the link may have ended before the edge could make tokens of it. */
+static void an_engine_that_may_not_have_been_told(void **state)
+{
+    struct bench *bench = with_its_engine(0);
 
     engine_tells(bench, (struct msg){.type = MSG_ENGINE_RESUMED});
-    b_is_back(bench);
+    b_is_linked(bench);
+    feed(bench, (struct core_event){.type = CORE_PEER_DOWN, .node = 1});
     bench->got[0] = 0;
-    for (end = bench->now + 2 * timeout + 10; bench->now < end; wait_for(bench, timeout / 4)) {
-        b_tells(bench, (struct msg){.type = MSG_HEARTBEAT});
-        engine_tells(bench, (struct msg){.type = MSG_ENGINE_TRAFFIC,
-                                         .engine_traffic = {.peer = 1, .engine = 77, .apart = 1}});
-    }
-    assert_non_null(strstr(bench->got, "to engine message 42\n")); /* PEER_DEL */
-    assert_non_null(strstr(bench->got, "to 1 message 23\n"));
-    assert_int_equal(group_find(bench->core, GROUP)->cause, CAUSE_NODE_LOST);
-    assert_non_null(strstr(group_find(bench->core, GROUP)->cause_text, "no connection for "));
+    b_is_linked(bench);
+    assert_non_null(strstr(bench->got, "to engine message 42\nto engine message 41\n"));
+    bench_free(bench);
+}
+
+/* A commd that dies while the engines have yet to meet is one that restarts. */
+static void engines_that_have_not_met_yet(void **state)
+{
+    struct msg traffic = {.type = MSG_ENGINE_TRAFFIC,
+                          .engine_traffic = {.peer = 1, .engine = 77, .apart = 1}};
+    struct bench *bench = introduced();
+
+    b_accepts(bench, BEFORE);
+    engine_tells(bench, traffic);
+    feed(bench, (struct core_event){.type = CORE_PEER_DOWN, .node = 1});
+    wait_for(bench, CORE_ENGINE_DOUBT_MS + 1);
+    expect_peer(bench, CORE_PEER_AWAY);
+    bench_free(bench);
+    bench = introduced();
+    b_accepts(bench, BEFORE);
+    traffic.engine_traffic.apart = 0;
+    engine_tells(bench, traffic);
+    traffic.engine_traffic.apart = 1;
+    engine_tells(bench, traffic);
+    feed(bench, (struct core_event){.type = CORE_PEER_DOWN, .node = 1});
+    expect_peer(bench, CORE_PEER_UNLINKED);
     bench_free(bench);
 }
 
@@ -903,7 +1000,10 @@ int main(void)
         cmocka_unit_test(a_group_that_cannot_wait),
         cmocka_unit_test(a_board_that_the_next_engine_did_not_get),
         cmocka_unit_test(a_node_whose_engine_was_lost_meanwhile),
-        cmocka_unit_test(engines_that_never_meet_are_linked_anew),
+        cmocka_unit_test(engines_that_were_introduced_over_different_links),
+        cmocka_unit_test(engines_that_were_introduced_before),
+        cmocka_unit_test(an_engine_that_may_not_have_been_told),
+        cmocka_unit_test(engines_that_have_not_met_yet),
         cmocka_unit_test(the_other_engine_gives_up_the_link),
         cmocka_unit_test(the_other_side_says_why_it_closed_the_link),
         cmocka_unit_test(our_engine_says_later_why_it_closed_the_link),

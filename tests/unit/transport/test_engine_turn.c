@@ -323,6 +323,7 @@ static void hears_all_again(int sock, uint64_t failed)
     hears(sock, MSG_ENGINE_PEER_READY, &m);
     assert_int_equal(m.engine_peer.peer, 1);
     assert_int_equal(m.engine_peer.engine, 77);
+    assert_int_equal(m.engine_peer.intro, 5);
     hears(sock, MSG_ENGINE_PEER_DOWN, &m);
     assert_int_equal(m.engine_peer.peer, 3);
     assert_string_equal(m.engine_peer.text, "its cable is cut");
@@ -365,6 +366,7 @@ static void another_commd_is_told_what_there_is(void **state)
 
     e->ev = (struct engine_events){.on_board_error = on_board_error, .arg = &shell};
     shell.peers[1].incarnation = 77;
+    shell.peers[1].intro = 5;
     shell.peers[3].incarnation = 78;
     on_peer_down(&shell, 3, LINK_END_ENGINE, "its cable is cut");
     eboard_fail(eboard_find(e, 0x21), CAUSE_MISMATCH, 1, "ranks disagree");
