@@ -755,7 +755,9 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
         peer_lost_away(core, msg->peer, text);
         return;
     }
-    if (core->now < peer->pauses_ms) { /* on purpose, for all that we know */
+    if (core->now < peer->pauses_ms) { /* on purpose, for all that we know; else it has to hear */
+        tell_given_up(core, msg->peer, msg);
+        peer->accepts_mine = 0;
         forget_theirs(core, msg->peer);
         review(core, msg->peer);
         peer->retry_ms = core->now + peer->backoff_ms;

@@ -360,7 +360,8 @@ static void another_node_asks(void **state)
     bench->core->peers[1].backoff_ms = 100;
     down.engine_peer.peer = 1;
     feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &down});
-    expect(bench, "to engine message 42\nto engine message 56\n"); /* BOARD_HOLD */
+    expect(bench, "to 1 message 23\n" /* if it is not gone it has to give up the link, too */
+                  "to engine message 42\nto engine message 56\n"); /* BOARD_HOLD */
     assert_int_equal(group->bond, BOND_ASKED);
     bench->now += 4000;
     feed(bench, (struct core_event){.type = CORE_TICK});
