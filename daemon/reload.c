@@ -34,6 +34,21 @@ struct setting_names { /* of settings */
     char text[MSG_TEXT_MAX / 2];
 };
 
+const struct conf *daemon_served(const struct daemon *d)
+{
+    struct core_status status;
+
+    core_status(d->core, &status);
+    return d->served && status.engine_waits ? d->served : d->conf;
+}
+
+int daemon_check_change(const struct daemon *d, const struct conf *conf, char **ret_error)
+{
+    int r = conf_check_change(d->conf, conf, ret_error);
+
+    return r ? r : conf_check_change(daemon_served(d), conf, ret_error);
+}
+
 /* NULL: the file is wrong, and the log says why. @ret_keys: names of settings that keep their
  * values. @ret_waits: of those that the engine or commd-gpu takes when it is started anew. */
 static struct conf *load_changed(struct daemon *d, struct setting_names *ret_keys,
@@ -42,8 +57,7 @@ static struct conf *load_changed(struct daemon *d, struct setting_names *ret_key
     _cleanup_(freep) char *error = NULL;
     struct conf *conf = NULL;
 
-    if (conf_load(d->config_file, NULL, 0, &conf, &error) ||
-        conf_check_change(d->conf, conf, &error)) {
+    if (conf_load(d->config_file, NULL, 0, &conf, &error) || daemon_check_change(d, conf, &error)) {
         tell_error(error ? error : "out of memory", ret_why, why_cap);
         log_error("the new configuration is wrong -> keeping the old one");
         return conf_free(conf);
@@ -149,8 +163,12 @@ static void take_programs(struct daemon *d)
 static void take_conf(struct daemon *d, struct conf *conf)
 {
     struct core_config config;
+    struct core_status status;
     char waits[2];
 
+    core_status(d->core, &status);
+    if (!status.engine_waits && !status.gpu_waits)
+        d->served = conf_free(d->served); /* they have been started anew since */
     if (d->served)
         conf_free(d->conf);
     else

@@ -443,8 +443,7 @@ static void check_config_file(struct answer *a)
     if (d->refused_s)
         answer_unwell(a, TEXT_RELOAD_REFUSED "%lld s ago, and what is in force is older",
                       (long long)(time(NULL) - d->refused_s));
-    if (conf_load(d->config_file, NULL, 0, &conf, &error) ||
-        conf_check_change(d->conf, conf, &error)) {
+    if (conf_load(d->config_file, NULL, 0, &conf, &error) || daemon_check_change(d, conf, &error)) {
         if (error)
             answer_unwell(a, TEXT_FILE_WRONG "%.*s", (int)strcspn(error, "\n"), error);
         conf_free(conf);
@@ -527,12 +526,10 @@ static bool fill_events(struct answer *a)
 static bool fill_tuning(struct answer *a)
 {
     const struct daemon *d = a->d;
-    struct core_status status;
     char links[MSG_TEXT_MAX];
 
-    core_status(d->core, &status);
     links_encryption(a->d, links, sizeof(links));
-    tuning_fill(&a->table, d->conf, d->served && status.engine_waits ? d->served : d->conf, links);
+    tuning_fill(&a->table, d->conf, daemon_served(d), links);
     return true;
 }
 

@@ -248,7 +248,7 @@ int conf_check_change(const struct conf *from, const struct conf *to, char **ret
     return fail_with(
         -EINVAL, ret_error,
         "%s: transport.encryption goes from \"%s\" to \"%s\" at once, and nodes that are "
-        "still at \"%s\" would refuse this one; first auto on all nodes, then %s: "
-        "doc/operations.md, \"Encryption on or off\"",
+        "still at \"%s\" would refuse this one; first auto on all nodes, and when their engines "
+        "have taken it, %s: doc/operations.md, \"Encryption on or off\"",
         row.source, from->encryption, to->encryption, from->encryption, to->encryption);
 }

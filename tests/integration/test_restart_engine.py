@@ -5,11 +5,12 @@ none is left when nobody is there to start commd again."""
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
-from cluster import check, equal, main, running, until  # noqa: E402
+from cluster import check, commctl, equal, main, running, until  # noqa: E402
 from faults import leave  # noqa: E402
 from keeping import commd_pid, gap, kept_nodes, restart, serves  # noqa: E402
 
@@ -73,6 +74,23 @@ def test_what_waits_for_the_next_one_is_shown():
         until(lambda: node.engine_pid() not in (0, engine), "another engine")
         cluster.wait_linked()
         equal(encryption(), ("on", None, "on"))
+
+
+def test_a_change_by_way_of_auto_waits_for_the_engine():
+    def reload(encryption):
+        node.write_config(transport={"encryption": encryption, "trusted_network": "true"})
+        return subprocess.run([*commctl(node), "reload"], capture_output=True, text=True)
+
+    with kept({"transport": {"encryption": "on"}}) as (cluster, node):
+        cluster.expect("at once, and nodes that are still at")
+        cluster.expect("the new configuration is wrong")
+        ranks = cluster.ranks("g", [0, 1])
+        engine = engine_of(node)
+        equal(reload("auto").returncode, 0)
+        refused = reload("off")
+        check(refused.returncode and 'from "on" to "off" at once' in refused.stderr, refused)
+        equal(engine_of(node), engine)
+        leave("g", ranks)
 
 
 @contextlib.contextmanager

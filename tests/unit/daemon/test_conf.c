@@ -304,7 +304,8 @@ static void encryption_changes_by_way_of_auto(void **state)
                 assert_string_equal(
                     error, F ":2: transport.encryption goes from \"on\" to \"off\" at once, and "
                              "nodes that are still at \"on\" would refuse this one; first auto on "
-                             "all nodes, then off: doc/operations.md, \"Encryption on or off\"");
+                             "all nodes, and when their engines have taken it, off: "
+                             "doc/operations.md, \"Encryption on or off\"");
             free(error);
             conf_free(conf[0]);
             conf_free(conf[1]);
