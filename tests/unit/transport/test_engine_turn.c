@@ -343,6 +343,17 @@ static int no_address(struct fabric *f, void *buf, size_t *inout_len)
 
 static const struct fabric_ops no_ops = {.name = "none", .address = no_address};
 
+/* Of group 0x20, of two nodes with a rank each. */
+static struct msg board_of_two_nodes(void)
+{
+    static uint32_t peers[] = {0, 1}, rank_node[] = {0, 1};
+
+    return (struct msg){
+        .type = MSG_BOARD_ADD,
+        .board_add = {
+            .group = 0x20, .nnodes = 2, .world = 2, .peers = peers, .rank_node = rank_node}};
+}
+
 /* Boards that it does not name go, those that it names stay as they are. */
 static void another_commd_is_told_what_there_is(void **state)
 {
@@ -352,13 +363,7 @@ static void another_commd_is_told_what_there_is(void **state)
     struct cluster_group *named = cluster_group_new(c, 0x20, ranks, 2, ctx, -1);
     struct cluster_group *other = cluster_group_new(c, 0x21, ranks, 2, ctx, -1);
     struct fabric none = {.ops = &no_ops};
-    uint32_t peers[] = {0, 1};
-    struct msg add = {.type = MSG_BOARD_ADD,
-                      .board_add = {.group = 0x20,
-                                    .nnodes = 2,
-                                    .world = 2,
-                                    .peers = peers,
-                                    .rank_node = (uint32_t[]){0, 1}}};
+    struct msg add = board_of_two_nodes();
     int first = shell_begin(c, &none), line = give_line(), second, fd = -1;
     struct msg ping = {.type = MSG_PING};
     struct engine *e = shell.engine;
@@ -420,13 +425,7 @@ static void another_commd_comes_when_no_descriptor_is_left(void **state)
     struct commd_context *ctx[] = {&c->ctx, &c->ctx};
     struct cluster_group *named = cluster_group_new(c, 0x20, ranks, 2, ctx, -1);
     struct fabric none = {.ops = &no_ops};
-    uint32_t peers[] = {0, 1};
-    struct msg add = {.type = MSG_BOARD_ADD,
-                      .board_add = {.group = 0x20,
-                                    .nnodes = 2,
-                                    .world = 2,
-                                    .peers = peers,
-                                    .rank_node = (uint32_t[]){0, 1}}};
+    struct msg add = board_of_two_nodes();
     int first = shell_begin(c, &none), line = give_line(), fd = -1;
     const struct eboard *before = eboard_find(shell.engine, 0x20);
     struct rlimit limit;
