@@ -875,6 +875,12 @@ static void who_knows_why_a_link_ended_is_believed(void **state)
 
     bench = with_a_link();
     engine_tells(bench, closed(LINK_END_ENGINE, "malformed"));
+    b_tells(bench, given_up(LINK_END_ENGINE, "out of order"));
+    wait_for(bench, CORE_ENGINE_DOUBT_MS);
+    broken_by(bench, CAUSE_ENGINE_LOST, "malformed");
+
+    bench = with_a_link();
+    engine_tells(bench, closed(LINK_END_ENGINE, "malformed"));
     b_tells(bench, given_up(LINK_END_NETWORK, "no answer"));
     wait_for(bench, CORE_ENGINE_DOUBT_MS);
     broken_by(bench, CAUSE_NODE_LOST, "no answer");
