@@ -304,24 +304,32 @@ static bool progress_sleep(struct commd_context *ctx, uint32_t kicked, struct co
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
+static bool engine_shares_core(const struct board *b)
+{
+    return b->nnodes > 1 && board_engine_here(b) && !futex_any_is_blind();
+}
+
 /* An engine on this core gets it at once, also from a rank that would yield in its call (finish.c):
  * the application may compute, and a yield would give it the core for a slice. */
 static enum wait_for thread_waits_for(const struct membership *g)
 {
-    const struct board *b = &g->board;
-
     assert_held(&g->ctx->plock);
-    if (b->nnodes > 1 && board_engine_here(b) && !futex_any_is_blind())
+    if (engine_shares_core(&g->board))
         return WAIT_FOR_ENGINE;
     if (!g->running || atomic_load(&g->p2p_pending))
         return WAIT_FOR_HERE;
     return run_waits_for(&g->running->run);
 }
 
+/* Messages alone, of a rank alone on its node: as in p2p_waits_for(). */
 static enum wait_for stand_in_waits_for(const struct membership *g)
 {
-    return g->running && !atomic_load(&g->p2p_pending) ? run_waits_for(&g->running->run)
-                                                       : WAIT_FOR_HERE;
+    bool messages = atomic_load(&g->p2p_pending);
+
+    if (g->running && !messages)
+        return run_waits_for(&g->running->run);
+    return messages && g->board.nlocal == 1 && engine_shares_core(&g->board) ? WAIT_FOR_ENGINE
+                                                                             : WAIT_FOR_HERE;
 }
 
 static enum wait_for waits_for(const struct commd_context *ctx,

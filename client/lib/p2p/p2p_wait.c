@@ -384,21 +384,18 @@ static void pause_unlocked(struct p2p *p, const struct p2p_op *op, bool spin, bo
         p->crowd = crowd;
 }
 
-/* An engine on this core gets it at once where the message is long; a short one is answered within
- * a few yields. */
+/* An engine on this core gets it at once: yields would bring it there when the scheduler has given
+ * this session its share, which may be after hundreds. */
 enum wait_for p2p_waits_for(const struct p2p *p, const struct p2p_op *op)
 {
     const struct board *b = &p->group->board;
-    size_t len = op->state == P2P_PULLING ? op->len : op->size;
     int peer = needed(op);
 
     assert(peer < (int)b->world);
+    if (peer == COMMD_ANY_SOURCE ? b->nlocal == 1 : p->peers[peer].local < 0)
+        return board_engine_here(b) && !futex_any_is_blind() ? WAIT_FOR_ENGINE : WAIT_FOR_HERE;
     if (peer == COMMD_ANY_SOURCE && b->nnodes > 1)
         return WAIT_FOR_HERE;
-    if (peer != COMMD_ANY_SOURCE && p->peers[peer].local < 0)
-        return len > MAIL_EAGER_MAX && board_engine_here(b) && !futex_any_is_blind()
-                   ? WAIT_FOR_ENGINE
-                   : WAIT_FOR_HERE;
     return board_shares_core(b, p->group->local) ? WAIT_FOR_HERE : WAIT_FOR_OTHERS;
 }
 

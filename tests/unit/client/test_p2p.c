@@ -1222,15 +1222,13 @@ static void nobody_takes_more_than_was_sent(void **state)
     }
 }
 
-/* Who sends or receives a long message to or from another node leaves its core to an engine there.
- */
-static void a_long_message_waits_for_the_engine(void **state)
+/* Who sends or receives a message to or from another node leaves its core to an engine there. */
+static void a_far_message_waits_for_the_engine(void **state)
 {
     static const uint16_t nodes[] = {0, 0, 1}; /* ranks 0 and 1 share a node */
     struct cluster *c = cluster_new(3, 2, nodes, 7);
     const struct p2p_op far = {.peer = 2, .size = MAIL_EAGER_MAX + 1},
-                        is_short = {.peer = 2, .size = MAIL_EAGER_MAX},
-                        near = {.peer = 1, .size = 1 << 20},
+                        is_short = {.peer = 2, .size = 8}, near = {.peer = 1, .size = 1 << 20},
                         any = {.peer = COMMD_ANY_SOURCE, .size = 1 << 20},
                         begun = {.peer = COMMD_ANY_SOURCE,
                                  .state = P2P_PULLING,
@@ -1245,10 +1243,12 @@ static void a_long_message_waits_for_the_engine(void **state)
     assert_int_equal(p2p_waits_for(p, &far), WAIT_FOR_HERE);
     atomic_store(&h->engine_core, core_now());
     assert_int_equal(p2p_waits_for(p, &far), WAIT_FOR_ENGINE);
-    assert_int_equal(p2p_waits_for(p, &is_short), WAIT_FOR_HERE);
+    assert_int_equal(p2p_waits_for(p, &is_short), WAIT_FOR_ENGINE);
     assert_int_equal(p2p_waits_for(p, &any), WAIT_FOR_HERE);
     assert_int_equal(p2p_waits_for(p, &begun), WAIT_FOR_ENGINE); /* its source is known */
     assert_int_equal(p2p_waits_for(p, &near), WAIT_FOR_OTHERS);
+    atomic_store(&c->group[2]->now->board.hdr->engine_core, core_now());
+    assert_int_equal(p2p_waits_for(p2p_of(c, 2), &any), WAIT_FOR_ENGINE); /* alone on its node */
     leave_core(&all);
     cluster_free(c);
 }
@@ -1276,7 +1276,7 @@ int main(void)
         cmocka_unit_test(self_messages),
         cmocka_unit_test(a_broken_group_fails_its_messages),
         cmocka_unit_test(timeouts),
-        cmocka_unit_test(a_long_message_waits_for_the_engine),
+        cmocka_unit_test(a_far_message_waits_for_the_engine),
         cmocka_unit_test(arguments),
         cmocka_unit_test(hostile_members_harm_only_their_group),
         cmocka_unit_test(a_record_that_cannot_be_is_an_error),
