@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "shm/util/base.h"
+#include "shm/util/wait.h"
 
 enum {
     MAIL_INLINE_MAX = 88,      /* payload bytes that travel in the record */
@@ -76,16 +77,33 @@ struct mail_fill {
     uint8_t pad[56];
 } __attribute__((aligned(CACHELINE)));
 
-/* Words about a member that others write; `fill` it writes itself. */
+/* Words about a member that others write; `content` and `fill` it writes itself. */
 struct mail_box {
     _Atomic uint32_t bell; /* this member's own: see bell_ring() */
     _Atomic uint32_t sleepers;
-    uint8_t pad0[56];
+    _Atomic uint32_t content; /* of a sleeper: it needs no free slot; 0: perhaps it does */
+    uint8_t pad0[52];
     _Atomic uint32_t out[MAIL_OUT_SLOTS]; /* id of the last record whose payload in this slot has
                                              been read; written by readers only */
     struct mail_fill fill[MAIL_OUT_SLOTS];
 } __attribute__((aligned(CACHELINE)));
 _Static_assert(offsetof(struct mail_box, fill) == 192, "three cache lines, and one for each slot");
+
+/* The payload of record @id in an out slot of the member with @box has been read. The member is
+ * rung where it may wait for a slot: it has cleared `content` before it looked at `out` for the
+ * last time, with the fence of bell_prepare() in between. True: it may have been asleep for that.
+ */
+static inline bool mail_slot_read(struct mail_box *box, unsigned slot, uint32_t id)
+{
+    invariant(slot < MAIL_OUT_SLOTS);
+    /* release: pairs with acquire in look_at_slots() */
+    atomic_store_explicit(&box->out[slot], id, memory_order_release);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&box->content, memory_order_relaxed))
+        return false;
+    bell_ring_fenced(&box->bell, &box->sleepers);
+    return true;
+}
 
 /* Layout, from numbers that were checked; nothing here is read from shared memory. */
 struct mail {

@@ -175,11 +175,9 @@ static void body_sent(void *arg, int st)
     struct eboard *eb = s->eb;
 
     assert(s->busy);
-    /* release: the slot has been read */
-    atomic_store_explicit(&mail_box(&eb->b.mail, s->member)->out[s->slot], s->id,
-                          memory_order_release);
+    if (mail_slot_read(mail_box(&eb->b.mail, s->member), s->slot, s->id))
+        eb->e->published = true;
     s->busy = false;
-    ring_member(eb, s->member);
     sent(eb, s->cost, st);
 }
 

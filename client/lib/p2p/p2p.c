@@ -11,11 +11,11 @@
  * message reaches its receiver even if this process leaves or ends.
  *
  * Who wakes me: the bell of my box, which is rung by every writer of a record for me, by the reader
- * that frees one of my slots, and by the reader that makes room in a full ring; the bell of the
- * board for what commd has to say. What if the peer dies now: commd marks the peer;
- * p2p_hopeless() takes what the peer sent before, and gives up. What if I am stopped now: the ranks
- * that need my messages wait, and their limits name me. Other ranks are not disturbed: only my own
- * slots are shared by more than a pair of ranks.
+ * that frees one of my slots unless I have said that I need none (box.content), and by the reader
+ * that makes room in a full ring; the bell of the board for what commd has to say. What if the peer
+ * dies now: commd marks the peer; p2p_hopeless() takes what the peer sent before, and gives up.
+ * What if I am stopped now: the ranks that need my messages wait, and their limits name me. Other
+ * ranks are not disturbed: only my own slots are shared by more than a pair of ranks.
  *
  * Messages of this process to itself do not touch the board.
  *
@@ -166,8 +166,6 @@ void p2p_bad(struct p2p *p, int code, const char *fmt, ...)
 static void p2p_free_place(struct p2p *p, struct p2p_peer *peer, unsigned slot, unsigned rx,
                            uint32_t id)
 {
-    struct mail_box *box;
-
     assert(peer->local < 0 ? rx < MAIL_RX_SLOTS : slot < MAIL_OUT_SLOTS);
     if (peer->local < 0) {
         peer->rx_freed[rx]++;
@@ -175,10 +173,7 @@ static void p2p_free_place(struct p2p *p, struct p2p_peer *peer, unsigned slot, 
         p2p_talk(p, peer);
         return;
     }
-    box = mail_box(p->mail, (unsigned)peer->local);
-    /* release: the payload has been read */
-    atomic_store_explicit(&box->out[slot], id, memory_order_release);
-    bell_ring(&box->bell, &box->sleepers);
+    mail_slot_read(mail_box(p->mail, (unsigned)peer->local), slot, id);
 }
 
 static void too_long(struct p2p *p, struct p2p_op *op, const struct p2p_msg *m)

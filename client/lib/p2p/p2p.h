@@ -167,6 +167,8 @@ void p2p_fini(struct p2p *p);
 void p2p_talk(struct p2p *p, struct p2p_peer *peer);
 /* A receiver's answers to what was offered. */
 void p2p_asked(struct p2p *p, struct p2p_peer *peer, const struct mail_rec *rec);
+/* Who is about to sleep says whether it has to be woken when a slot is free. */
+void p2p_say_content(struct p2p *p);
 /* Does all sending that can be done. */
 bool p2p_push(struct p2p *p);
 

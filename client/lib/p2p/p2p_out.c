@@ -80,6 +80,14 @@ static void look_at_slots(struct p2p *p)
     }
 }
 
+/* Only streams wait for slots: what finds none free is announced. One that begins takes it back. */
+void p2p_say_content(struct p2p *p)
+{
+    assert_held(&p->lock);
+    if (TAILQ_EMPTY(&p->streams))
+        atomic_store_explicit(&p->box->content, 1, memory_order_relaxed);
+}
+
 static int next_free(const struct p2p *p, unsigned begin, unsigned end)
 {
     unsigned first = p->next_slot >= begin && p->next_slot < end ? p->next_slot : begin;
@@ -327,6 +335,7 @@ void p2p_asked(struct p2p *p, struct p2p_peer *peer, const struct mail_rec *rec)
     op->peer_id = rec->id;
     op->state = P2P_STREAMING;
     op_move(op, &p->streams);
+    atomic_store_explicit(&p->box->content, 0, memory_order_relaxed);
 }
 
 /* ---- receives that ask ----------------------------------------------------------------------- */

@@ -335,6 +335,7 @@ static bool p2p_nap(struct p2p *p, struct p2p_op *op, int64_t until_ms)
     if (!moved && op->state != P2P_DONE) {
         bool late;
 
+        p2p_say_content(p);
         pthread_mutex_unlock(&p->lock);
         late = futex_wait_any(words, expect, 2,
                               MIN(sleep_limit_ms(op->deadline_ms), sleep_limit_ms(until_ms)) *

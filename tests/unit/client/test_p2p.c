@@ -1253,9 +1253,58 @@ static void a_far_message_waits_for_the_engine(void **state)
     cluster_free(c);
 }
 
+/* Who sleeps until it gets something is not woken because an engine, or another rank, has read what
+ * it sent before; who may wait for room for parts is. */
+static void who_needs_no_slot_is_not_rung(void **state)
+{
+    for (unsigned one_node = 0; one_node < 2; one_node++) {
+        struct cluster *c = three(one_node);
+        uint8_t sent[4096] = {0}, got[4096], none[8];
+        struct p2p_op send = message(true, 1, 0, sent, sizeof sent),
+                      there = message(false, 0, 0, got, sizeof got),
+                      recv = message(false, 1, 0, none, sizeof none),
+                      lengthy = message(true, 1, 1, calloc(1, 4 << 20), 4 << 20),
+                      parts = message(false, 0, 1, malloc(4 << 20), 4 << 20);
+        struct p2p *p = p2p_of(c, 0);
+        struct mail_box *box = p->box;
+        uint32_t bell;
+
+        begin(c, 0, &send);
+        begin(c, 0, &recv);
+        p2p_say_content(p);
+        assert_int_equal(atomic_load(&box->content), 1);
+        bell = bell_prepare(&box->bell, &box->sleepers); /* as if it slept on */
+        begin(c, 1, &there);
+        settle(c);
+        assert_int_equal(there.state, P2P_DONE);
+        assert_int_equal(atomic_load(&box->out[p->next_slot - 1]), p->next_use); /* it was read */
+        assert_int_equal(atomic_load(&box->bell), bell);
+
+        begin(c, 0, &lengthy);
+        begin(c, 1, &parts);
+        while (lengthy.state != P2P_STREAMING && lengthy.state != P2P_DONE) {
+            cluster_turn(c);
+            p2p_poll(p2p_of(c, 1), NULL);
+            p2p_poll(p2p_of(c, 0), NULL);
+        }
+        assert_int_equal(atomic_load(&box->content), 0);
+        bell = atomic_load(&box->bell);
+        settle(c);
+        assert_int_equal(lengthy.state, P2P_DONE);
+        assert_int_equal(parts.state, P2P_DONE);
+        assert_true(atomic_load(&box->bell) != bell);
+        bell_cancel(&box->sleepers);
+        p2p_interrupt(p, &recv);
+        free(lengthy.buf);
+        free(parts.buf);
+        cluster_free(c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_needs_no_slot_is_not_rung),
         cmocka_unit_test(nobody_takes_more_than_was_sent),
         cmocka_unit_test(random_programs_deliver_exactly),
         cmocka_unit_test(messages_survive_their_sender),
