@@ -21,6 +21,7 @@ EXTRA_DIST += tests/torch/test_why.py tests/torch/run_programs.py tests/torch/pr
 	tests/torch/programs/failures.py \
 	tests/torch/programs/forked.py \
 	tests/torch/programs/fsdp1.py \
+	tests/torch/programs/fsdp1_recovered.py \
 	tests/torch/programs/fsdp2.py \
 	tests/torch/programs/fsdp_recovered.py \
 	tests/torch/programs/functional.py \

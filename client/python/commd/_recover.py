@@ -15,6 +15,8 @@ not; a sum of unlike buckets would be wrong, and nobody could tell.
 FSDP2 asks its groups for their sizes at each backward, so its divisor is right. It keeps what a
 backward that has thrown had begun: whole parameters, gradients of these, and that its callback at
 the end of a backward is queued. Its modules that use the group are brought back to between steps.
+
+FSDP1 keeps the same, and takes its divisors from its groups when it is made.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import typing
 import weakref
 from datetime import timedelta
@@ -41,6 +44,19 @@ NAMES_PER_EPOCH = 1_000_000  # of groups: torch numbers them, and new processes 
 
 _joined = None  # by rejoin(), until init_process_group() has taken it
 _ddps = weakref.WeakSet()
+_states = weakref.WeakSet()  # of FSDP
+
+
+def _new_state(cls, *_args, **_kwargs):
+    """In place of object.__new__() for torch's class of states, which FSDP1 inherits from: nothing
+    else has a list of its instances, and to import it costs half a second."""
+    state = object.__new__(cls)
+    _states.add(state)
+    return state
+
+
+with contextlib.suppress(NameError):
+    _composable_state._State.__new__ = staticmethod(_new_state)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,6 +232,44 @@ def _reset(root):
             parameter._unsharded_param.grad = None
 
 
+def _groups_of(state):
+    """Of an instance of FSDP1: that of its shards, and with a hybrid one that of its replicas."""
+    groups = (vars(state).get(name) for name in ("process_group", "_inter_node_pg"))
+    return [group for group in groups if group]
+
+
+def _reset_handle(handle):
+    """Of FSDP1: its parameters are the sharded ones, without gradients."""
+    flat = handle.flat_param
+    hook = vars(flat).pop("_post_backward_hook_state", None)
+    if hook:
+        hook[-1].remove()
+    vars(flat).pop("_saved_grad_shard", None)
+    flat._post_backward_called = False
+    handle._training_state = type(handle._training_state).IDLE
+    handle.reshard(handle.uses_sharded_strategy)
+    flat.grad = None
+    handle.rank, handle.world_size = handle.process_group.rank(), handle.process_group.size()
+
+
+def _renew_fsdp1(group):
+    """Those that use the group: to between steps, with the divisors of its size."""
+    used = [state for state in _states if any(its is group for its in _groups_of(state))]
+    for root in [state for state in _states if vars(state).get("_is_root")]:
+        if any(state in used for state in vars(root).get("_all_fsdp_states", ())):
+            for handle in root._all_handles:
+                _reset_handle(handle)
+            # what torch does at the end of a backward
+            distributed.fsdp._runtime_utils._post_backward_final_callback(root, root)
+    for state in used:
+        state.rank, state.world_size = state.process_group.rank(), state.process_group.size()
+        size = math.prod(its.size() for its in _groups_of(state))
+        default = distributed.fsdp._init_utils.default_hooks.DefaultState
+        factor = default._get_gradient_predivide_factor(size)
+        state._gradient_predivide_factor = factor
+        state._gradient_postdivide_factor = size / factor
+
+
 def _agree(backend, epoch):
     """Collective over the new epoch of the default group."""
     c10d._world.group_count = max(c10d._world.group_count, epoch * NAMES_PER_EPOCH)
@@ -285,6 +339,7 @@ def recover(pg=None, *, policy="shrink", size=None, min_size=None, wait=None, ti
             _renew(ddp)
     for root in _roots(group):
         _reset(root)
+    _renew_fsdp1(group)
     if whole:
         _agree(backend, epoch.number)
     stand = {id(other): its_backend._stands() for other, its_backend in others}
