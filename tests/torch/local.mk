@@ -48,6 +48,7 @@ EXTRA_DIST += tests/torch/test_why.py tests/torch/run_programs.py tests/torch/pr
 	tests/torch/programs/restarted.py \
 	tests/torch/programs/ring_all_reduce.py \
 	tests/torch/programs/ring_attention.py \
+	tests/torch/programs/shard_restored.py \
 	tests/torch/programs/shrunk.py \
 	tests/torch/programs/spawned.py \
 	tests/torch/programs/tensor_parallel.py \

@@ -105,6 +105,7 @@ PROGRAMS = [
     # HSDP on the CPU; before that FSDP2 wants an event of a GPU
     Program("fsdp_recovered", ranks=6, gloo=False, codes={2: -9}, since=(2, 8)),
     Program("fsdp1_recovered", ranks=6, gloo=False, codes={2: -9}),
+    Program("shard_restored", gloo=False, codes={2: -9}, since=(2, 8)),
     Program("shrunk", gloo=False, codes={1: -9}, since=(2, 10)),
     Program("reconfigured", gloo=False, codes={1: -9}, since=(2, 14)),
     Program(

@@ -337,12 +337,15 @@ def recover(pg=None, *, policy="shrink", size=None, min_size=None, wait=None, ti
     for ddp in list(_ddps):
         if ddp.process_group is group:
             _renew(ddp)
-    for root in _roots(group):
-        _reset(root)
-    _renew_fsdp1(group)
+    stand = {id(other): its_backend._stands() for other, its_backend in others}
+    broken = [other for other, _ in others if not stand[id(other)]]
+    # what is left of a step that has thrown in a group which will be made anew, too
+    for lost in (group, *broken):
+        for root in _roots(lost):
+            _reset(root)
+        _renew_fsdp1(lost)
     if whole:
         _agree(backend, epoch.number)
-    stand = {id(other): its_backend._stands() for other, its_backend in others}
     return Recovered(
         rank=epoch.rank,
         size=epoch.size,
@@ -353,7 +356,7 @@ def recover(pg=None, *, policy="shrink", size=None, min_size=None, wait=None, ti
         before=epoch.before,
         gone=sorted(set(range(old_size)) - set(epoch.before)),
         standing=[other for other, _ in others if stand[id(other)]],
-        broken=[other for other, _ in others if not stand[id(other)]],
+        broken=broken,
     )
 
 
