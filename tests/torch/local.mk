@@ -5,6 +5,7 @@ EXTRA_DIST += tests/torch/conformance.py tests/torch/suite_host.py tests/torch/s
 	tests/torch/expected/commd-4-spawned.txt tests/torch/expected/gpu-4.txt \
 	tests/torch/expected/gpu-8.txt tests/torch/expected/gpu-not.txt tests/torch/gpu_nodes.py
 EXTRA_DIST += tests/torch/test_why.py tests/torch/run_programs.py tests/torch/program_host.py \
+	tests/torch/contract.py tests/torch/torchft_example.py \
 	tests/torch/programs/accumulation.py \
 	tests/torch/programs/asynchronous.py \
 	tests/torch/programs/at_exit.py \
