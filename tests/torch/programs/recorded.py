@@ -141,6 +141,19 @@ def profiler(rank, size):
     check("who comes early waits", rank == 0 or (len(waits) == 1 and waits[0] > 50000), waits)
 
 
+def health():
+    """torch 2.15: its page names the backend of a group that has met a failure."""
+    if not hasattr(dist.distributed_c10d, "HealthCheckHook"):
+        return
+    from torch._C._distributed_c10d import _WorkerServer
+
+    worker, wanted = _WorkerServer("::", 0), {"healthy": False, "unhealthy_backends": ["commd"]}
+    while (answer := json.loads(fetch(worker.port, "/handler/c10d_health_check", b""))) != wanted:
+        check("healthy before it hears of the failure", answer["healthy"], answer)
+        time.sleep(0.01)
+    worker.shutdown()
+
+
 def missing(rank, size):
     """One does not come: the others dump by themselves, and the analyser says who it was."""
     folder = os.path.join(FOLDER, "hung")
@@ -157,6 +170,7 @@ def missing(rank, size):
         last = commd.torch.flight_recorder()["entries"][-1]
         same("it has not completed", (last["state"], last["retired"]), ("started", True))
         check("and says why", "2" in last["error"], last)
+        health()
     dist.barrier()
     if rank == 0:
         same("files", sorted(os.listdir(folder)), [f"rank{r}" for r in range(size)])

@@ -94,6 +94,10 @@ class ProcessGroupCommd : public c10d::Backend
     WorkPtr reconfigure(const c10d::ReconfigureOptions &opts) override;
 #endif
 #ifdef C10D_BACKEND_HAS_HOOKS
+    bool supportsAbortHooks() const /* virtual since 2.15, whose health check asks for it */
+    {
+        return true;
+    }
     void registerAbortHook(int64_t id, c10d::AbortHook hook) override
     {
         group_->set_hook(id, std::move(hook));
