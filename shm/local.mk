@@ -14,7 +14,7 @@ libcommd_shm_la_SOURCES = shm/board/board.c shm/board/board.h shm/board/operatio
 	shm/model/tune.h shm/model/sched.h \
 	shm/util/topology.c shm/util/topology.h shm/util/copy.c shm/util/copy.h shm/util/socket_path.c \
 	shm/util/socket_path.h shm/util/limits.c shm/util/limits.h shm/util/ranks.c \
-	shm/util/ranks.h shm/util/closer.c shm/util/closer.h shm/util/fds.h \
+	shm/util/ranks.h shm/util/closer.c shm/util/closer.h shm/util/fds.h shm/util/reset.h \
 	shm/util/hash.h
 libcommd_shm_la_SOURCES += shm/gpu/able.c shm/gpu/able.h shm/gpu/cuda.c \
 	shm/gpu/cuda.h shm/gpu/session.h

@@ -42,10 +42,13 @@
 #include "daemon/process/clock.h"
 #include "daemon/process/log.h"
 #include "daemon/process/log_limit.h"
+#include "shm/util/reset.h"
 
 enum {
     HTTP_CONNECTIONS = 32,
-    HTTP_ACCEPT_BUDGET = 8,
+    HTTP_ACCEPT_BUDGET = 8, /* then none for HTTP_ACCEPT_MS: see sock.h */
+    HTTP_ACCEPT_MS = 5,
+    HTTP_HOST_HASHES = 256,
     HTTP_READ_MS = 5000,
     HTTP_WRITE_MS = 10000,
     HTTP_LINGER_MS = 1000,
@@ -68,7 +71,7 @@ struct http_conn {
     struct http *http;            /* borrowed */
     struct bufferevent *bev;      /* owned, with its socket */
     struct event *timer;          /* owned: the deadline */
-    struct sock_addr from;
+    uint32_t host;                /* by address, a hash of it */
     enum http_state state;
     bool head;           /* the client wants no body */
     enum http_made made; /* WAITING: the answer that the client waits for */
@@ -81,6 +84,7 @@ struct http {
     bool loopback;
     uint64_t start_us;           /* of commd, by the calendar */
     struct event *accept, *more; /* owned */
+    struct event *rested;        /* owned: may accept again */
     struct sock_reserve reserve;
     struct http_conn_list conns, dead; /* owned; conns: oldest first */
     unsigned nconns;
@@ -136,6 +140,7 @@ static void http_conn_bury(struct http_conn *conn)
 static void http_conn_drop(struct http_conn *conn)
 {
     conn->http->dropped++;
+    reset_on_close(bufferevent_getfd(conn->bev));
     http_conn_bury(conn);
 }
 
@@ -354,24 +359,18 @@ static void http_conn_event(struct bufferevent *bev, short what, void *arg)
 
 /* ---- coming in ------------------------------------------------------------------------------- */
 
-static unsigned http_conns_of(const struct http *http, const struct sock_addr *from)
-{
-    const struct http_conn *conn;
-    unsigned n = 0;
-
-    TAILQ_FOREACH(conn, &http->conns, entry)
-        n += sock_same_host(&conn->from, from);
-    return n;
-}
-
 /* The connection that has to go when there is no room: see the top. */
 static struct http_conn *http_conn_victim(struct http *http)
 {
+    uint8_t held[HTTP_HOST_HASHES] = {0};
     struct http_conn *conn, *victim = NULL;
     unsigned most = 0;
 
+    _Static_assert(HTTP_CONNECTIONS <= UINT8_MAX, "counted in bytes");
+    TAILQ_FOREACH(conn, &http->conns, entry)
+        held[conn->host % HTTP_HOST_HASHES]++;
     TAILQ_FOREACH(conn, &http->conns, entry) {
-        unsigned weight = 2 * http_conns_of(http, &conn->from) + (conn->state == HTTP_READING);
+        unsigned weight = 2u * held[conn->host % HTTP_HOST_HASHES] + (conn->state == HTTP_READING);
 
         if (weight > most) {
             victim = conn;
@@ -392,7 +391,7 @@ static void http_conn_new(struct http *http, int fd, const struct sock_addr *fro
         return;
     }
     conn->http = http;
-    conn->from = *from;
+    conn->host = sock_host_hash(from);
     conn->bev = bufferevent_socket_new(http->d->base, fd, BEV_OPT_CLOSE_ON_FREE);
     conn->timer = evtimer_new(http->d->base, http_conn_timer, conn);
     if (!conn->bev || !conn->timer) {
@@ -432,6 +431,15 @@ static void http_accept(evutil_socket_t unused, short what, void *arg)
         close_fdp(&fd);
         sock_reserve_init(&http->reserve);
     }
+    event_del(http->accept); /* more may wait: see SOCK_QUEUE */
+    event_add(http->rested, &(struct timeval){.tv_usec = HTTP_ACCEPT_MS * 1000});
+}
+
+static void http_rested(evutil_socket_t fd, short what, void *arg)
+{
+    struct http *http = arg;
+
+    event_add(http->accept, NULL);
 }
 
 /* ---- making answers -------------------------------------------------------------------------- */
@@ -567,7 +575,8 @@ int http_new(struct daemon *d, struct http **ret_http, char **ret_error)
     http->start_us = 1000 * (clock_wall_ms() - (clock_ms() - d->started_ms));
     http->accept = event_new(d->base, http->fd, EV_READ | EV_PERSIST, http_accept, http);
     http->more = evtimer_new(d->base, on_http_more, http);
-    if (!http->accept || !http->more || event_add(http->accept, NULL) ||
+    http->rested = evtimer_new(d->base, http_rested, http);
+    if (!http->accept || !http->more || !http->rested || event_add(http->accept, NULL) ||
         log_limit_init(&http->limit, d->base))
         return -ENOMEM;
     log_info("http on %s", sock_text(&addr, true, text));
@@ -584,6 +593,8 @@ struct http *http_free(struct http *http)
     http_maker_fini(&http->maker);
     if (http->accept)
         event_free(http->accept);
+    if (http->rested)
+        event_free(http->rested);
     if (http->more)
         event_free(http->more);
     close_fdp(&http->fd);

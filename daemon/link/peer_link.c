@@ -36,6 +36,7 @@
 #include "daemon/link/peer_hello.h"
 #include "daemon/link/peer_link_priv.h"
 #include "shm/proto/cause_text.h"
+#include "shm/util/reset.h"
 
 /* ---- the life of a link ---------------------------------------------------------------------- */
 
@@ -114,6 +115,14 @@ void link_bury(struct link *link)
         peer_retry(peer);
 }
 
+void link_give_up(struct link *link)
+{
+    if (link->state == LINK_DEAD)
+        return;
+    reset_on_close(link->bev ? bufferevent_getfd(link->bev) : link->fd);
+    link_bury(link);
+}
+
 void link_log_refused(struct link *link, const char *kind, const char *fmt, ...)
 {
     char address[SOCK_TEXT_MAX], who[LOG_LIMIT_WHO], text[MSG_TEXT_MAX];
@@ -157,13 +166,14 @@ static void link_timer(evutil_socket_t fd, short what, void *arg)
         return link_bury(link);
     if (link->state == LINK_HANDSHAKE || (link->inbound && link->state == LINK_CONNECTING))
         link->links->counts.handshakes_failed[PEER_HANDSHAKE_SLOW]++;
-    if (link->inbound)
+    if (link->inbound) {
         link_log_refused(link, "slow",
                          link->state == LINK_HELLO ? "no hello within %d s"
                                                    : "no TLS handshake within %d s",
                          LINK_DEADLINE_MS / 1000);
-    else
-        peer_set_error(link->peer, false, "no answer within %d s", LINK_DEADLINE_MS / 1000);
+        return link_give_up(link);
+    }
+    peer_set_error(link->peer, false, "no answer within %d s", LINK_DEADLINE_MS / 1000);
     link_bury(link);
 }
 
@@ -592,6 +602,8 @@ static void handshake_failed(struct link *link, unsigned long code)
         link_log_refused(link, kind, "%s", text ? text : inbound[why]);
         if (text || key_differs)
             peer_blame_by_address(link, text ? text : another_key);
+        if (why == TLS_NOT_TLS) /* nobody who could read our alert */
+            return link_give_up(link);
     }
     link_bury(link);
 }

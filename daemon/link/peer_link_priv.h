@@ -21,8 +21,9 @@ enum {
     LINK_DEADLINE_MS = 2000,
     LINK_BACKOFF_MIN_MS = 50,
     LINK_BACKOFF_MAX_MS = 2000,
-    LINK_STABLE_MS = 500, /* after a link that lived so long, the back-off begins anew */
-    LINK_ACCEPT_BUDGET = 16,
+    LINK_STABLE_MS = 500,    /* after a link that lived so long, the back-off begins anew */
+    LINK_ACCEPT_BUDGET = 16, /* then none for LINK_ACCEPT_MS: see sock.h */
+    LINK_ACCEPT_MS = 5,
     LINK_TURN_US = 4000,
     LINK_SLICE_US = 500,
     LINK_MSG_BUDGET = 256, /* in a slice */
@@ -88,6 +89,7 @@ struct peer_links {
     unsigned npeers, self;
     int listen_fd;        /* owned */
     struct event *accept; /* owned */
+    struct event *rested; /* owned: may accept again */
     struct event *expiry; /* owned: when to look at the date of our certificate */
     struct sock_reserve reserve;
     struct link_list half; /* owned: inbound, not UP; oldest first */
@@ -109,6 +111,8 @@ struct link *link_new(struct peer_links *links, struct link_peer *peer, int fd);
 struct link *link_free(struct link *link);
 /* Makes the link DEAD, and takes it out of all lists but links->dead. */
 void link_bury(struct link *link);
+/* The same, of somebody who has connected to us and is owed no orderly end. */
+void link_give_up(struct link *link);
 void link_start_tls(struct link *link);
 int link_send(struct link *link, const struct msg *msg);
 /* Tells the other side which keys we have. */

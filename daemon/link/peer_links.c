@@ -8,6 +8,7 @@
 
 #include "daemon/link/peer_link_priv.h"
 #include "daemon/process/store.h"
+#include "shm/util/reset.h"
 
 static struct link_peer *peer_at(const struct peer_links *links, unsigned node)
 {
@@ -154,6 +155,7 @@ static bool is_node_address(const struct peer_links *links, const struct sock_ad
  * its ClientHello was accepted, so the binder was right, and it knows the key, or repeats what a
  * node has said; or its certificate was. SPOKE: a part of a ClientHello has come. A node sends its
  * ClientHello at once; a node that has several addresses may come as a stranger. */
+enum { HOST_HASHES = 256 };
 enum { KEPT, STRANGER_KEPT, SPOKE, SILENT, STRANGER_SPOKE, STRANGER_SILENT };
 
 static unsigned half_open_rank(const struct link *link)
@@ -169,34 +171,27 @@ static unsigned half_open_rank(const struct link *link)
     return link->stranger ? STRANGER_SILENT : SILENT;
 }
 
-static unsigned half_open_of(const struct peer_links *links, uint32_t host)
-{
-    const struct link *link;
-    unsigned n = 0;
-
-    TAILQ_FOREACH(link, &links->half, entry)
-        n += link->host == host;
-    return n;
-}
-
 /* The link that has to go: of those with the greatest rank, @least or more, the oldest of the
  * address that has most links. NULL: there is none. A node's link becomes the oldest after
  * LINK_HALF_OPEN / LINK_ACCEPT_BUDGET turns, and its ClientHello is read before that. */
 static struct link *half_open_victim(struct peer_links *links, unsigned least)
 {
+    uint8_t held[HOST_HASHES] = {0};
     struct link *link, *victim = NULL;
     unsigned worst = least, most = 0;
 
+    _Static_assert(LINK_HALF_OPEN <= UINT8_MAX, "counted in bytes");
+    TAILQ_FOREACH(link, &links->half, entry)
+        held[link->host % HOST_HASHES]++;
     TAILQ_FOREACH(link, &links->half, entry) {
-        unsigned rank = half_open_rank(link), held;
+        unsigned of_its = held[link->host % HOST_HASHES], rank = half_open_rank(link);
 
         if (rank < worst)
             continue;
-        held = half_open_of(links, link->host);
-        if (rank > worst || held > most) {
+        if (rank > worst || of_its > most) {
             victim = link;
             worst = rank;
-            most = held;
+            most = of_its;
         }
     }
     return victim;
@@ -215,7 +210,7 @@ static bool half_open_place(struct peer_links *links, bool stranger)
     if (!link)
         return false;
     link_log_refused(link, "crowd", "%d connections wait already", LINK_HALF_OPEN);
-    link_bury(link);
+    link_give_up(link);
     return true;
 }
 
@@ -267,8 +262,18 @@ static void links_accept(evutil_socket_t fd, short what, void *arg)
             continue;
         }
         link_log_refused(&guest, "crowd", "%d connections wait already", LINK_HALF_OPEN);
+        reset_on_close(sock);
         close(sock);
     }
+    event_del(links->accept); /* more may wait: see SOCK_QUEUE */
+    event_add(links->rested, &(struct timeval){.tv_usec = LINK_ACCEPT_MS * 1000});
+}
+
+static void links_rested(evutil_socket_t fd, short what, void *arg)
+{
+    struct peer_links *links = arg;
+
+    event_add(links->accept, NULL);
 }
 
 static int links_listen(struct peer_links *links, const struct conf *conf, char **ret_error)
@@ -473,7 +478,8 @@ int peer_links_new(const struct peer_links_config *config, struct peer_links **r
         return r;
     links->accept =
         event_new(links->base, links->listen_fd, EV_READ | EV_PERSIST, links_accept, links);
-    if (!links->accept || event_add(links->accept, NULL))
+    links->rested = evtimer_new(links->base, links_rested, links);
+    if (!links->accept || !links->rested || event_add(links->accept, NULL))
         return -ENOMEM;
     for (unsigned i = 0; i < links->npeers; i++)
         if (links->peers[i].retry)
@@ -506,6 +512,8 @@ struct peer_links *peer_links_free(struct peer_links *links)
     free(links->peers);
     if (links->accept)
         event_free(links->accept);
+    if (links->rested)
+        event_free(links->rested);
     if (links->expiry)
         event_free(links->expiry);
     close_fdp(&links->listen_fd);
@@ -607,6 +615,7 @@ void peer_links_drain(struct peer_links *links)
 
     links->draining = true;
     event_del(links->accept);
+    event_del(links->rested);
     event_del(links->expiry);
     for (unsigned i = 0; i < links->npeers; i++)
         if (links->peers[i].retry)

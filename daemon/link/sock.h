@@ -15,7 +15,10 @@ struct sock_addr {
 
 enum {
     SOCK_TEXT_MAX = 64,
-    SOCK_QUEUE = 1024, /* may wait to be accepted: who comes behind a crowd is not turned away */
+    /* May wait to be accepted, so that who comes behind a crowd is not turned away. A listener
+     * takes some, and then none for some milliseconds: a crowd gets a part of a core, what else
+     * runs there waits for a short time, and a whole queue is taken in less than a second. */
+    SOCK_QUEUE = 1024,
 };
 
 /* @address: numeric, or a name for the resolver. May block, so it is called at the start only.

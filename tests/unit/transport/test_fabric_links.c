@@ -431,6 +431,84 @@ static void a_crowd_may_queue(void **state)
     world_free(w);
 }
 
+/* A crowd that comes at once is let in one by one, and who waits for it does other things
+ * meanwhile: the listener wakes nobody. */
+static void a_crowd_is_let_in_at_a_pace(void **state)
+{
+    enum { CROWD = 40, ACCEPTED = 20 };
+    struct world *w = world_new("tcp", 1);
+    struct side *s = &w->side[0];
+    double begin = now();
+    int fd[CROWD];
+
+    for (unsigned i = 0; i < CROWD; i++)
+        fd[i] = raw_connect(s);
+    pump_until(w, inside(s)->nlobby >= ACCEPTED);
+    assert_true(inside(s)->rest_ns >= 100000);
+    assert_true(now() - begin >= (inside(s)->nlobby - 1) * 1e-9 * (double)inside(s)->rest_ns);
+    pump_until(w, inside(s)->nlobby == CROWD);
+    pump_until(w, !inside(s)->rest_ns);
+    for (unsigned i = 0; i < CROWD; i++)
+        close(fd[i]);
+    world_free(w);
+}
+
+/* Who came before the message was. */
+static void count_guests(void *arg, const struct fabric_msg *m)
+{
+    struct side *s = arg;
+
+    s->taken = inside(s)->nlobby;
+    drop_all(s, m);
+}
+
+static void messages_go_before_strangers(void **state)
+{
+    struct world *w = linked("tcp");
+    struct side *s = &w->side[0];
+    struct fabric_events ev = {count_guests, on_peer_down, s, NULL};
+    struct pollfd p = {.fd = s->f->ops->fd(s->f), .events = POLLIN};
+    struct sending out[2];
+    int fd;
+
+    put(&w->side[1], 0, 0, sizeof(struct head), 0, &out[0]);
+    pump_until(w, s->msgs == 1);
+    pump_until_quiet(w);
+    inside(s)->ev = ev;
+    assert_int_equal(s->f->ops->arm(s->f), 0); /* so all are looked at */
+    fd = raw_connect(s);
+    assert_int_equal(poll(&p, 1, 10000), 1);
+    put(&w->side[1], 0, 1, sizeof(struct head), 0, &out[1]);
+    for (unsigned i = 0; i < 1000 && s->msgs < 2; i++) {
+        w->side[1].f->ops->progress(w->side[1].f);
+        poll(NULL, 0, 1);
+        s->f->ops->progress(s->f);
+    }
+    assert_int_equal(s->msgs, 2);
+    assert_int_equal(s->taken, 0);
+    pump_until(w, inside(s)->nlobby == 1);
+    close(fd);
+    world_free(w);
+    free_sendings(out, 2);
+}
+
+/* Who has to make room, or was silent for too long, is forgotten by the kernel, too. */
+static void who_is_given_up_leaves_nothing(void **state)
+{
+    struct world *w = world_new("tcp", 1);
+    struct side *s = &w->side[0];
+    int fd = raw_connect(s);
+    char byte;
+
+    pump_until(w, inside(s)->nlobby == 1);
+    age(s, 6000);
+    pump_until(w, readable(fd));
+    assert_int_equal(recv(fd, &byte, 1, 0), -1);
+    assert_int_equal(errno, ECONNRESET);
+    close(fd);
+    world_free(w);
+}
+
 static void limit_files(rlim_t n, struct rlimit *ret_before)
 {
     struct rlimit limit;
@@ -454,17 +532,17 @@ static void out_of_descriptors(void **state)
 
     close(next);
     limit_files((rlim_t)next, &before);
-    pump_until(w, inside(s)->deaf);
+    pump_until(w, inside(s)->rest_ns);
     for (unsigned i = 0; i < 100 && !asleep; i++) { /* a tick may come in between */
         turn(w);
-        asleep = inside(s)->deaf && s->f->ops->arm(s->f) == 0 && poll(&p, 1, 0) == 0;
+        asleep = inside(s)->rest_ns && s->f->ops->arm(s->f) == 0 && poll(&p, 1, 0) == 0;
     }
     expect_listener(s, &a, 1);
     pump_until(w, s->down == 1);
     setrlimit(RLIMIT_NOFILE, &before);
     assert_true(asleep);
     assert_int_equal(s->down_err, -EMFILE);
-    pump_until(w, inside(s)->nlobby == 1 && !inside(s)->deaf);
+    pump_until(w, inside(s)->nlobby == 1 && !inside(s)->rest_ns);
     close(fd);
     close(listener);
     world_free(w);
@@ -489,7 +567,6 @@ static void strangers_leave_descriptors(void **state)
     pump_until(w, readable(fd[0])); /* the oldest had to go */
     setrlimit(RLIMIT_NOFILE, &before);
     assert_int_equal(inside(s)->nlobby, STRANGERS);
-    assert_false(inside(s)->deaf);
     for (unsigned i = 0; i < STRANGERS; i++)
         close(fd[i]);
     close(peer);
@@ -567,6 +644,9 @@ int run_link_tests(void)
         cmocka_unit_test(evicted_with_an_event),
         cmocka_unit_test(a_full_lobby_keeps_other_addresses),
         cmocka_unit_test(a_crowd_may_queue),
+        cmocka_unit_test(a_crowd_is_let_in_at_a_pace),
+        cmocka_unit_test(messages_go_before_strangers),
+        cmocka_unit_test(who_is_given_up_leaves_nothing),
         cmocka_unit_test(strangers_leave_descriptors),
         cmocka_unit_test(out_of_descriptors),
         cmocka_unit_test(one_peer_does_not_hold_up_a_turn),

@@ -215,7 +215,7 @@ static bool look_for_express(struct tcp *t)
 static bool read_all(struct tcp *t)
 {
     bool direct = !t->armed && t->nconns == t->nopen && t->nopen - t->nexpress <= DIRECT_MAX &&
-                  ++t->turns % (t->crowd ? CROWD_EVERY : LOOK_EVERY);
+                  ++t->turns % (t->rest_ns ? CROWD_EVERY : LOOK_EVERY);
     struct conn *c;
     bool any = false;
 
@@ -347,7 +347,7 @@ int fabric_tcp_new(const struct fabric_conf *conf, const struct fabric_events *e
     }
     t->base.ops = &tcp_ops;
     t->ev = *ev;
-    t->listener = t->epoll = t->timer = -1;
+    t->listener = t->epoll = t->timer = t->rest = -1;
     t->channels = conf->channels ? MIN(conf->channels, (unsigned)FABRIC_CHANNELS_MAX) : 1;
     t->express = conf->express;
     t->mend_ms = conf->mend_ms;

@@ -5,9 +5,13 @@
  * at; an OPEN one to which something was written must be acknowledged. The timer runs only while
  * there is such a connection, or a peer is to be connected again.
  *
- * Strangers fill the lobby and nothing else, and a turn lets in ACCEPT_BUDGET, so that an operation
- * under way waits for few of them. When the lobby is full, or no descriptor is left, one in it has
- * to go (lobby_victim()), and a peer that was turned away connects again. */
+ * Strangers fill the lobby and nothing else. When the lobby is full, or no descriptor is left, one
+ * in it has to go (lobby_victim()), and a peer that was turned away connects again.
+ *
+ * One connection is let in at once. While more come, one is let in each ACCEPT_NS: the listener is
+ * not looked at until a timer has expired (accept_later()). So a crowd takes no more than a few
+ * hundredths of the time of a core, an operation under way waits for one stranger and not for many,
+ * and who stands behind LISTEN_QUEUE others is let in before MEND_TRY_MS are over. */
 #include <errno.h>
 #include <linux/pkt_sched.h> /* TC_PRIO_INTERACTIVE */
 #include <netinet/in.h>
@@ -18,6 +22,7 @@
 #include <sys/timerfd.h>
 
 #include "shm/util/hash.h"
+#include "shm/util/reset.h"
 #include "shm/util/wait.h"
 #include "transport/fabric/tcp/fabric_tcp_priv.h"
 
@@ -27,7 +32,9 @@ enum {
     CONNECT_MS = 10000, /* for an answer to SYN, and for ACCEPT_MAGIC */
     MEND_TRY_MS = 400,  /* for a new socket of a stream; then another one is tried */
     LOOK_EVENTS = 64,
-    ACCEPT_BUDGET = 4, /* one costs as much as some turns */
+    ACCEPT_NS = 250000,  /* one costs as much as some turns */
+    ACCEPT_BUDGET = 4,   /* of those that are due, where turns take long */
+    DEAF_NS = 100000000, /* out of descriptors */
     HOST_HASHES = 256,
     KEEP_IDLE_S = 5,
     KEEP_EVERY_S = 1,
@@ -256,22 +263,31 @@ static struct conn *lobby_victim(const struct tcp *t)
     return victim;
 }
 
+static void conn_give_up(struct conn *c)
+{
+    reset_on_close(c->fd);
+    conn_close(c);
+}
+
 static void evict(struct tcp *t)
 {
     assert(t->nlobby);
-    conn_close(lobby_victim(t));
+    conn_give_up(lobby_victim(t));
 }
 
-/* No descriptors are left: until the next tick epoll must not report connections to accept. */
-static void set_deaf(struct tcp *t, bool deaf)
+/* Nobody is let in until the timer expires, which it does each @ns; 0: the listener is looked at.
+ */
+static void accept_later(struct tcp *t, long ns)
 {
-    struct epoll_event ev = {.events = deaf ? 0 : EPOLLIN, .data.ptr = &t->listener};
+    struct epoll_event ev = {.events = ns ? 0 : EPOLLIN, .data.ptr = &t->listener};
+    struct itimerspec spec = {.it_interval.tv_nsec = ns, .it_value.tv_nsec = ns};
 
-    if (t->deaf == deaf)
+    if (t->rest_ns == ns)
         return;
-    t->deaf = deaf;
-    epoll_ctl(t->epoll, EPOLL_CTL_MOD, t->listener, &ev);
-    timer_need(t);
+    if (!ns != !t->rest_ns)
+        epoll_ctl(t->epoll, EPOLL_CTL_MOD, t->listener, &ev);
+    t->rest_ns = ns;
+    timerfd_settime(t->rest, 0, &spec, NULL);
 }
 
 static uint32_t host_hash(struct sockaddr_storage *addr)
@@ -302,37 +318,48 @@ static bool someone_waits(const struct tcp *t)
 static bool accept_failed(struct tcp *t, int err)
 {
     if (err == EMFILE || err == ENFILE) { /* this comes before EAGAIN */
-        if (!someone_waits(t))
-            return false;
-        if (t->nlobby) {
+        if (someone_waits(t) && t->nlobby) {
             evict(t);
             return true;
         }
+        if (!someone_waits(t))
+            err = EAGAIN;
     }
-    if (err != EAGAIN && err != EINTR && err != ECONNABORTED)
-        set_deaf(t, true);
+    if (err == EAGAIN)
+        accept_later(t, 0);
+    else if (err != EINTR && err != ECONNABORTED)
+        accept_later(t, DEAF_NS);
     return false;
 }
 
-static bool accept_all(struct tcp *t)
+static bool accept_some(struct tcp *t, uint64_t due)
 {
+    unsigned left = (unsigned)MIN(due, (uint64_t)ACCEPT_BUDGET);
     bool any = false;
 
-    t->crowd = false;
-    for (unsigned i = 0; i < ACCEPT_BUDGET; i++) {
+    for (unsigned tries = 2 * left; left && tries; tries--) {
         struct sockaddr_storage from = {0};
         socklen_t len = sizeof(from);
         _cleanup_(close_fdp) int fd =
             accept4(t->listener, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
-        if (fd >= 0)
+        if (fd >= 0) {
             lobby_add(t, &fd, &from);
-        else if (!accept_failed(t, errno))
+            accept_later(t, ACCEPT_NS);
+            left--;
+        } else if (!accept_failed(t, errno)) {
             return any;
+        }
         any = true;
     }
-    t->crowd = true;
     return any;
+}
+
+static bool rested(struct tcp *t)
+{
+    uint64_t expired;
+
+    return read(t->rest, &expired, sizeof(expired)) == sizeof(expired) && accept_some(t, expired);
 }
 
 int tcp_connect(struct tcp_peer *peer, unsigned channel)
@@ -508,7 +535,7 @@ static void lobby_tick(struct tcp *t, uint64_t now)
     for (struct conn *c = TAILQ_FIRST(&t->lobby), *next; c; c = next) {
         next = TAILQ_NEXT(c, link);
         if (now - c->since_ms > (c->hello_got < sizeof(c->hello) ? HELLO_MS : LOBBY_MS))
-            conn_close(c);
+            conn_give_up(c);
     }
 }
 
@@ -525,7 +552,6 @@ static bool tick(struct tcp *t)
         next = TAILQ_NEXT(c, link);
         need |= conn_tick(c, now);
     }
-    set_deaf(t, false);
     timer_set(t, need);
     peers_tick(t, now);
     return true;
@@ -560,27 +586,33 @@ static bool conn_event(struct conn *c, uint32_t events)
     return false;
 }
 
-static bool is_express(const struct tcp *t, const void *what)
+static bool is_conn(const struct tcp *t, const void *what)
 {
-    return what != &t->listener && what != &t->timer && ((const struct conn *)what)->express;
+    return what != &t->listener && what != &t->timer && what != &t->rest;
 }
 
+/* Express messages first, then the others; then the timer, and last of all who wants to come in. */
 bool tcp_look(struct tcp *t)
 {
     struct epoll_event ev[LOOK_EVENTS];
     int n = epoll_wait(t->epoll, ev, ARRAY_LEN(ev), 0);
     bool any = false;
 
-    for (int i = 0; i < n; i++) /* none is freed before conns_sweep() */
-        if (is_express(t, ev[i].data.ptr))
-            any |= conn_event(ev[i].data.ptr, ev[i].events);
+    for (int express = 1; express >= 0; express--)
+        for (int i = 0; i < n; i++) { /* none is freed before conns_sweep() */
+            struct conn *c = ev[i].data.ptr;
+
+            if (is_conn(t, c) && c->express == express)
+                any |= conn_event(c, ev[i].events);
+        }
+    for (int i = 0; i < n; i++)
+        if (ev[i].data.ptr == &t->timer)
+            any |= tick(t);
     for (int i = 0; i < n; i++) {
         if (ev[i].data.ptr == &t->listener)
-            any |= accept_all(t);
-        else if (ev[i].data.ptr == &t->timer)
-            any |= tick(t);
-        else if (!is_express(t, ev[i].data.ptr))
-            any |= conn_event(ev[i].data.ptr, ev[i].events);
+            any |= accept_some(t, 1);
+        else if (ev[i].data.ptr == &t->rest)
+            any |= rested(t);
     }
     return any;
 }

@@ -109,14 +109,17 @@ static int listen_somewhere(struct tcp *t, const struct fabric_conf *conf, char 
 static int open_polling(struct tcp *t, char *why)
 {
     struct epoll_event listener = {.events = EPOLLIN, .data.ptr = &t->listener},
-                       timer = {.events = EPOLLIN, .data.ptr = &t->timer};
+                       timer = {.events = EPOLLIN, .data.ptr = &t->timer},
+                       rest = {.events = EPOLLIN, .data.ptr = &t->rest};
 
     t->epoll = epoll_create1(EPOLL_CLOEXEC);
     t->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    t->rest = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
     t->buf = malloc(READ_SEALED);
-    if (t->buf && t->epoll >= 0 && t->timer >= 0 &&
+    if (t->buf && t->epoll >= 0 && t->timer >= 0 && t->rest >= 0 &&
         !epoll_ctl(t->epoll, EPOLL_CTL_ADD, t->listener, &listener) &&
-        !epoll_ctl(t->epoll, EPOLL_CTL_ADD, t->timer, &timer))
+        !epoll_ctl(t->epoll, EPOLL_CTL_ADD, t->timer, &timer) &&
+        !epoll_ctl(t->epoll, EPOLL_CTL_ADD, t->rest, &rest))
         return 0;
     net_explain(why, "cannot wait for the network: %s", strerror(errno));
     return -errno;
@@ -165,6 +168,7 @@ void tcp_close(struct tcp *t)
 {
     close_fdp(&t->listener);
     close_fdp(&t->timer);
+    close_fdp(&t->rest);
     close_fdp(&t->epoll);
     free(t->buf);
 }

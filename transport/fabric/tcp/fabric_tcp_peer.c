@@ -25,6 +25,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "shm/util/reset.h"
 #include "shm/util/wait.h"
 #include "transport/fabric/agree.h"
 #include "transport/fabric/tcp/fabric_tcp_priv.h"
@@ -203,6 +204,8 @@ void peer_opened(struct conn *c)
 static void stranger(struct conn *c)
 {
     c->t->base.stats.strangers++;
+    if (!c->peer)
+        reset_on_close(c->fd);
     conn_lost(c, 0);
 }
 
@@ -314,11 +317,12 @@ static void guest_greeted(struct conn *c)
         adopt_stream(c, peer);
     } else if (peer) {
         adopt(c, peer);
-    } else if (c->hello.of == HELLO_BEGINS) {
-        c->t->base.stats.strangers++; /* until the peer is added */
     } else {
+        c->t->base.stats.strangers++;
+        if (c->hello.of == HELLO_BEGINS)
+            return;                  /* until the peer is added */
         hello_send(c->fd, &unknown); /* the stream may be given up here */
-        stranger(c);
+        conn_close(c);
     }
 }
 

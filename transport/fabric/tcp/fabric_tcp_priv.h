@@ -281,9 +281,9 @@ struct tcp {
     unsigned channels, express; /* of peers that we connect to */
     unsigned mend_ms;           /* for a new socket; 0: a link ends with any of its sockets */
     struct fabric_wants wants;
-    int listener, epoll, timer;
-    bool timer_on, deaf; /* deaf: out of descriptors, listening again at the next tick */
-    bool crowd;          /* more may wait to be accepted */
+    int listener, epoll, timer, rest;
+    bool timer_on;
+    long rest_ns; /* the listener is not looked at, and the timer @rest expires so often; or 0 */
     struct sockaddr_storage addr;
     struct tcp_peer *slot[FABRIC_MAX_PEERS];
     LIST_HEAD(, tcp_peer) peers;
