@@ -12,7 +12,10 @@
  *            on changed, left out, swapped, repeated, cut or made longer: what comes out of it is
  *            the beginning of what was sent, up to there and no byte further.
  *   HELLO    a hello, or the answer to one, or its ACCEPT, with a byte changed, or of another life:
- *            none is taken but the right ones. */
+ *            none is taken but the right ones.
+ *   MENDS    the same of a hello that goes on with a stream, or with another one.
+ *   PROBES   probes, and answers to some, or to more than there were; in the clear, or one of them
+ *            malformed: each probe is answered once, and whatever else ends the link. */
 #include <stdio.h>
 #include <sys/socket.h>
 
@@ -22,7 +25,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { RECORDS_MAX = 8, TEXT_MAX = 64, ROOM = TEXT_MAX + SEAL_MORE, PIECES_MAX = 3 };
-enum piece_kind { RECORD, STREAM, HELLO, KINDS };
+enum piece_kind { RECORD, STREAM, HELLO, MENDS, PROBES, KINDS };
+enum { PROBES_MAX = 4, MALFORMED = 4 };
 enum { FLIP, LEAVE_OUT, SWAP, REPEAT, CUT, LENGTHEN, CHANGES };
 
 struct piece {
@@ -128,7 +132,7 @@ struct life {
     struct tcp_peer *peer;
     struct conn *c;
     int fd[2];
-    uint8_t buf[READ_MAX];
+    uint8_t buf[READ_SEALED];
 };
 
 /* What has been read of the stream is a message without end, into memory of the test. */
@@ -149,6 +153,8 @@ static void life_open(struct life *l, const struct scene *s)
     *l = (struct life){0};
     STAILQ_INIT(&l->t.to_fail);
     TAILQ_INIT(&l->t.conns);
+    TAILQ_INIT(&l->t.writers);
+    TAILQ_INIT(&l->t.free_reqs);
     l->t.buf = l->buf;
     l->peer = calloc(1, sizeof(*l->peer));
     l->c = calloc(1, sizeof(*l->c));
@@ -157,18 +163,35 @@ static void life_open(struct life *l, const struct scene *s)
     *l->peer = (struct tcp_peer){.t = &l->t, .refs = 1, .state = PEER_UP, .channels = 1};
     LIST_INIT(&l->peer->bodies);
     *l->c = (struct conn){.t = &l->t, .peer = l->peer, .fd = l->fd[1], .state = CONN_OPEN};
+    LIST_INSERT_HEAD(&l->t.peers, l->peer, all_link);
     l->peer->conn[0] = l->c;
+    TAILQ_INIT(&l->c->out);
+    TAILQ_INIT(&l->c->plain);
+    TAILQ_INIT(&l->c->kept);
     l->c->opens = opener(s);
-    l->c->sink = sink_of(l, READ_MAX);
-    l->c->sink_left = READ_MAX + 1;
+}
+
+static void reqs_free(struct req_list *list)
+{
+    struct fabric_req *req;
+
+    while ((req = TAILQ_FIRST(list))) {
+        TAILQ_REMOVE(list, req, link);
+        free(req->copy);
+        free(req);
+    }
 }
 
 static void life_close(struct life *l)
 {
     struct inbound *b = LIST_FIRST(&l->peer->bodies);
 
-    free(b->buf);
+    if (b)
+        free(b->buf);
     free(b);
+    reqs_free(&l->c->plain);
+    reqs_free(&l->c->out);
+    reqs_free(&l->t.free_reqs);
     conn_unseal(l->c);
     free(l->c->rest);
     free(l->c);
@@ -226,7 +249,8 @@ static void read_stream(const struct scene *s, const struct piece *p)
     unsigned good;
 
     life_open(&l, s);
-    b = l.c->sink;
+    b = l.c->sink = sink_of(&l, READ_MAX);
+    l.c->sink_left = READ_MAX + 1;
     len = stream_of(s, p, bytes, &good);
     for (unsigned i = 0; i < good; i++) {
         memcpy(want + text, s->text[i], s->len[i]);
@@ -241,6 +265,81 @@ static void read_stream(const struct scene *s, const struct piece *p)
     }
     must(b->got == text && !memcmp(b->buf, want, text), "other bytes than were sent");
     must(!l.peer->failed || l.peer->err == -EBADMSG, "another failure");
+    life_close(&l);
+}
+
+/* ---- probes ---------------------------------------------------------------------------------- */
+
+/* One frame of the other side. False: none that may come. */
+static bool probe_make(const struct piece *p, unsigned i, unsigned probes, struct frame *ret)
+{
+    bool answers = p->value >> i & 1, malformed = i == (p->where & 7);
+
+    *ret = (struct frame){.type = answers ? FRAME_PROBED : FRAME_PROBE,
+                          .len = answers ? 0 : PROBE_LEN,
+                          .id = p->value};
+    if (!malformed)
+        return !answers || probes;
+    switch (p->where >> 3 & (MALFORMED - 1)) {
+    case 0:
+        ret->len++;
+        break;
+    case 1:
+        ret->hdr_len = p->value | 1;
+        break;
+    case 2:
+        ret->len = ~ret->len;
+        break;
+    default:
+        ret->type = FRAME_LAST + 1;
+    }
+    return false;
+}
+
+static void probe_send(struct life *l, struct seal *seals, const struct frame *f)
+{
+    uint8_t plain[SEAL_DATA] = {0}, record[SEAL_DATA + SEAL_MORE];
+    struct iovec iov = {plain, sizeof(*f) + (f->type == FRAME_PROBE ? PROBE_LEN : 0)};
+    const void *bytes = seals ? record : plain;
+
+    memcpy(plain, f, sizeof(*f));
+    must(!seals || !seal_put(seals, &iov, 1, record), "not sealed");
+    if (seals)
+        iov.iov_len += SEAL_MORE;
+    must(send(l->fd[0], bytes, iov.iov_len, MSG_NOSIGNAL) == (ssize_t)iov.iov_len,
+         "socket is full");
+    while (!l->peer->failed && conn_read(l->c))
+        ;
+}
+
+static void probe(const struct scene *s, const struct piece *p)
+{
+    static struct life l;
+    bool clear = p->where & 0x80, right = true;
+    unsigned n = 1 + p->number % PROBES_MAX, probes = (p->number >> 4) % PROBES_MAX, probed = 0;
+    struct seal *theirs = clear ? NULL : seal_new(s->cipher, s->secret, true);
+
+    life_open(&l, s);
+    l.t.nopen = l.t.nconns = 1;
+    l.c->probes = probes;
+    must(clear || theirs, "no memory");
+    if (clear)
+        conn_unseal(l.c);
+    else
+        must((l.c->seals = seal_new(s->cipher, s->secret, true)) != NULL, "no memory");
+    for (unsigned i = 0; i < n && right; i++) {
+        struct frame f;
+
+        right = probe_make(p, i, probes, &f) && !clear;
+        probe_send(&l, theirs, &f);
+        probed += right && f.type == FRAME_PROBE;
+        probes -= right && f.type == FRAME_PROBED;
+        must(l.peer->failed == !right, right ? "a right one ends the link" : "a wrong one passed");
+    }
+    must(right || l.peer->err == -EPROTO, "another failure");
+    must(l.c->probes == probes, "other probes are open");
+    must(l.peer->answers == probed, "other answers than probes");
+    seal_free(theirs);
     life_close(&l);
 }
 
@@ -262,20 +361,28 @@ static void change(void *at, size_t size, const struct piece *p)
     ((uint8_t *)at)[p->where % size] ^= p->value;
 }
 
-static void greet(const struct piece *p)
+static void greet(const struct piece *p, bool mends)
 {
     enum { ASK, ANSWER, ACCEPT, WORDS } word = (p->number >> 1) % WORDS; /* that is changed */
-    bool older = p->number & 1, right = !p->value && !older;
+    bool older = p->number & 1, other = mends && p->number & 0x80;
+    bool right = !p->value && !older;
     struct tcp_peer a = side_of(1, true), b = side_of(1, false), old_a = side_of(2, true),
                     old_b = side_of(2, false);
     struct hello ask = {.magic = HELLO_MAGIC, .version = HELLO_VERSION, .channels = 1}, answer;
     struct conn one = {.peer = &a}, two = {.peer = &b};
 
     ask.ciphers = SEAL_AES_128_GCM;
+    if (mends) {
+        ask.of = HELLO_MENDS;
+        ask.got = p->value;
+        a.conn[0] = &one;
+        b.conn[0] = &two;
+        one.begun[p->where % MAC_LEN] = other;
+    }
     must(!hello_say(&one, older && word == ASK ? &old_a : &a, &ask, false), "no hello");
     if (word == ASK) {
         change(&ask, sizeof(ask), p);
-        must(hello_is_of(&b, &ask, NULL) == right, "whose hello?");
+        must(hello_is_of(&b, &ask, NULL) == (right && !other), "whose hello?");
         return;
     }
     two.hello = answer = ask;
@@ -309,8 +416,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             offer_records(&s, &p);
         else if (p.kind % KINDS == STREAM)
             read_stream(&s, &p);
+        else if (p.kind % KINDS == PROBES)
+            probe(&s, &p);
         else
-            greet(&p);
+            greet(&p, p.kind % KINDS == MENDS);
     }
     return 0;
 }
