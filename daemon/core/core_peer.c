@@ -334,11 +334,16 @@ void peer_down(struct core *core, unsigned node, enum core_loss loss, const char
         peer_lost(core, node, why);
 }
 
+/* A node that is AWAY may get another certificate in time. If it does not, that is why. */
 void peer_refused(struct core *core, unsigned node, const char *why)
 {
-    if (node >= core->config.nnodes || !peer_linked(core, node))
+    struct peer *peer = node < core->config.nnodes ? &core->peers[node] : NULL;
+
+    if (peer && peer->state == CORE_PEER_AWAY && why)
+        text_copy(peer->error, sizeof(peer->error), why);
+    if (!peer || !peer_linked(core, node))
         return;
-    core->peers[node].losses[CORE_LOSS_LINK]++;
+    peer->losses[CORE_LOSS_LINK]++;
     peer_lost(core, node, why ? why : "it is refused");
 }
 

@@ -256,7 +256,7 @@ void link_prove(struct link *link, bool differs)
         return link_bury(link);
     link->refused = trust == TLS_REVOKED; /* else the node may have a new one, and come back */
     if (*why)
-        snprintf(text, sizeof(text), TEXT_CERTIFICATE "%s", why);
+        snprintf(text, sizeof(text), TEXT_CERTIFICATE " %s", why);
     else
         snprintf(text, sizeof(text),
                  "made by a cluster key, which counts no more: certificates do");
@@ -598,6 +598,7 @@ static void handshake_failed(struct link *link, unsigned long code)
     if (!link->inbound) {
         link->peer->offer = 0;
         peer_set_error(link->peer, why != TLS_CLOSED, "%s", text ? text : outbound[why]);
+        peer_tell_refused(link->peer, text);
     } else {
         link_log_refused(link, kind, "%s", text ? text : inbound[why]);
         if (text || key_differs)

@@ -32,7 +32,7 @@ struct peer_links_ops {
     void (*up)(void *arg, unsigned node, const struct msg *hello);
     void (*msg)(void *arg, unsigned node, const struct msg *msg);
     /* @refused: it did not end, but does not prove any more who it is; it is not to be waited for.
-     */
+     * Without a link: it has come, or answered, with a certificate that does not hold. */
     void (*down)(void *arg, unsigned node, bool refused, const char *text);
 };
 

@@ -138,6 +138,9 @@ void peer_set_error(struct link_peer *peer, bool serious, const char *fmt, ...) 
  * address of @link may be that of one node that we wait for, and of no other. Then that node's
  * error is @text. The log has a line about the address already. */
 void peer_blame_by_address(const struct link *link, const char *text);
+/* Tells the owner, if @text, which may be NULL, says that the certificate of @peer does not hold.
+ */
+void peer_tell_refused(struct link_peer *peer, const char *text);
 /* When the time slice of a link that begins now will end. */
 uint64_t peer_links_slice(struct peer_links *links);
 /* Sets the timer for the next attempt, after the back-off. */

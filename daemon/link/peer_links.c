@@ -8,6 +8,7 @@
 
 #include "daemon/link/peer_link_priv.h"
 #include "daemon/process/store.h"
+#include "shm/proto/cause_text.h"
 #include "shm/util/reset.h"
 
 static struct link_peer *peer_at(const struct peer_links *links, unsigned node)
@@ -67,8 +68,18 @@ void peer_blame_by_address(const struct link *link, const char *text)
             return;
         blamed = peer;
     }
-    if (blamed)
-        snprintf(blamed->error, sizeof(blamed->error), "%s", text);
+    if (!blamed)
+        return;
+    snprintf(blamed->error, sizeof(blamed->error), "%s", text);
+    peer_tell_refused(blamed, text);
+}
+
+void peer_tell_refused(struct link_peer *peer, const char *text)
+{
+    struct peer_links *links = peer->links;
+
+    if (text && !strncmp(text, TEXT_CERTIFICATE, strlen(TEXT_CERTIFICATE)))
+        links->ops->down(links->arg, (unsigned)(peer - links->peers), true, text);
 }
 
 static void dial_connected(evutil_socket_t fd, short what, void *arg)

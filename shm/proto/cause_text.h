@@ -12,7 +12,7 @@
     "node %s does not know this group any more: it had given up other nodes, or its commd was "    \
     "restarted"
 #define TEXT_LINK_FAILED   "the link failed"
-#define TEXT_CERTIFICATE   "its certificate " /* behind it: why it counts no more */
+#define TEXT_CERTIFICATE   "its certificate" /* behind it: why it counts no more */
 #define TEXT_ENGINE_LOST   "the engine of node %s was lost"
 #define TEXT_ENGINES_APART "the engines of nodes %s and %s lost each other"
 

@@ -11,10 +11,13 @@ import time
 import urllib.request
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+HERE = os.path.dirname(os.path.abspath(__file__))
+for folder in (os.path.join(HERE, "lib"), os.path.join(os.path.dirname(HERE), "faults")):
+    sys.path.insert(0, folder)
 from authority import Authority, Certified  # noqa: E402
 from cluster import COMMD, check, commctl, equal, main, until  # noqa: E402
 from keeping import restart, serves  # noqa: E402
+from place import connections, reset  # noqa: E402
 
 
 class Keyed(Certified):
@@ -62,6 +65,13 @@ def check_config(node):
 def expect_losses(cluster):
     cluster.expect("was lost")
     cluster.expect("the engines of nodes .* lost each other")
+
+
+def refused(node):
+    """Whom @node has shut out, by its verdict about the only group."""
+    (why,) = node.ctl("why")["why"]
+    equal(why["verdict"], "NODE_REFUSED", why)
+    return why["node"]
 
 
 def test_from_the_key_to_certificates_under_a_job():
@@ -176,8 +186,7 @@ def test_revoked_by_a_reload():
         for node in others:
             node.wait_log("node node1 was lost: its certificate is revoked")
             check(not node.sees([thief.name]), "it is out")
-            (why,) = node.ctl("why")["why"]
-            equal((why["verdict"], why["node"]), ("NODE_REFUSED", thief.name), why)
+            equal(refused(node), thief.name)
         check("is revoked" in error_of(cluster.nodes[0], thief), error_of(cluster.nodes[0], thief))
         thief.wait_log("it refuses our certificate: revoked|ended the link")
         thief.stop()
@@ -192,6 +201,41 @@ def test_revoked_by_a_reload():
         cluster.wait_linked()
         for rank in ranks:
             rank.kill()
+        for node in others:
+            until(lambda: not node.groups(), "the group has ended")
+            equal(refused(node), thief.name)
+
+
+def test_expired_before_it_came_back():
+    """A link outlives the certificate; a node that has to link again is shut out, and why says so,
+    also of the group once it has ended."""
+    with Certified(2, {"timeouts": {"restart": "4s"}}, start=False) as cluster:
+        expect_losses(cluster)
+        cluster.expect("certificate.* expire")
+        cluster.expect("it refuses our certificate: expired")
+        cluster.expect("closed the connection before its hello")
+        node, late = cluster.nodes
+        for each in cluster.nodes:
+            each.start()
+        cluster.wait_linked()
+        ranks = cluster.ranks("g", [0, 1])
+        for rank in ranks:
+            rank.start("paced", name="g", compute=0.002, steps=100000)
+            rank.answer()
+        ends = time.time() + 5
+        cluster.ca.issue_between(late.name, -1, 5 / 86400)
+        cluster.give(late)
+        reload(late)
+        until(lambda: time.time() > ends + 1, "it has expired")
+        (link,) = connections(late.process.pid)
+        reset(link)
+        equal(ranks[0].error()["code"], "NODE_LOST")
+        node.wait_log(f"node {late.name} was lost: its certificate, of .*, has expired")
+        equal(refused(node), late.name)
+        for rank in ranks:
+            rank.kill()
+        until(lambda: not node.groups(), "the group has ended")
+        equal(refused(node), late.name)
 
 
 def test_renewed_in_a_loop_under_a_job():

@@ -707,6 +707,9 @@ static void what_broke_it_is_told_apart(void **state)
         {"node lost", "node n1 was lost: its certificate is revoked", "n1",
          "node n1 is shut out by its certificate", VERDICT_NODE_REFUSED},
         {"node lost",
+         "node n1 was lost: its certificate, of \"n1\", has expired, and it did not come back",
+         "n1", "node n1 is shut out by its certificate", VERDICT_NODE_REFUSED},
+        {"node lost",
          "the engines of nodes n1 and n2 lost each other: authentication failed: what "
          "came was not sent so",
          "n1", "between nodes n1 and n2 changes", VERDICT_LINK_TAMPERED},

@@ -166,6 +166,31 @@ static void a_node_that_is_refused(void **state)
     bench_free(bench);
 }
 
+/* While it is waited for it may get another certificate; if it does not, that is why it is lost. */
+static void a_node_that_comes_back_with_a_certificate_of_before(void **state)
+{
+    struct core_config config = config_of(2);
+    struct bench *bench = bench_new(&config);
+    struct core_event refused = {
+        .type = CORE_PEER_DOWN, .node = 1, .refused = true, .text = "its certificate has expired"};
+
+    link_up(bench);
+    engine_up(bench);
+    link_up(bench);
+    engines_meet(bench, 8);
+    feed(bench, (struct core_event){.type = CORE_PEER_DOWN, .node = 1, .text = "it ended"});
+    feed(bench, refused);
+    assert_int_equal(peer_view(bench).state, CORE_PEER_AWAY);
+    while (peer_view(bench).state == CORE_PEER_AWAY) {
+        bench->now = core_deadline(bench->core);
+        feed(bench, (struct core_event){.type = CORE_TICK});
+    }
+    assert_int_equal(strncmp(peer_view(bench).last_error, refused.text, strlen(refused.text)), 0);
+    feed(bench, refused); /* and once it is lost nobody waits for it */
+    assert_int_equal(peer_view(bench).state, CORE_PEER_UNLINKED);
+    bench_free(bench);
+}
+
 static void nodes_and_how_they_are_lost(void **state)
 {
     struct core_config config = config_of(2);
@@ -385,6 +410,7 @@ int main(void)
         cmocka_unit_test(groups),
         cmocka_unit_test(most_of_one_user),
         cmocka_unit_test(a_node_that_is_refused),
+        cmocka_unit_test(a_node_that_comes_back_with_a_certificate_of_before),
         cmocka_unit_test(nodes_and_how_they_are_lost),
         cmocka_unit_test(traffic_of_engines),
         cmocka_unit_test(what_users_send),
