@@ -74,6 +74,7 @@ struct http_conn {
     uint32_t host;                /* by address, a hash of it */
     enum http_state state;
     bool head;           /* the client wants no body */
+    bool refused;        /* its request was */
     enum http_made made; /* WAITING: the answer that the client waits for */
     size_t discarded;
 };
@@ -155,10 +156,11 @@ static void http_conn_timer(evutil_socket_t fd, short what, void *arg)
 {
     struct http_conn *conn = arg;
 
-    if (conn->state == HTTP_LINGERING)
-        http_conn_bury(conn);
-    else
-        http_conn_drop(conn);
+    if (conn->state != HTTP_LINGERING)
+        return http_conn_drop(conn);
+    if (conn->refused) /* it has had its short answer, and does not end the connection itself */
+        reset_on_close(bufferevent_getfd(conn->bev));
+    http_conn_bury(conn);
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
@@ -222,6 +224,7 @@ static void answer_refused(struct http_conn *conn, unsigned status)
         assert(i < METRICS_CODES);
     }
     snprintf(text, sizeof(text), "%u: %s\n", status, metrics_codes[i].text);
+    conn->refused = true;
     answer_text(conn, status, text);
 }
 

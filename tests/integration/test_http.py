@@ -426,6 +426,17 @@ def test_requests_that_are_refused():
         equal(raw(node, b"GET / HTT"), "")  # it went away in the middle
 
 
+def test_who_is_refused_and_stays():
+    """It has its answer, and is reset a second later: the kernel keeps nothing of it."""
+    with HttpCluster(1) as cluster, socket.create_connection(
+        ("127.0.0.1", cluster.nodes[0].http), timeout=c.LATEST
+    ) as link:
+        link.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+        answer = b"".join(iter(lambda: link.recv(4096), b""))
+        check(answer.startswith(b"HTTP/1.1 400 "), answer)
+        until(lambda: link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), "it is reset")
+
+
 def crowd(node, count, request):
     links = []
     for _ in range(count):
