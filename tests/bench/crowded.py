@@ -7,10 +7,12 @@ bytes over an encrypted link, on loopback.
   alone          nobody is there, and once more: what the machine makes of nothing
   held           at each port, of commd, the engine and HTTP, --held connections that say nothing
                  or the beginning of a hello, opened before
+  held elsewhere the same, at as many ports of a program that is none of ours, does as little for
+                 them, and resets them as soon: what the strangers themselves, and their sockets in
+                 the kernel, take from the machine
   held, rate     the same, and --rate more at each port in a second, which say garbage, TLS,
                  GET /metrics, hellos of nobody
-  elsewhere      as the last one, at as many ports of a program that is none of ours and does as
-                 little for them: what the strangers themselves take from the machine
+  elsewhere      as the last one, at that program
   coming         while the --held ones come, as fast as they can
   coming elsewhere
 
@@ -36,14 +38,17 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 for folder in ("integration", "integration/lib", "faults"):
     sys.path.insert(0, os.path.join(os.path.dirname(HERE), folder))
 
-WAYS = ["alone", "alone again", "held", "held, rate", "elsewhere", "coming", "coming elsewhere"]
+WAYS = ["alone", "alone again", "held", "held elsewhere", "held, rate", "elsewhere", "coming",
+        "coming elsewhere"]  # fmt: skip
+RATES = ["held, rate", "elsewhere"]
 IDLE = ["chrt", "-i", "0"]  # where a core has nothing else to do
 CALM, TAIL, TRIES = 1.5, 10, 4
 SINK = """
-import collections, selectors, socket, sys
+import collections, selectors, socket, struct, sys
+RESET = struct.pack("ii", 1, 0)
 selector, held = selectors.DefaultSelector(), collections.deque()
 for _ in range(int(sys.argv[1])):
-    server = socket.create_server(("127.0.0.1", 0), backlog=128)
+    server = socket.create_server(("127.0.0.1", 0), backlog=1024)
     server.setblocking(False)
     selector.register(server, selectors.EVENT_READ)
     print(server.getsockname()[1])
@@ -56,6 +61,7 @@ while True:
             except BlockingIOError:
                 break
         while len(held) > 64:
+            held[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             held.popleft().close()
 """
 
@@ -84,7 +90,7 @@ def strangers(way, ours, theirs, args):
         with crowds(ports, args.held, 0, wait=False, prefix=IDLE):
             yield
     else:
-        with crowds(ports, args.held, 0 if way == "held" else args.rate, prefix=IDLE):
+        with crowds(ports, args.held, args.rate if way in RATES else 0, prefix=IDLE):
             yield
 
 
