@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Every mutant of mutants.txt fits the sources: its text stands in its file exactly once, and its
-test is there. One that does not would be caught by nobody."""
+"""Every mutant of mutants.txt and of tests/sim/mutants.txt fits the sources: its text stands in its
+file exactly once, and its test is there. One that does not would be caught by nobody."""
 
 import os
 import sys
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "../sim")]
+import mutants as of_sim  # noqa: E402
 import run  # noqa: E402
 
 
@@ -34,6 +36,7 @@ def main():
     with open(os.path.join(run.HERE, "mutants.txt")) as file:
         mutants = run.parse(file.read())
     bad = [(mutant.title, problem(mutant)) for mutant in mutants if problem(mutant)]
+    bad += of_sim.misfits()
     titles = {mutant.title for mutant in mutants}
     bad += [(t, "named in doc/security.md") for t in named() if t not in titles and t[-3:] != "..."]
     for title, what in bad:

@@ -56,6 +56,10 @@ def parse(text):
     return mutants
 
 
+class Misfit(Exception):
+    pass
+
+
 def changed(edits):
     """{file: its text with all edits in it}"""
     texts = {}
@@ -66,9 +70,19 @@ def changed(edits):
         whole = re.compile(r"^[ \t]*" + r"\s+".join(words) + r"[ \t]*\n", re.M)
         times = len(whole.findall(text))
         if times != 1:
-            sys.exit(f"tests/sim/mutants.txt: {path} has this {times} times:\n" + "\n".join(old))
+            what = f"tests/sim/mutants.txt: {path} has this {times} times:"
+            raise Misfit("\n".join([what, *old]))
         texts[path] = whole.sub(lambda _: "".join(line + "\n" for line in new), text)
     return texts
+
+
+def misfits():
+    """Of all mutants those that do not fit the sources: (what is broken, why)"""
+    for broken, edits, _ in parse(read("tests/sim/mutants.txt")):
+        try:
+            changed(edits)
+        except Misfit as why:
+            yield broken, str(why)
 
 
 def compile(source, out):
@@ -108,6 +122,8 @@ def main():
         if len(sys.argv) == 1 or any(word in m[0] for word in sys.argv[1:])
     ]  # fmt: skip
     bad = len(mutants) == 1
+    for _, why in misfits():  # before anything takes minutes
+        sys.exit(why)
     with tempfile.TemporaryDirectory(prefix="commd-mutants.") as folder:
         for name, _ in PROGRAMS:
             compile(f"{HERE}/{name}.c", f"{folder}/{name}.o")
