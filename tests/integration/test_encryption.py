@@ -11,7 +11,7 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 from cluster import Rank, check, equal, main, until  # noqa: E402
-from middle import ACCEPT, HELLO, Dump, Middle, Stranger, Wire, data_ports  # noqa: E402
+from middle import ACCEPT, HELLO, Dump, Stranger, Wire, data_ports  # noqa: E402
 from test_collectives import SEED, stream  # noqa: E402
 from test_netns import Namespaces  # noqa: E402
 
@@ -124,7 +124,8 @@ def reflect(data, connection):
 
 def meddled(how, way, transport):
     """A job that verifies each result has no wrong one, and all its ranks are told why it ends."""
-    with Wire(2, transport) as cluster, Middle(cluster.space, data_ports(cluster)) as middle:
+    with Wire(2, transport) as cluster:
+        middle = cluster.middle()
         cluster.expect("authentication failed")
         cluster.start()
         ranks = cluster.ranks("job", [0, 1])
@@ -160,7 +161,8 @@ def test_a_man_in_the_middle_of_several_connections():
 def test_who_holds_all_back():
     """And acknowledges it in the other side's name: both sides would wait for good."""
     for way in (0, 1):
-        with Wire(2, ON) as cluster, Middle(cluster.space, data_ports(cluster)) as middle:
+        with Wire(2, ON) as cluster:
+            middle = cluster.middle()
             cluster.expect("no answer for 6000 ms")
             cluster.expect("the engines of nodes .* lost each other")
             cluster.start()
@@ -181,7 +183,8 @@ def test_who_holds_all_back():
 
 
 def greeted(way, at, how, lost=False):
-    with Wire(2, ON) as cluster, Middle(cluster.space, data_ports(cluster)) as middle:
+    with Wire(2, ON) as cluster:
+        middle = cluster.middle()
         cluster.expect("the other side has closed the link")
         middle.meddle(way, at, how)
         cluster.start()
@@ -201,7 +204,8 @@ def test_greetings_that_are_changed():
 
 def test_hellos_that_are_repeated():
     """Of this life, and of the one before: nobody proves anything to them, and jobs go on."""
-    with Wire(2, ON) as cluster, Middle(cluster.space, data_ports(cluster)) as middle:
+    with Wire(2, ON) as cluster:
+        middle = cluster.middle()
         cluster.expect("the engine of node node1 was lost")
         cluster.expect("the engines of nodes .* lost each other")
         cluster.start()

@@ -1,7 +1,7 @@
 """A network of its own for a test's nodes, with a man in the middle of their data connections, and
 with a record of all that goes over it. Needs root, ip and nft.
 
-    with Wire(2, transport) as cluster, Middle(cluster.space, ports) as middle: ...
+    with Wire(2, transport) as cluster: middle = cluster.middle() ...
     with Wire(2, transport) as cluster, Dump(cluster.space) as dump: ...
 
 All nodes of a Wire are on the loopback of one network namespace. A Middle has every connection to
@@ -9,6 +9,7 @@ an engine redirected to itself, by nft, and connects to whom it was meant for. I
 comes, until it is told to meddle, which it does once; or to hold all back in a direction.
 """
 
+import contextlib
 import ctypes
 import os
 import select
@@ -37,6 +38,7 @@ class Wire(Cluster):
             if not shutil.which(program):
                 raise Skip(f"there is no {program}")
         self.space = f"commd-wire-{os.getpid()}"
+        self.inside = contextlib.ExitStack()
         super().__init__(count, {"transport": transport}, start=False)
 
     def __enter__(self):
@@ -50,12 +52,19 @@ class Wire(Cluster):
             self.remove()
             raise
 
+    def middle(self):
+        """It outlives the nodes: they would lose their connections with it."""
+        return self.inside.enter_context(Middle(self.space, data_ports(self)))
+
     def remove(self):
         subprocess.run(["ip", "netns", "del", self.space], capture_output=True)
 
     def end(self):
         super().end()
-        self.remove()
+        try:
+            self.inside.close()
+        finally:
+            self.remove()
 
     def make_node(self, index, address, port):
         node = super().make_node(index, address, port)
