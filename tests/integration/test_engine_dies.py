@@ -11,8 +11,8 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
-from cluster import Cluster, check, equal, main, until  # noqa: E402
-from faults import leave, new_group_works, nothing_is_held  # noqa: E402
+from cluster import Cluster, Limit, check, equal, main, until  # noqa: E402
+from faults import leave, new_group_works, nothing_is_held, sleeps, until_on_the_wire  # noqa: E402
 from keeping import commd_pid, kept_nodes, serves  # noqa: E402
 
 KILLS = int(os.environ.get("COMMD_KILLS", "5"))
@@ -147,7 +147,8 @@ def test_what_has_come_and_is_not_read_stays():
         ranks = cluster.ranks("g", [0, 1])
         for number in range(4):
             ranks[0].call("send", name="g", peer=1, tag=number, text="before..")
-            time.sleep(0.2)
+            engines = [node.engine_pid() for node in cluster.nodes]
+            until(lambda look=engines * 2: all(map(sleeps, look)), "it has come")
             node = cluster.nodes[1 - number % 2]
             old = Engine(cluster, node).kill()
             old.noticed()
@@ -177,8 +178,8 @@ def busy(count, places, size, operations):
         others = cluster.ranks("idle", places)
         for rank in local:
             rank.start("loop", name="local", count=100, limit=20_000)
-        broken = 0
-        for number in range(4):
+        broken = number = 0
+        while number < 4 or not broken and number < 20:
             name = f"g{number}"
             workers = cluster.ranks(name, places)
             for rank in workers:
@@ -190,8 +191,9 @@ def busy(count, places, size, operations):
             time.sleep(random.uniform(0.02, 0.2))
             old.kill()
             broken += all_named(workers, node, 40)
+            number += 1
             old.replaced()
-            sums("idle", others, 3000, number + 1)
+            sums("idle", others, 3000, number)
             leave(name, workers)
             for rank in workers:
                 rank.close()
@@ -214,7 +216,7 @@ def test_one_that_waits_for_the_others_is_named():
     with nodes(2) as cluster:
         ranks = cluster.ranks("g", [0, 1])
         ranks[0].start("all_reduce", name="g", count=100)
-        time.sleep(0.3)
+        until_on_the_wire(cluster.nodes[0], ranks[:1])
         Engine(cluster, cluster.nodes[1]).kill()
         error = ranks[0].error()
         equal((error["code"], error["node"]), ("ENGINE_LOST", "node1"))
@@ -278,11 +280,11 @@ def test_after_a_restart_of_commd_too():
             cluster.wait_linked()
             Engine(cluster, node).kill().replaced()
             sums("g", ranks, 1000, number + 2)
-            begin = time.monotonic()
+            limit = Limit(10)
             for _ in range(20):
                 time.sleep(0.01)  # the engine sleeps in between
                 sums("g", ranks, 100, 1)
-            check(time.monotonic() - begin < 10, "the engine is woken by the doorbells")
+            check(not limit.over(), "the engine is woken by the doorbells")
         leave("g", ranks)
 
 

@@ -7,7 +7,6 @@ And two that have no time: an abort, and a rank that is stopped and comes back.
 import os
 import signal
 import sys
-import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
@@ -53,7 +52,7 @@ def test_abort_ends_the_group_for_everybody():
 
 def test_messages_are_told_of_losses_too():
     """An engine, a node, an abort: whoever waits for a message is told, and which it was."""
-    with Cluster(2) as cluster:
+    with Cluster(2, {"timeouts": faults.STOPPED}) as cluster:
         for line in ("the engine of node node1 was lost", "node node1 was lost", "UCX +ERROR",
                      "the engines of nodes .* lost each other"):  # fmt: skip
             cluster.expect(line)
@@ -63,7 +62,8 @@ def test_messages_are_told_of_losses_too():
         ranks[0].call("send", name="g", peer=1, tag=0, text="too late")
         ranks[0].start("recv", name="g", peer=1, tag=0, size=8)
         ranks[1].start("recv", name="g", peer=-1, tag=-1, size=8)
-        time.sleep(0.2)
+        other = cluster.nodes[0].engine_pid()
+        until(lambda: faults.sleeps(other), "the other engine has sent it")
         os.kill(engine, signal.SIGKILL)
         for rank in ranks:
             error = rank.error()

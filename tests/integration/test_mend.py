@@ -5,6 +5,7 @@ notice nothing, and commd counts it. Needs root, to break what is another proces
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -214,12 +215,15 @@ def test_data_dropped_for_a_while():
 
 def test_an_engine_that_dies_is_told_at_once():
     """Nobody waits for its connection to come back: its commd knows better."""
-    with Cluster(2, {"timeouts": {"heartbeat": "1s", "node": "60s"}}) as cluster:
+    with Cluster(2, {"timeouts": {"heartbeat": "1s", "node": "60s", **faults.STOPPED}}) as cluster:
         cluster.expect("engine")
         ranks = cluster.ranks("g", [0, 1])
         faults.start_loops("g", ranks, 100_000)
+        engine = engines(cluster)[1]
+        os.kill(engine, signal.SIGSTOP)  # between two operations the group would go on
+        faults.until_on_the_wire(cluster.nodes[0], ranks[:1])
         begin = now()
-        os.kill(engines(cluster)[1], 9)
+        os.kill(engine, signal.SIGKILL)
         for rank in ranks:
             error = rank.error()
             check(error["code"] in ("NODE_LOST", "ENGINE_LOST"), f"{error}")

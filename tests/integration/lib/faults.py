@@ -11,13 +11,34 @@ in the survivor, on CLOCK_MONOTONIC: it includes finding out, telling the other 
 
 import os
 import signal
-import time
 
 from cluster import Cluster, check, equal, memory_files, now, running, until
 
 
+STOPPED = {"progress": "60s"}  # timeouts of a cluster whose engines are stopped for a while
+
+
+def sleeps(pid):
+    """It waits for somebody: it has done what it could."""
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] == "S"
+
+
+def until_on_the_wire(node, ranks, name="g"):
+    """@ranks of @node sleep in an operation, and its engine has sent what it could: it goes on by
+    another engine only, which is stopped."""
+
+    def asleep():
+        rows = (node.ctl("ranks", name) or {}).get("ranks", [])
+        said = {row["pid"] for row in rows if row["asleep_ms"] is not None}
+        look = [*(rank.pid for rank in ranks), node.engine_pid()]
+        return said >= {rank.pid for rank in ranks} and all(map(sleeps, look + look))
+
+    until(asleep, lambda: f"ranks that sleep in an operation: {node.ctl('ranks', name)}")
+
+
 def start_loops(name, ranks, count):
-    """All ranks are in mid-operation when this returns."""
+    """All ranks are at it when this returns, and may not have begun the first operation yet."""
     for rank in ranks:
         rank.start("loop", name=name, count=count)
     for rank in ranks:
@@ -139,7 +160,7 @@ def rank_killed_before_it_came():
 
 
 def engine_killed_with(count):
-    with Cluster(2) as cluster:
+    with Cluster(2, {"timeouts": STOPPED}) as cluster:
         cluster.expect("the engine of node node1 was lost")
         cluster.expect("the engines of nodes .* lost each other")
         cluster.expect("UCX +ERROR")
@@ -149,7 +170,7 @@ def engine_killed_with(count):
         node = cluster.nodes[1]
         old = node.engine_pid()
         os.kill(old, signal.SIGSTOP)  # between two operations the group would go on
-        time.sleep(0.5)
+        until_on_the_wire(cluster.nodes[0], ranks[:2])
         begin = now()
         os.kill(old, signal.SIGKILL)
         times = errors(
