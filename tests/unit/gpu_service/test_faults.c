@@ -327,6 +327,19 @@ static void an_abort_that_hangs_ends_the_process(void **state)
     service_knobs_end();
 }
 
+/* One on each of the first @n devices. */
+static void wait_for_operations(struct service *sv, unsigned n)
+{
+    uint64_t end = now_ms() + SERVICE_PATIENCE_MS;
+
+    for (unsigned i = 0; i < n; i++)
+        while (!sv->device[i].operations) {
+            assert_true(now_ms() < end);
+            usleep(1000);
+            assert_true(service_ask(sv));
+        }
+}
+
 /* One operation, which fails; then all is given up. */
 static int fails_once(void *arg, int sock)
 {
@@ -361,8 +374,8 @@ static void aborts_that_wait_for_each_other(void **state)
     for (unsigned i = 0; i < 5; i++) {
         x[i] = i < 3 ? hangs : connects;
         x[i].rank = i % 3;
-        if (i == 3) { /* the first runs */
-            usleep(200000);
+        if (i == 3) {
+            wait_for_operations(&sv, 3); /* the first runs */
             service_turn_knobs("FAKENCCL_LAUNCH_US=10\nFAKENCCL_CONNECT_HANGS=1\n"
                                "FAKENCCL_ABORT_FREES=1");
         }
