@@ -44,7 +44,8 @@ class Engine:
         return next(row["engine"] for row in rows if row["node"] == self.node.name)
 
     def kill(self):
-        os.kill(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # one that was killed already ends meanwhile
+            os.kill(self.pid, signal.SIGKILL)
         return self
 
     def noticed(self):
