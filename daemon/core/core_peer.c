@@ -328,10 +328,13 @@ void peer_down(struct core *core, unsigned node, enum core_loss loss, const char
     assert(loss < CORE_LOSS_KINDS && loss != CORE_LOSS_SILENCE);
     peer->losses[loss]++;
     if (!core->stopping && core->now < peer_broke_ms(core, node) &&
-        (peer->state == CORE_PEER_READY || peer_is_missed(core, node) || bond_waits(core, node)))
+        (peer->state == CORE_PEER_READY || peer_is_missed(core, node) || bond_waits(core, node))) {
+        if (peer->doubt_ms != CORE_NEVER)
+            peer_settle(core, node); /* over this link nobody says more */
         peer_away(core, node, why);
-    else
+    } else {
         peer_lost(core, node, why);
+    }
 }
 
 /* A node that is AWAY may get another certificate in time. If it does not, that is why. */

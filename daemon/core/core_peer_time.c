@@ -56,6 +56,28 @@ static bool check_missed(struct core *core, unsigned node)
     return true;
 }
 
+/* Until when an engine without a connection makes or mends one, or says that it cannot. Who takes
+ * connections and passes nothing on, as a firewall may, is not seen by it. */
+static uint64_t apart_until(const struct core *core, unsigned node)
+{
+    const struct peer *peer = &core->peers[node];
+
+    return peer->state == CORE_PEER_READY && peer->apart_ms && !core->stopping
+               ? peer->apart_ms + 2 * core->config.node_timeout_ms
+               : CORE_NEVER;
+}
+
+static void give_up_apart(struct core *core, unsigned node)
+{
+    struct msg_engine_peer lost = {
+        .peer = node, .engine = core->peers[node].engine, .end = LINK_END_NETWORK};
+    struct text text = {lost.text, sizeof(lost.text), 0};
+
+    text_add(&text, "no connection for ");
+    text_add_ms(&text, core->now - core->peers[node].apart_ms);
+    peer_engine_lost(core, &lost);
+}
+
 /* When it has to be looked at next. */
 static uint64_t check_at(const struct core *core, unsigned node)
 {
@@ -63,7 +85,8 @@ static uint64_t check_at(const struct core *core, unsigned node)
 
     if (peer->state == CORE_PEER_AWAY)
         return MIN(peer->lost_ms, gone_at(core, node));
-    return MIN(MIN(peer->lost_ms, peer->heard_ms + core->config.node_timeout_ms),
+    return MIN(MIN(MIN(peer->lost_ms, apart_until(core, node)),
+                   peer->heard_ms + core->config.node_timeout_ms),
                peer->doubt_ms != CORE_NEVER ? peer->doubt_ms : peer->retry_ms);
 }
 
@@ -82,6 +105,8 @@ static void check_peers(struct core *core)
             drop_peer(core, i, "silent for ", core->config.node_timeout_ms);
             continue;
         }
+        if (core->now >= apart_until(core, i))
+            give_up_apart(core, i);
         if (core->now >= peer->doubt_ms)
             peer_settle(core, i);
         if (core->now >= peer->retry_ms && peer->doubt_ms == CORE_NEVER) {

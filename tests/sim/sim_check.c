@@ -203,6 +203,9 @@ void check_broken(struct sim *sim, unsigned node, uint64_t id, enum cause cause,
     if (id && cause == CAUSE_RANK_LOST && !somebody_failed(sim, id))
         sim_fail(sim, "node %s broke a group that nobody failed: %s", sim_node_name(sim, node),
                  text);
+    /* Who came back when others had given it up hears that from its engine: the text names both. */
+    if (sim->oracle.node_fault[node] && strstr(text, "lost each other"))
+        return;
     /* One that is away is lost when the engines lose each other. Who was given up is not known any
      * more where it was. */
     if (cause == CAUSE_NODE_LOST && strstr(text, "does not know") &&

@@ -886,6 +886,38 @@ static void who_knows_why_a_link_ended_is_believed(void **state)
     broken_by(bench, CAUSE_NODE_LOST, "no answer");
 }
 
+/* Both commds say ready, and whatever lies between the engines passes nothing on. */
+static void engines_that_never_meet_are_linked_anew(void **state)
+{
+    struct bench *bench = with_a_link();
+    uint64_t timeout = bench->core->config.node_timeout_ms, end;
+
+    for (end = bench->now + 2 * timeout + 10; bench->now < end; wait_for(bench, timeout / 4)) {
+        b_tells(bench, (struct msg){.type = MSG_HEARTBEAT});
+        engine_tells(bench, (struct msg){.type = MSG_ENGINE_TRAFFIC,
+                                         .engine_traffic = {.peer = 1, .engine = 77, .apart = 1}});
+    }
+    assert_non_null(strstr(bench->got, "to engine message 42\n")); /* PEER_DEL */
+    assert_non_null(strstr(bench->got, "to 1 message 23\n"));
+    assert_int_equal(group_find(bench->core, GROUP)->cause, CAUSE_NODE_LOST);
+    assert_non_null(strstr(group_find(bench->core, GROUP)->cause_text, "no connection for "));
+    bench_free(bench);
+}
+
+/* Nobody says any more why a link between engines ended when that of their commds has. */
+static void a_doubt_ends_with_the_link(void **state)
+{
+    struct bench *bench = introduced();
+    struct msg down = closed(LINK_END_CLOSED, "closed");
+
+    down.engine_peer.intro = BEFORE;
+    engine_tells(bench, down);
+    assert_int_equal(group_find(bench->core, GROUP)->cause, CAUSE_NONE);
+    feed(bench, (struct core_event){.type = CORE_PEER_DOWN, .node = 1, .text = "it ended"});
+    expect_peer(bench, CORE_PEER_AWAY);
+    broken_by(bench, CAUSE_ENGINE_LOST, "closed");
+}
+
 /* Its BYE has not come, so ours would go on to mend it, and b be READY on one side only. */
 static void the_other_engine_gives_up_the_link(void **state)
 {
@@ -1010,6 +1042,8 @@ int main(void)
         cmocka_unit_test(engines_that_were_introduced_before),
         cmocka_unit_test(an_engine_that_may_not_have_been_told),
         cmocka_unit_test(engines_that_have_not_met_yet),
+        cmocka_unit_test(engines_that_never_meet_are_linked_anew),
+        cmocka_unit_test(a_doubt_ends_with_the_link),
         cmocka_unit_test(the_other_engine_gives_up_the_link),
         cmocka_unit_test(the_other_side_says_why_it_closed_the_link),
         cmocka_unit_test(our_engine_says_later_why_it_closed_the_link),
