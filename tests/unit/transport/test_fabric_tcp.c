@@ -243,6 +243,29 @@ static void lost_before_the_others_are_there(void **state)
     world_free(w);
 }
 
+/* A crowd may end a connection before the side that made it has seen that it is there. */
+static void pushed_out_before_it_is_seen(void **state)
+{
+    struct world *w = world_new("tcp mend", 1);
+    struct side *s = &w->side[0];
+    struct tcp_addr a;
+    int listener = raw_listen(s, &a), fd;
+    struct hello h;
+
+    expect_listener(s, &a, 1);
+    assert_true(readable(listener));
+    fd = accept(listener, NULL, NULL);
+    assert_true(fd >= 0);
+    raw_reset(fd);
+    fd = raw_come(w, listener, &h);
+    raw_answer(fd, &h, 1);
+    pump_until(w, inside(s)->nopen == 1);
+    assert_int_equal(s->down, 0);
+    close(fd);
+    close(listener);
+    world_free(w);
+}
+
 /* Parts of an asked body: only after it was granted, in order, and no more than there are. */
 static void parts_are_checked(void **state)
 {
@@ -542,6 +565,7 @@ int run_tcp_tests(void)
         cmocka_unit_test(nothing_before_accept),
         cmocka_unit_test(a_wrong_accept_costs_an_attempt),
         cmocka_unit_test(lost_before_the_others_are_there),
+        cmocka_unit_test(pushed_out_before_it_is_seen),
         cmocka_unit_test(parts_are_checked),
         cmocka_unit_test(random_frames),
         cmocka_unit_test(other_addresses_are_refused),

@@ -114,7 +114,8 @@ void conn_lost(struct conn *c, int err)
     }
     if (c->state == CONN_BROKEN || (c->state == CONN_OPEN && conn_break(c, err)))
         return;
-    if (c->state == CONN_CONNECTING ||
+    /* A crowd may have pushed it out before it was let in. */
+    if ((c->state == CONN_CONNECTING && err != ECONNRESET) ||
         (c->state == CONN_OPEN && (peer->state == PEER_UP || c->got))) {
         peer_fail(peer, err ? -err : -ECONNRESET, end_text(err));
         return;

@@ -52,7 +52,7 @@ struct seal *seal_new_by(const struct aead_ops *ops, enum seal_cipher cipher,
                          const uint8_t secret[SEAL_SECRET], bool seals);
 
 /* Makes a record of the @n pieces at @iov, 1 to SEAL_DATA bytes together, at @out, which has room
- * for SEAL_MORE bytes more. Negative errno: libcrypto failed, and the stream ends. */
+ * for SEAL_MORE bytes more. Negative errno: the cipher failed, and the stream ends. */
 int seal_put(struct seal *s, const struct iovec *iov, unsigned n, uint8_t *out);
 /* How many bytes of data the record at @head has; 0: it is none. */
 size_t seal_length(const uint8_t head[SEAL_HEAD]);
