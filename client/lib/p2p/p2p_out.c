@@ -336,6 +336,7 @@ void p2p_asked(struct p2p *p, struct p2p_peer *peer, const struct mail_rec *rec)
     op->state = P2P_STREAMING;
     op_move(op, &p->streams);
     atomic_store_explicit(&p->box->content, 0, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst); /* another thread may sleep: mail_slot_read() */
 }
 
 /* ---- receives that ask ----------------------------------------------------------------------- */
