@@ -45,8 +45,12 @@ const struct conf *daemon_served(const struct daemon *d)
 int daemon_check_change(const struct daemon *d, const struct conf *conf, char **ret_error)
 {
     int r = conf_check_change(d->conf, conf, ret_error);
+    struct core_status status;
 
-    return r ? r : conf_check_change(daemon_served(d), conf, ret_error);
+    core_status(d->core, &status);
+    if (!r && status.engine_waits && strcmp(d->conf->encryption, conf->encryption))
+        r = conf_check_change(d->served, conf, ret_error);
+    return r;
 }
 
 /* NULL: the file is wrong, and the log says why. @ret_keys: names of settings that keep their

@@ -242,9 +242,16 @@ int conf_check_change(const struct conf *from, const struct conf *to, char **ret
     bool off = !strcmp(to->encryption, "off"), on = !strcmp(to->encryption, "on");
     struct conf_row row;
 
-    if (to->nnodes < 2 || strcmp(from->encryption, off ? "on" : on ? "off" : ""))
+    if (to->nnodes < 2 || (!off && !on) || (from && strcmp(from->encryption, off ? "on" : "off")))
         return 0;
     conf_row_of(to, "transport.encryption", &row);
+    if (!from)
+        return fail_with(
+            -EINVAL, ret_error,
+            "%s: transport.encryption goes to \"%s\" while the engine has what a commd "
+            "before this one gave it, which may be \"%s\"; reload again when the log "
+            "says that the next engine has the new settings",
+            row.source, to->encryption, off ? "on" : "off");
     return fail_with(
         -EINVAL, ret_error,
         "%s: transport.encryption goes from \"%s\" to \"%s\" at once, and nodes that are "
