@@ -221,7 +221,9 @@ int commd_group_split(struct commd_group *parent, int colour, int key, int64_t t
  * and only these call it, all with the same list: ranks[i] is rank i of the new group. It does not
  * wait for who cannot come any more: COMMD_E_RANK_LOST or COMMD_E_NODE_LOST, with the rank in
  * @parent, when one of @ranks has died, has left @parent and did not come, or its node is lost;
- * COMMD_E_ABORTED when @parent is revoked meanwhile. @parent may be broken: those that live meet.
+ * COMMD_E_ABORTED when @parent is revoked meanwhile. @parent may be broken or revoked: those that
+ * live meet, but who dies, or which node is lost, after that is not seen: the limit. A @parent of
+ * which an operation had failed on this rank before the call ends it by no later revocation.
  * @timeout_ms 0: the limit of @parent's operations. */
 int commd_group_subgroup(struct commd_group *parent, const char *name, const int *ranks, int size,
                          int64_t timeout_ms, struct commd_group **ret_group);

@@ -94,6 +94,7 @@ struct parent {
     unsigned count;
     bool broken;     /* it was when this rank began: that it is revoked, too, means nothing */
     int64_t left_ms; /* since when one of them is known to have left it; 0: none has */
+    bool named;      /* parent_fails() has said who */
 };
 
 /* An answer of commd that a thread of this process waits for. */

@@ -69,7 +69,7 @@ bool parent_fails(struct parent *p, const char *name, struct commd_error *e)
     }
     for (unsigned i = 0; p->ranks && i < p->count; i++)
         if (is_lost(p, (unsigned)p->ranks[i], name, e))
-            return true;
+            return (p->named = true);
     if (!p->ranks || p->broken || !parent_failed(g, true))
         return false;
     error_set(e, COMMD_E_ABORTED, "join", "group \"%s\": group \"%s\" was revoked", name, g->name);

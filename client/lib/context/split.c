@@ -108,6 +108,11 @@ PUBLIC int commd_group_subgroup(struct commd_group *group, const char *name, con
             return error_set(e, COMMD_E_INVALID, "subgroup",
                              "group \"%s\": rank %d; group \"%s\" has ranks 0 to %u", join.name,
                              ranks[i], g->name, g->board.world - 1);
+        for (int k = 0; k < i; k++)
+            if (ranks[k] == ranks[i])
+                return error_set(e, COMMD_E_INVALID, "subgroup",
+                                 "group \"%s\": rank %d of group \"%s\" is given twice", join.name,
+                                 ranks[i], g->name);
         if (ranks[i] == (int)g->rank)
             join.rank = (uint32_t)i;
     }
@@ -118,7 +123,10 @@ PUBLIC int commd_group_subgroup(struct commd_group *group, const char *name, con
     from.broken = parent_failed(g, false);
     r = group_enter(g->ctx, "subgroup", &join, &from,
                     timeout_ms ? timeout_ms : atomic_load(&g->timeout_ms), ret_group);
-    if (r)
-        snprintf(e->op, sizeof e->op, "subgroup");
+    if (!r)
+        return 0;
+    snprintf(e->op, sizeof e->op, "subgroup");
+    if (!from.named) /* commd counts in the new group */
+        e->rank = e->rank >= 0 && e->rank < size ? ranks[e->rank] : -1;
     return r;
 }
