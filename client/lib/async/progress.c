@@ -321,7 +321,7 @@ static enum wait_for thread_waits_for(const struct membership *g)
     return run_waits_for(&g->running->run);
 }
 
-/* Messages alone, of a rank alone on its node: as in p2p_waits_for(). */
+/* Messages, of a rank alone on its node: as in p2p_waits_for(). */
 static enum wait_for stand_in_waits_for(const struct membership *g)
 {
     bool messages = atomic_load(&g->p2p_pending);

@@ -51,7 +51,8 @@ def _new_state(cls, *_args, **_kwargs):
     """In place of object.__new__() for torch's class of states, which FSDP1 inherits from: nothing
     else has a list of its instances, and to import it costs half a second."""
     state = object.__new__(cls)
-    _states.add(state)
+    if any(base.__name__ == "_FSDPState" for base in cls.__mro__):  # others may not be hashable yet
+        _states.add(state)
     return state
 
 

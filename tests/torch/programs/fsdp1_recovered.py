@@ -67,11 +67,11 @@ def go_on(mesh):
     for name in ("shard", "copy"):  # frees ranks that wait for this one
         mesh.get_group(name).abort()
     try:
-        commd.torch.recover(mesh.get_group("shard"), min_size=SHARDS, timeout=30)
+        commd.torch.recover(mesh.get_group("shard"), min_size=SHARDS, timeout=120)
     except dist.DistBackendError:
         sys.exit()  # a shard is lost, and with it this replica
-    now = commd.torch.recover(timeout=30)
-    commd.torch.recover(mesh.get_group("copy"), timeout=30)
+    now = commd.torch.recover(timeout=120)
+    commd.torch.recover(mesh.get_group("copy"), timeout=120)
     return now
 
 

@@ -240,7 +240,8 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupCommd::shrink(const std::vector<in
     spec.size = static_cast<int>(spec.ranks.size());
     spec.timeout = opts ? checked_timeout("process group", opts->timeout) : timeout_;
     spec.id = id_;
-    spec.meeting = group_->name() + " shrinks";
+    /* A default group that has gone on has the same name in each job. */
+    spec.meeting = (meeting_.empty() ? group_->name() : meeting_) + " shrinks";
     found(spec, std::move(places));
     auto child = c10::make_intrusive<ProcessGroupCommd>(spec);
     if (connected_)

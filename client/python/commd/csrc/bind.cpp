@@ -74,11 +74,13 @@ c10::intrusive_ptr<ProcessGroupCommd> create(const c10d::DistributedBackendOptio
     spec.timeout = checked_timeout("process group", limit_of(options.timeout));
     spec.id = options.group_id;
     spec.ranks = options.global_ranks_in_group;
-    if (parent)
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+    spec.reconfigurable = options.enable_reconfigure;
+#endif
+    if (parent && !spec.reconfigurable)
         parent->found(spec, std::vector<int>(spec.ranks.begin(), spec.ranks.end()));
     GilRelease no_gil;
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
-    spec.reconfigurable = options.enable_reconfigure;
     if (spec.reconfigurable)
         joined = Group::unjoined("torch/" + spec.id);
 #endif
