@@ -23,7 +23,7 @@ enum {
     LINK_BACKOFF_MAX_MS = 2000,
     LINK_STABLE_MS = 500,    /* after a link that lived so long, the back-off begins anew */
     LINK_ACCEPT_BUDGET = 16, /* then none for LINK_ACCEPT_MS: see sock.h */
-    LINK_ACCEPT_MS = 5,
+    LINK_ACCEPT_MS = 1,
     LINK_TURN_US = 4000,
     LINK_SLICE_US = 500,
     LINK_MSG_BUDGET = 256, /* in a slice */

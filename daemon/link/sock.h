@@ -15,9 +15,10 @@ struct sock_addr {
 
 enum {
     SOCK_TEXT_MAX = 64,
-    /* May wait to be accepted, so that who comes behind a crowd is not turned away. A listener
-     * takes some, and then none for some milliseconds: a crowd gets a part of a core, what else
-     * runs there waits for a short time, and a whole queue is taken in less than a second. */
+    /* May wait to be accepted, so that who comes behind a crowd is not turned away, unless it comes
+     * faster than it is taken in. A listener takes some, and then none for some milliseconds: a
+     * crowd gets a part of a core, what else runs there waits for a short time, and a whole queue
+     * is taken in less than a second. */
     SOCK_QUEUE = 1024,
 };
 
