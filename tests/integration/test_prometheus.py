@@ -221,7 +221,12 @@ def go_wrong(cluster):
     """Of what the dashboard shows, what does not happen in a day that is well."""
     node = cluster.nodes[0]
     refuse(cluster, node)
-    cluster.ranks("dies", [0, 0])[1].kill()
+    dies = cluster.ranks("dies", [0, 0])
+    dies[1].kill()
+    until(lambda: "rank_lost" in {event["event"] for event in node.ctl("events")["events"]},
+          "the death is known")  # fmt: skip
+    dies[0].call("abort", name="dies", reason="enough")
+    dies[0].call("recover", name="dies")
     cluster.ranks("ends", [0, 1])[0].call("abort", name="ends", reason="enough")
     cluster.expect("engine|died|lost|UCX +ERROR")
     os.kill(node.engine_pid(), signal.SIGKILL)

@@ -336,7 +336,8 @@ def test_a_board_of_another_version_is_left_out():
         cluster.expect("records of the commd before this one do not fit")
         ranks, said = cluster.ranks_heard("g", [0] * 2)
         with gap(node):
-            with open(memory_kept(node, "board")[0], "r+b") as file:
+            board = until(lambda: memory_kept(node, "board"), "the keeper has the board")[0]
+            with open(board, "r+b") as file:
                 file.seek(8)
                 file.write(b"\x63")
         node.wait_log("was not taken over: it does not fit -> the group is not known")
