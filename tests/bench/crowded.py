@@ -6,7 +6,7 @@ bytes over an encrypted link, on loopback.
 
   alone          nobody is there, and once more: what the machine makes of nothing
   held           at each port, of commd, the engine and HTTP, --held connections that say nothing
-                 or the beginning of a hello, opened before
+                 or the beginning of a hello, opened before, and let in or sent away
   held elsewhere the same, at as many ports of a program that is none of ours, does as little for
                  them, and resets them as soon: what the strangers themselves, and their sockets in
                  the kernel, take from the machine
@@ -43,6 +43,7 @@ WAYS = ["alone", "alone again", "held", "held elsewhere", "held, rate", "elsewhe
 RATES = ["held, rate", "elsewhere"]
 IDLE = ["chrt", "-i", "0"]  # where a core has nothing else to do
 CALM, TAIL, TRIES = 1.5, 10, 4
+REST_SECONDS = 10
 SINK = """
 import collections, selectors, socket, struct, sys
 RESET = struct.pack("ii", 1, 0)
@@ -78,6 +79,24 @@ def sink(count):
         process.stdout.close()
 
 
+def queued(ports):
+    """Connections that wait to be accepted at them."""
+    count = 0
+    for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, _, state, queues, *_ = line.split()
+        if state == "0A" and int(local.split(":")[1], 16) in ports:
+            count += int(queues.split(":")[1], 16)
+    return count
+
+
+def rest(ports):
+    """Who has come is let in, or sent away: listeners do that at a pace."""
+    end = time.monotonic() + REST_SECONDS
+    while queued(ports) and time.monotonic() < end:
+        time.sleep(0.1)
+    time.sleep(0.5)
+
+
 @contextlib.contextmanager
 def strangers(way, ours, theirs, args):
     """They are there."""
@@ -91,6 +110,7 @@ def strangers(way, ours, theirs, args):
             yield
     else:
         with crowds(ports, args.held, args.rate if way in RATES else 0, prefix=IDLE):
+            rest(ports)
             yield
 
 
