@@ -157,13 +157,13 @@ enum reload {
  * *ret_keys. */
 int daemon_load_proofs(const struct conf *conf, struct conf_keys *ret_keys,
                        struct tls_identity **ret_identity, char **ret_error);
-/* Reads the configuration and the cluster's keys again. @ret_text: the result in one line, as in
- * the log and in commctl events. */
 /* With which configuration the engine works. */
 const struct conf *daemon_served(const struct daemon *d);
 /* May a reload bring @conf? As conf_check_change(), of what is in force and of what the engine has.
  */
 int daemon_check_change(const struct daemon *d, const struct conf *conf, char **ret_error);
+/* Reads the configuration and the cluster's keys again. @ret_text: the result in one line, as in
+ * the log and in commctl events. */
 enum reload daemon_reload(struct daemon *d, char *ret_text, size_t cap);
 
 /* ---- events.c -------------------------------------------------------------------------------- */

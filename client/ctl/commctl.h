@@ -95,10 +95,12 @@ bool made_show(const struct show *show, struct made *made);
  */
 bool cannot_read(int r, const char *key);
 bool has_group(const struct msg_tables *ranks, const char *group);
+/* commctl_ranks.c: "" unless commd was restarted lately; then that it does not know what was
+ * before.
+ */
+void restart_text(const struct msg_welcome *from, char *text, size_t len);
 /* commctl_ranks.c: the answer to "ranks" as a person wants it. False: it could not be printed, and
  * why was said. *ret_well: is all that was asked for well? */
-/* "" unless commd was restarted lately: then that it does not know what was before. */
-void restart_text(const struct msg_welcome *from, char *text, size_t len);
 bool show_why(const struct show *show, const char *group, const struct msg_tables *ranks,
               bool *ret_well);
 bool show_ops(const struct show *show, const char *group, const struct msg_tables *ranks,

@@ -101,8 +101,7 @@ int conf_load(const char *file, const char *text, size_t len, struct conf **ret_
               char **ret_error);
 struct conf *conf_free(struct conf *conf);
 /* May a commd that runs go from one to the other, also while other nodes have not yet? @from NULL:
- * it is not known what its engine has. If not,
- * -EINVAL, and *ret_error as of conf_load(). */
+ * it is not known what its engine has. If not, -EINVAL, and *ret_error as of conf_load(). */
 int conf_check_change(const struct conf *from, const struct conf *to, char **ret_error);
 /* Returns @r, and writes a text about it to *ret_error, malloc'ed. Without memory for the text:
  * -ENOMEM and NULL. */

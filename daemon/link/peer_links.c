@@ -162,11 +162,12 @@ static bool is_node_address(const struct peer_links *links, const struct sock_ad
     return false;
 }
 
+enum { HOST_HASHES = 256 };
+
 /* Which half-open link goes when there is no room: the one with the greatest of these ranks. KEPT:
  * its ClientHello was accepted, so the binder was right, and it knows the key, or repeats what a
  * node has said; or its certificate was. SPOKE: a part of a ClientHello has come. A node sends its
  * ClientHello at once; a node that has several addresses may come as a stranger. */
-enum { HOST_HASHES = 256 };
 enum { KEPT, STRANGER_KEPT, SPOKE, SILENT, STRANGER_SPOKE, STRANGER_SILENT };
 
 static unsigned half_open_rank(const struct link *link)

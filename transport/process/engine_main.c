@@ -126,6 +126,7 @@ static void tell_traffic_of(struct shell *s, unsigned peer)
     struct msg m = {.type = MSG_ENGINE_TRAFFIC};
     struct fabric_traffic traffic = {0};
     bool apart = !s->fabric->ops->traffic(s->fabric, peer, &traffic);
+
     m.engine_traffic = (struct msg_engine_traffic){
         .peer = peer,
         .engine = s->peers[peer].incarnation,

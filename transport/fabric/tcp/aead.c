@@ -97,8 +97,7 @@ static bool evp_get(struct aead *a, const uint8_t nonce[AEAD_NONCE], const uint8
 const struct aead_ops aead_libcrypto = {evp_new,    evp_free, evp_set_key,
                                         evp_forget, evp_put,  evp_get};
 
-/* ---- which one -------------------------------------------------------------------------------
- */
+/* ---- which one ------------------------------------------------------------------------------- */
 
 enum { TIMED = 10 };
 
