@@ -412,6 +412,17 @@ static void peer_engine_state(struct core *core, unsigned node, const struct msg
     peer_add_engine(core, node);
 }
 
+/* Of groups with @node those end that need what our engine does not have any more. */
+static void unconnected(struct core *core, unsigned node)
+{
+    char text[MSG_TEXT_MAX];
+
+    text_format(text, sizeof(text), TEXT_ENGINES_APART, core_self_name(core),
+                core_node_name(core, node));
+    text_copy(core->peers[node].error, sizeof(core->peers[node].error), text);
+    group_unconnected(core, node, text);
+}
+
 static void set_apart_text(struct core *core, unsigned node, const char *why)
 {
     struct peer *peer = &core->peers[node];
@@ -472,15 +483,9 @@ static void hear_why(struct core *core, unsigned node, unsigned end, const char 
 /* Our engine has theirs by an introduction that the other side has not got, or not any more. */
 static void introduce_anew(struct core *core, unsigned node)
 {
-    struct peer *peer = &core->peers[node];
-    char text[MSG_TEXT_MAX];
-
-    text_format(text, sizeof(text), TEXT_ENGINES_APART, core_self_name(core),
-                core_node_name(core, node));
-    text_copy(peer->error, sizeof(peer->error), text);
     forget_theirs(core, node);
     review(core, node);
-    group_unconnected(core, node, text);
+    unconnected(core, node);
     peer_add_engine(core, node);
 }
 
@@ -626,8 +631,6 @@ static void engine_has(struct core *core, const struct msg_engine_peer *msg)
 
 void peer_engine_resumed(struct core *core)
 {
-    char text[MSG_TEXT_MAX];
-
     assert(engine_speaks(core));
     for (unsigned i = 0; i < core->config.nnodes; i++) {
         struct peer *peer = &core->peers[i];
@@ -638,12 +641,8 @@ void peer_engine_resumed(struct core *core)
             peer->lost_ms = MIN(peer->lost_ms, core->now + core->config.node_timeout_ms);
             core->silent_ms = MIN(core->silent_ms, peer->lost_ms);
         }
-        if (peer->theirs == PEER_ENGINE_ACCEPTED)
-            continue; /* they have yet to meet, or ours mends the link */
-        text_format(text, sizeof(text), TEXT_ENGINES_APART, core_self_name(core),
-                    core_node_name(core, i));
-        text_copy(peer->error, sizeof(peer->error), text);
-        group_unconnected(core, i, text);
+        if (peer->theirs != PEER_ENGINE_ACCEPTED) /* else they have yet to meet, or it is mended */
+            unconnected(core, i);
     }
 }
 

@@ -318,12 +318,12 @@ static bool someone_waits(const struct tcp *t)
 static bool accept_failed(struct tcp *t, int err)
 {
     if (err == EMFILE || err == ENFILE) { /* this comes before EAGAIN */
-        if (someone_waits(t) && t->nlobby) {
+        if (!someone_waits(t)) {
+            err = EAGAIN;
+        } else if (t->nlobby) {
             evict(t);
             return true;
         }
-        if (!someone_waits(t))
-            err = EAGAIN;
     }
     if (err == EAGAIN)
         accept_later(t, 0);
