@@ -304,11 +304,6 @@ static bool progress_sleep(struct commd_context *ctx, uint32_t kicked, struct co
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-static bool engine_shares_core(const struct board *b)
-{
-    return b->nnodes > 1 && board_engine_here(b) && !futex_any_is_blind();
-}
-
 /* An engine on this core gets it at once, also from a rank that would yield in its call (finish.c):
  * the application may compute, and a yield would give it the core for a slice. */
 static enum wait_for thread_waits_for(const struct membership *g)

@@ -87,6 +87,12 @@ struct membership {
     struct device_group *_Atomic device; /* owned by client/lib/device/; NULL: as in the context */
 };
 
+/* Is the engine on this core, and does a ring end a sleep? Then it gets the core at once. */
+static inline bool engine_shares_core(const struct board *b)
+{
+    return b->nnodes > 1 && board_engine_here(b) && !futex_any_is_blind();
+}
+
 /* The group of whose ranks a new one is made. */
 struct parent {
     const struct membership *group; /* borrowed */

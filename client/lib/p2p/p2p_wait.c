@@ -394,7 +394,7 @@ enum wait_for p2p_waits_for(const struct p2p *p, const struct p2p_op *op)
 
     assert(peer < (int)b->world);
     if (peer == COMMD_ANY_SOURCE ? b->nlocal == 1 : p->peers[peer].local < 0)
-        return board_engine_here(b) && !futex_any_is_blind() ? WAIT_FOR_ENGINE : WAIT_FOR_HERE;
+        return engine_shares_core(b) ? WAIT_FOR_ENGINE : WAIT_FOR_HERE;
     if (peer == COMMD_ANY_SOURCE && b->nnodes > 1)
         return WAIT_FOR_HERE;
     return board_shares_core(b, p->group->local) ? WAIT_FOR_HERE : WAIT_FOR_OTHERS;
