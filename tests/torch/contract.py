@@ -20,6 +20,8 @@ import unittest
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../integration/lib"))
+from edited import edited  # noqa: E402
+
 NAME = "commd_contract"
 SOCKETS = "COMMD_TEST_SOCKETS"  # where rank 0, 1, ... finds its commd, separated by commas
 BACKENDS = "FAULT_TOLERANCE_BACKENDS = ["
@@ -32,16 +34,10 @@ EDITS = [
 
 def load(path):
     """The file as a module."""
-    with open(path) as file:
-        text = file.read()
-    for before, after in EDITS:
-        if text.count(before) != 1:
-            raise SystemExit(f"contract: {text.count(before)} times in {path}, not once: {before}")
-        text = text.replace(before, after)
     module = types.ModuleType(NAME)
     module.__file__ = path
     sys.modules[NAME] = module
-    exec(compile(text, path, "exec"), module.__dict__)
+    exec(compile(edited(path, EDITS), path, "exec"), module.__dict__)
     return module
 
 

@@ -5,7 +5,8 @@ EXTRA_DIST += tests/torch/conformance.py tests/torch/suite_host.py tests/torch/s
 	tests/torch/expected/commd-4-spawned.txt tests/torch/expected/gpu-4.txt \
 	tests/torch/expected/gpu-8.txt tests/torch/expected/gpu-not.txt tests/torch/gpu_nodes.py
 EXTRA_DIST += tests/torch/test_why.py tests/torch/run_programs.py tests/torch/program_host.py \
-	tests/torch/contract.py tests/torch/torchft_example.py \
+	tests/torch/contract.py tests/torch/edited.py \
+	tests/torch/torchft_example.py \
 	tests/torch/programs/accumulation.py \
 	tests/torch/programs/asynchronous.py \
 	tests/torch/programs/at_exit.py \
@@ -30,6 +31,7 @@ EXTRA_DIST += tests/torch/test_why.py tests/torch/run_programs.py tests/torch/pr
 	tests/torch/programs/gpu_lost_rank.py \
 	tests/torch/programs/gpu_operations.py \
 	tests/torch/programs/gpu_section.py \
+	tests/torch/programs/hybrid.py \
 	tests/torch/programs/init_methods.py \
 	tests/torch/programs/local_sgd.py \
 	tests/torch/programs/lost_rank.py \

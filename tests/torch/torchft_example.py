@@ -27,6 +27,8 @@ import time
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../integration/lib"))
+from edited import edited  # noqa: E402
+
 NODES = (0, 0, 1)  # of each replica
 VICTIM = 1
 TOGETHER = 60  # steps: before the loss, and after the new process has made its first
@@ -77,12 +79,7 @@ def replica(path):
     import torchvision
 
     torch.set_num_threads(1)
-    with open(path) as file:
-        text = file.read()
-    for before, after in EDITS:
-        if text.count(before) != 1:
-            raise SystemExit(f"{text.count(before)} times in {path}, not once: {before}")
-        text = text.replace(before, after)
+    text = edited(path, EDITS)
     torchvision.datasets.CIFAR10 = lambda transform, **_: torchvision.datasets.FakeData(
         IMAGES, (3, 32, 32), 10, transform
     )

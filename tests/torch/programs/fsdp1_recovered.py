@@ -8,23 +8,20 @@ And a backward that throws leaves whole parameters, and that its last callback i
 import copy
 import os
 import signal
-import sys
 import warnings
 
-import commd.torch
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import ShardingStrategy
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 import models
 from checks import BACKEND, check, raises, same, same_everywhere
+from hybrid import go_on, mesh_of
 
 warnings.filterwarnings("ignore")  # it is deprecated
 STEPS, VICTIM, DIES_AT = 6, 2, 3
-SHARDS = 2
 ROWS = 48  # for 6 ranks and for 4
 LAYERS = ModuleWrapPolicy({torch.nn.Linear})
 # The last one is that whose backward loses the rank; the others throw when they begin.
@@ -57,28 +54,10 @@ def local(model):
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
 
-def mesh_of():
-    size = dist.get_world_size()
-    return init_device_mesh("cpu", (size // SHARDS, SHARDS), mesh_dim_names=("copy", "shard"))
-
-
-def go_on(mesh):
-    """As doc/recovery-torch.md says it."""
-    for name in ("shard", "copy"):  # frees ranks that wait for this one
-        mesh.get_group(name).abort()
-    try:
-        commd.torch.recover(mesh.get_group("shard"), min_size=SHARDS, timeout=120)
-    except dist.DistBackendError:
-        sys.exit()  # a shard is lost, and with it this replica
-    now = commd.torch.recover(timeout=120)
-    commd.torch.recover(mesh.get_group("copy"), timeout=120)
-    return now
-
-
 def main():
     dist.init_process_group(BACKEND)
     rank = dist.get_rank()
-    mesh = mesh_of()
+    mesh = mesh_of("cpu")
     used = [wrapped(seed, mesh) for seed in range(len(KINDS))]
     optimizers = [models.sgd(model) for model in used]
     for number in range(DIES_AT):
@@ -93,13 +72,13 @@ def main():
         )
     for seed in reversed(range(len(KINDS))):
         raises("the backward", RuntimeError, lambda: step(used[seed], optimizers[seed], DIES_AT))
-    now = go_on(mesh)
+    now = go_on(mesh, timeout=120)
     same("who is gone", now.gone, [2, 3])
     for model, (bits, _) in zip(used, before):
         same("the model before the step", local(model), bits)
 
     # and ranks that were four from this step on
-    mesh = mesh_of()
+    mesh = mesh_of("cpu")
     others = []
     for seed, (bits, state) in enumerate(before):
         model = wrapped(seed, mesh)

@@ -8,19 +8,17 @@ last callback is queued already, without which a step ends early.
 import copy
 import os
 import signal
-import sys
 
 import commd.torch
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import models
 from checks import BACKEND, DEVICE, check, raises, same, same_everywhere
+from hybrid import go_on, mesh_of
 
 STEPS, VICTIM, DIES_AT = 6, 2, 3
-SHARDS = 2
 ROWS = 48  # for 6 ranks and for 4, also halved
 SUM_F32 = MixedPrecisionPolicy(reduce_dtype=torch.float32)  # divided by the operator AVG
 # the layers that are gathered one by one, and how; the others are gathered with the whole model
@@ -63,24 +61,6 @@ def whole(model):
     return torch.cat([p.full_tensor().detach().reshape(-1) for p in model.parameters()])
 
 
-def mesh_of():
-    size = dist.get_world_size()
-    return init_device_mesh(DEVICE, (size // SHARDS, SHARDS), mesh_dim_names=("copy", "shard"))
-
-
-def go_on(mesh):
-    """As doc/recovery-torch.md says it."""
-    for name in ("shard", "copy"):  # frees ranks that wait for this one
-        mesh.get_group(name).abort()
-    try:
-        commd.torch.recover(mesh.get_group("shard"), min_size=SHARDS, timeout=30)
-    except dist.DistBackendError:
-        sys.exit()  # a shard is lost, and with it this replica
-    now = commd.torch.recover(timeout=30)
-    commd.torch.recover(mesh.get_group("copy"), timeout=30)
-    return now
-
-
 def aborted(seed, model, mesh):
     """A whole layer was being gathered, by a part of its ranks, when the group was aborted."""
     shard, bits = mesh.get_group("shard"), local(model)
@@ -97,7 +77,7 @@ def aborted(seed, model, mesh):
 def main():
     dist.init_process_group(BACKEND)
     rank = dist.get_rank()
-    mesh = mesh_of()
+    mesh = mesh_of(DEVICE)
     used = [sharded(seed, mesh) for seed in range(len(KINDS))]
     optimizers = [models.sgd(model) for model in used]
     for number in range(DIES_AT):
@@ -113,13 +93,13 @@ def main():
     for seed in reversed(range(len(KINDS))):
         raises("the backward", RuntimeError,
                lambda: step(seed, used[seed], optimizers[seed], DIES_AT))  # fmt: skip
-    now = go_on(mesh)
+    now = go_on(mesh, timeout=30)
     same("who is gone", now.gone, [2, 3])
     for model, (bits, _) in zip(used, before):
         same("the model before the step", local(model), bits)
 
     # and ranks that were four from this step on
-    mesh = mesh_of()
+    mesh = mesh_of(DEVICE)
     others = []
     for seed, (bits, state) in enumerate(before):
         model = sharded(seed, mesh)
