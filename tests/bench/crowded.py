@@ -79,20 +79,14 @@ def sink(count):
         process.stdout.close()
 
 
-def queued(ports):
-    """Connections that wait to be accepted at them."""
-    count = 0
-    for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        _, local, _, state, queues, *_ = line.split()
-        if state == "0A" and int(local.split(":")[1], 16) in ports:
-            count += int(queues.split(":")[1], 16)
-    return count
-
-
 def rest(ports):
     """Who has come is let in, or sent away: listeners do that at a pace."""
+    from test_strangers import listeners
+
     end = time.monotonic() + REST_SECONDS
-    while queued(ports) and time.monotonic() < end:
+    while any(waiting for port, waiting, _ in listeners() if port in ports):
+        if time.monotonic() > end:
+            break
         time.sleep(0.1)
     time.sleep(0.5)
 

@@ -51,12 +51,17 @@ class Target(HttpCluster):
         return sorted(found)
 
 
-def listens(pid):
-    """Its TCP ports."""
+def listeners(pid="self"):
+    """Of its network: (TCP port, how many wait to be accepted, inode)"""
     with open(f"/proc/{pid}/net/tcp") as file:
         rows = [line.split() for line in file.readlines()[1:]]
-    ports = {f"socket:[{row[9]}]": int(row[1].partition(":")[2], 16)
-             for row in rows if row[3] == LISTENS}  # fmt: skip
+    return [(int(row[1].partition(":")[2], 16), int(row[4].partition(":")[2], 16), row[9])
+            for row in rows if row[3] == LISTENS]  # fmt: skip
+
+
+def listens(pid):
+    """Its TCP ports."""
+    ports = {f"socket:[{inode}]": port for port, _, inode in listeners(pid)}
     return {ports[name] for name in open_files(pid) if name in ports}
 
 
