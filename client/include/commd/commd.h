@@ -221,9 +221,10 @@ int commd_group_split(struct commd_group *parent, int colour, int key, int64_t t
  * and only these call it, all with the same list: ranks[i] is rank i of the new group. It does not
  * wait for who cannot come any more: COMMD_E_RANK_LOST or COMMD_E_NODE_LOST, with the rank in
  * @parent, when one of @ranks has died, has left @parent and did not come, or its node is lost;
- * COMMD_E_ABORTED when @parent is revoked meanwhile. @parent may be broken or revoked: those that
- * live meet, but who dies, or which node is lost, after that is not seen: the limit. A @parent of
- * which an operation had failed on this rank before the call ends it by no later revocation.
+ * COMMD_E_ABORTED, and by whom, when @parent is revoked, and this rank had not been told before:
+ * by an operation that failed, commd_group_check(), commd_group_abort() or this call. Ranks that
+ * have been told may make groups of a @parent that is broken or revoked: those that live meet, but
+ * who dies, or which node is lost, after that is not seen: the limit.
  * @timeout_ms 0: the limit of @parent's operations. */
 int commd_group_subgroup(struct commd_group *parent, const char *name, const int *ranks, int size,
                          int64_t timeout_ms, struct commd_group **ret_group);

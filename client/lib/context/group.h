@@ -98,9 +98,10 @@ struct parent {
     const struct membership *group; /* borrowed */
     const int *ranks; /* borrowed: its ranks that come; NULL: all of them, or all fail */
     unsigned count;
-    bool broken;     /* it was when this rank began: that it is revoked, too, means nothing */
+    bool broken;     /* this rank had been told of it before: that it is revoked means nothing */
     int64_t left_ms; /* since when one of them is known to have left it; 0: none has */
     bool named;      /* parent_fails() has said who */
+    bool revoked;    /* what parent_fails() has said */
 };
 
 /* An answer of commd that a thread of this process waits for. */

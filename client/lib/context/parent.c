@@ -73,5 +73,5 @@ bool parent_fails(struct parent *p, const char *name, struct commd_error *e)
     if (!p->ranks || p->broken || !parent_failed(g, true))
         return false;
     error_set(e, COMMD_E_ABORTED, "join", "group \"%s\": group \"%s\" was revoked", name, g->name);
-    return true;
+    return (p->revoked = true);
 }

@@ -120,13 +120,15 @@ PUBLIC int commd_group_subgroup(struct commd_group *group, const char *name, con
         return error_set(e, COMMD_E_INVALID, "subgroup",
                          "group \"%s\": this rank, %u, is not one of its ranks", join.name,
                          g->rank);
-    from.broken = parent_failed(g, false);
+    from.broken = group_has_failed(g, e);
     r = group_enter(g->ctx, "subgroup", &join, &from,
                     timeout_ms ? timeout_ms : atomic_load(&g->timeout_ms), ret_group);
     if (!r)
         return 0;
-    snprintf(e->op, sizeof e->op, "subgroup");
-    if (!from.named) /* commd counts in the new group */
+    if (from.revoked)
+        r = commd_group_check(group); /* by whom, and why */
+    else if (!from.named)             /* commd counts in the new group */
         e->rank = e->rank >= 0 && e->rank < size ? ranks[e->rank] : -1;
+    snprintf(e->op, sizeof e->op, "subgroup");
     return r;
 }

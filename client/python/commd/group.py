@@ -433,9 +433,10 @@ class Group(_core.Group, Operations):
     def subgroup(self, name, ranks, timeout=None):
         """Joins group `name` of these ranks of this group, in this order; only they call it, all
         with the same list. Does not wait for who cannot come any more: RankLost or NodeLost names
-        the first of them by its rank here; Aborted: this group was revoked meanwhile, and stood
-        when the call began. It may be broken or revoked: ranks that are left meet so, but whoever
-        dies after that is not seen, and the timeout ends the call, as it does Context.group().
+        the first of them by its rank here; Aborted: this group was revoked, and this rank had not
+        been told of that by any call before. Ranks that have been told may make subgroups of a
+        group that is broken or revoked: those that are left meet so, but whoever dies after that
+        is not seen, and the timeout ends the call, as it does Context.group().
         """
         return _core.subgroup(type(self), self, name, ranks, timeout)
 
