@@ -126,6 +126,12 @@ static inline void crowd_next(struct crowd *c)
     if (unlikely(c->until_ns) && now_ns() >= c->until_ns)
         c->until_ns = 0;
     backoff_next(&c->work);
+}
+
+/* The same for an operation that may come to WAIT_FOR_ANSWER. Others say nothing of how soon an
+ * engine answers, so they do not count: a barrier between large operations would yield in vain. */
+static inline void crowd_next_answer(struct crowd *c)
+{
     backoff_next(&c->engine);
 }
 

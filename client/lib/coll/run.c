@@ -167,6 +167,8 @@ int run_begin(struct run *r, struct membership *g, const struct commd_op *op)
     r->bytes = (unlikely(info->counted) ? counted_elements(r) : count) * r->plan.esize;
     decide_recording(r);
     crowd_next(&g->crowd);
+    if (r->plan.path == PATH_SMALL)
+        crowd_next_answer(&g->crowd);
     atomic_store_explicit(&g->seq, r->desc.seq, memory_order_relaxed);
     atomic_store_explicit(&run_member(r)->started, (uint32_t)r->desc.seq, memory_order_relaxed);
     if (unlikely(paths[r->plan.path].begin))
