@@ -10,7 +10,9 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
-from cluster import Rank, check, equal, main, until  # noqa: E402
+from cluster import (  # noqa: E402
+    Cluster, Rank, Skip, check, equal, main, sanitizer_environment, until,
+)  # fmt: skip
 from middle import ACCEPT, HELLO, Dump, Stranger, Wire, data_ports  # noqa: E402
 from test_collectives import SEED, stream  # noqa: E402
 from test_netns import Namespaces  # noqa: E402
@@ -85,6 +87,35 @@ def test_not_by_default_either():
         check(len(planes) > 500_000, f"{len(planes)} bytes")
         for word in (TENSOR, TEXT, b"last one", GROUP.encode()):
             check(word not in planes, word)
+
+
+def faults_of(pid):
+    """Pages that the kernel had to give to the process."""
+    with open(f"/proc/{pid}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[7])
+
+
+def test_what_is_encrypted_takes_no_fresh_memory():
+    """The engine goes on with the memory of the messages before: fresh pages cost more than the
+    cipher."""
+    if sanitizer_environment():
+        raise Skip("a sanitizer has its own malloc()")
+    with Cluster(2, {"transport": ON}) as cluster:
+        ranks = cluster.ranks("job", [0, 1])
+        engines = [node.engine_pid() for node in cluster.nodes]
+        taken = []
+        for _ in range(2):  # the first time all of it is fresh
+            before = sum(map(faults_of, engines))
+            for rank in ranks:
+                rank.start("loop", name="job", count=1 << 18, limit=200)
+            for rank in ranks:
+                check("started" in rank.answer(), "the loop has started")
+                equal(rank.finish(60), 200)
+            taken.append(sum(map(faults_of, engines)) - before)
+        print(f"  page faults: {taken[0]}, then {taken[1]}")
+        check(taken[1] < 2 * 200 * 4, f"{taken[1]} page faults in 200 operations of 1 MB")
+        for rank in ranks:
+            rank.call("leave", name="job")
 
 
 # ---- a man in the middle -------------------------------------------------------------------------
