@@ -137,19 +137,25 @@ static void log_suppressed(struct log_limit_entry *entry, uint64_t now_ms)
         MIN(MAX(entry->wait_ms, (uint64_t)LOG_LIMIT_EVERY_MS) * 2, (uint64_t)LOG_LIMIT_REPEAT_MS);
 }
 
-uint64_t log_limit_tell(struct log_limit *limit, uint64_t now_ms)
+/* @all: also what is not due yet. */
+static uint64_t tell_left_out(struct log_limit *limit, uint64_t now_ms, bool all)
 {
     uint64_t next = 0;
 
     for (unsigned i = 0; i <= LOG_LIMIT_ENTRIES; i++) {
         struct log_limit_entry *entry = i < LOG_LIMIT_ENTRIES ? &limit->entries[i] : &limit->others;
 
-        if (entry->left_out && entry->due_ms <= now_ms)
+        if (entry->left_out && (all || entry->due_ms <= now_ms))
             log_suppressed(entry, now_ms);
         if (entry->left_out && (!next || entry->due_ms < next))
             next = entry->due_ms;
     }
     return next;
+}
+
+uint64_t log_limit_tell(struct log_limit *limit, uint64_t now_ms)
+{
+    return tell_left_out(limit, now_ms, false);
 }
 
 static void on_timer(evutil_socket_t fd, short what, void *arg)
@@ -223,7 +229,7 @@ int log_limit_init(struct log_limit *limit, struct event_base *base)
 
 void log_limit_fini(struct log_limit *limit)
 {
-    log_limit_tell(limit, UINT64_MAX);
+    tell_left_out(limit, clock_ms(), true);
     if (limit->timer)
         event_free(limit->timer);
     limit->timer = NULL;
