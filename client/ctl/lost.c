@@ -38,6 +38,16 @@ static void find_engine_lost(struct finding *f, enum cause_told told)
         tell(f->remedy, "look at commd's log on that node: journalctl -u commd");
 }
 
+/* Node @by says so. */
+static void find_refused(struct finding *f, const char *by)
+{
+    f->verdict = VERDICT_NODE_REFUSED;
+    tell(f->remedy,
+         "node %s is shut out by its certificate until it has a new one: doc/operations.md, "
+         "\"Certificates\"; if nobody meant to: cluster.ca and cluster.crl of %s%s",
+         f->lost_node, by ? "node " : "the node that says so", by ? by : "");
+}
+
 static void find_node_lost(struct finding *f, enum cause_told told)
 {
     if (told == TOLD_COMMD_ENDED) {
@@ -47,12 +57,7 @@ static void find_node_lost(struct finding *f, enum cause_told told)
              "journalctl -u commd",
              f->lost_node);
     } else if (told == TOLD_CERTIFICATE) {
-        f->verdict = VERDICT_NODE_REFUSED;
-        tell(f->remedy,
-             "node %s is shut out by its certificate until it has a new one: doc/operations.md, "
-             "\"Certificates\"; if nobody meant to: cluster.ca and cluster.crl of the node that "
-             "says so",
-             f->lost_node);
+        find_refused(f, NULL);
     } else if (told == TOLD_LINK_FAILED) {
         f->verdict = VERDICT_LINK_DEAD;
         tell(f->remedy,
@@ -75,6 +80,10 @@ void find_lost(struct finding *f, enum cause cause, enum cause_told told,
     snprintf(f->lost_node, sizeof(f->lost_node), "%s", names[0]);
     if (find_apart(f, told, names[1]))
         return;
+    if (told == TOLD_REFUSES) {
+        snprintf(f->lost_node, sizeof(f->lost_node), "%s", names[1]);
+        return find_refused(f, names[0]);
+    }
     if (cause == CAUSE_NODE_LOST)
         return find_node_lost(f, told);
     if (cause == CAUSE_ENGINE_LOST)

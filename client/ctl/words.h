@@ -53,6 +53,7 @@ enum cause_told {
     TOLD_ENGINE_LOST,
     TOLD_ENGINES_APART,
     TOLD_CERTIFICATE,
+    TOLD_REFUSES, /* the first node, the certificate of the second */
     TOLD_FORGED,
 };
 enum cause read_cause(const char *word);

@@ -16,6 +16,10 @@
  * have to go (half_open_victim()): those of strangers first, whose addresses are not in
  * cluster.nodes. Until something comes over it, an accepted link costs no more than its socket.
  *
+ * A link ends at the certificate of the one side or of the other before it is known whose it was.
+ * So a node that waits for another one to connect, and sees such an end, connects by itself, in
+ * order to look: such a link says no hello (link_asks()). What it finds groups are told.
+ *
  * The name of a node belongs to the link that is UP. A second process with the same name has
  * another incarnation; it is refused, and both sides log that. If the same process connects again,
  * it has seen the old link die before we have. Then the new link replaces the old one.
@@ -138,6 +142,8 @@ void link_log_refused(struct link *link, const char *kind, const char *fmt, ...)
                     "connection from %s: %s -> refused", address, text);
 }
 
+static void link_tell_refused(struct link *link, enum cause cause, const char *text);
+
 /* The link has ended, or ends because of its peer: tells the owner if the link was UP. */
 static void link_lost(struct link *link, const char *text)
 {
@@ -150,7 +156,12 @@ static void link_lost(struct link *link, const char *text)
         if (clock_ms() - link->since_ms >= LINK_STABLE_MS)
             peer->backoff_ms = LINK_BACKOFF_MIN_MS;
     }
-    link_bury(link);
+    if (was_up && link->refused)
+        link_tell_refused(link, CAUSE_DENIED, text);
+    else
+        link_bury(link);
+    if (peer && peer->link == link)
+        peer->link = NULL; /* what closes carries nothing */
     if (was_up)
         links->ops->down(links->arg, (unsigned)(peer - links->peers), link->refused, text);
 }
@@ -173,7 +184,8 @@ static void link_timer(evutil_socket_t fd, short what, void *arg)
                          LINK_DEADLINE_MS / 1000);
         return link_give_up(link);
     }
-    peer_set_error(link->peer, false, "no answer within %d s", LINK_DEADLINE_MS / 1000);
+    if (!link_asks(link))
+        peer_set_error(link->peer, false, "no answer within %d s", LINK_DEADLINE_MS / 1000);
     link_bury(link);
 }
 
@@ -330,11 +342,10 @@ static void link_flushed(struct bufferevent *bev, void *arg)
 
 /* Tells the other side why it is refused, then closes. The other side has proven that it knows the
  * key. */
-static void link_refuse(struct link *link, enum cause cause, const char *text)
+static void link_tell_refused(struct link *link, enum cause cause, const char *text)
 {
     struct msg msg = {.type = MSG_REFUSED};
 
-    link_log_refused(link, text, "%s", text);
     msg.refused.cause = cause;
     snprintf(msg.refused.text, sizeof(msg.refused.text), "%s", text);
     if (link_send(link, &msg)) {
@@ -345,6 +356,12 @@ static void link_refuse(struct link *link, enum cause cause, const char *text)
     bufferevent_setcb(link->bev, NULL, link_flushed, NULL, link);
     bufferevent_disable(link->bev, EV_READ);
     link_arm(link, LINK_DEADLINE_MS);
+}
+
+static void link_refuse(struct link *link, enum cause cause, const char *text)
+{
+    link_log_refused(link, text, "%s", text);
+    link_tell_refused(link, cause, text);
 }
 
 /* ---- hello ----------------------------------------------------------------------------------- */
@@ -397,6 +414,8 @@ static void link_hello(struct link *link, const struct msg *msg)
     peer = peer_by_name(links, hello->node);
     if (peer->link)
         link_lost(peer->link, "it connected again");
+    if (link->inbound && peer->dial)
+        link_bury(peer->dial); /* there is nothing to ask any more */
     if (link->inbound) {
         if (link_send_hello(link))
             return link_bury(link);
@@ -422,7 +441,9 @@ static void link_hello(struct link *link, const struct msg *msg)
 /* The first message is PEER_HELLO, or REFUSED: why the other side does not want us. */
 static void link_first_msg(struct link *link, const struct msg *msg)
 {
-    if (msg->type == MSG_PEER_HELLO) {
+    if (link_asks(link)) {
+        link_bury(link); /* we have not said a hello */
+    } else if (msg->type == MSG_PEER_HELLO) {
         link_hello(link, msg);
     } else if (msg->type == MSG_REFUSED && !link->inbound) {
         peer_set_error(link->peer, true, "it refuses us: %s", msg->refused.text);
@@ -483,16 +504,30 @@ static int link_next(struct link *link, struct msg *ret_msg)
     return r;
 }
 
-/* On a link that is up came a message that nodes do not send each other. */
+/* What the certificate of this node is told is named by the node's name: other nodes read it. */
+static void refusal_text(const struct link *link, const struct msg_refused *refused,
+                         char ret_text[MSG_TEXT_MAX])
+{
+    const char *self = link->links->peers[link->links->self].name, *why = refused->text;
+
+    if (!strncmp(why, TEXT_CERTIFICATE, strlen(TEXT_CERTIFICATE)))
+        snprintf(ret_text, MSG_TEXT_MAX, TEXT_REFUSES_THAT ": it%.400s", self,
+                 why + strlen(TEXT_CERTIFICATE));
+    else
+        snprintf(ret_text, MSG_TEXT_MAX, "it refuses us: %.400s", why);
+}
+
+/* On a link that is up came a message that nodes do not send each other, or why this link ends. */
 static void link_bad_msg(struct link *link, const struct msg *msg)
 {
     char text[MSG_TEXT_MAX];
 
-    if (msg->type == MSG_REFUSED)
-        snprintf(text, sizeof(text), "it refuses us: %.400s", msg->refused.text);
-    else
+    if (msg->type == MSG_REFUSED) {
+        refusal_text(link, &msg->refused, text);
+    } else {
         snprintf(text, sizeof(text), "it sent %s", msg_type_name(msg->type));
-    link_log_refused(link, text, "%s", text);
+        link_log_refused(link, text, "%s", text);
+    }
     link_lost(link, text);
 }
 
@@ -597,7 +632,8 @@ static void handshake_failed(struct link *link, unsigned long code)
     link->links->counts.handshakes_failed[why]++;
     if (!link->inbound) {
         link->peer->offer = 0;
-        peer_set_error(link->peer, why != TLS_CLOSED, "%s", text ? text : outbound[why]);
+        if (text || !link_asks(link))
+            peer_set_error(link->peer, why != TLS_CLOSED, "%s", text ? text : outbound[why]);
         peer_tell_refused(link->peer, text);
     } else {
         link_log_refused(link, kind, "%s", text ? text : inbound[why]);
@@ -629,6 +665,8 @@ static void link_connected(struct link *link)
         peer_set_error(link->peer, true, "%s", why);
         return link_refuse(link, CAUSE_DENIED, why);
     }
+    if (link_asks(link)) /* it may still refuse our certificate */
+        return link_arm(link, LINK_ASK_MS);
     if (link_send_hello(link))
         link_bury(link);
 }
@@ -665,7 +703,7 @@ static void link_event(struct bufferevent *bev, short what, void *arg)
     }
     if (link->state == LINK_HELLO && link->inbound)
         link_log_refused(link, "hello", "closed before its hello");
-    else if (link->state == LINK_HELLO)
+    else if (link->state == LINK_HELLO && !link_asks(link))
         peer_set_error(link->peer, false, "closed the connection before its hello");
     link_bury(link);
 }

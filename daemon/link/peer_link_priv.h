@@ -21,6 +21,7 @@ enum {
     LINK_DEADLINE_MS = 2000,
     LINK_BACKOFF_MIN_MS = 50,
     LINK_BACKOFF_MAX_MS = 2000,
+    LINK_ASK_MS = 1000,
     LINK_STABLE_MS = 500,    /* after a link that lived so long, the back-off begins anew */
     LINK_ACCEPT_BUDGET = 16, /* then none for LINK_ACCEPT_MS: see sock.h */
     LINK_ACCEPT_MS = 1,
@@ -51,7 +52,8 @@ struct link_peer {
     struct link *dial;   /* borrowed: our attempt, NULL else */
     struct event *retry; /* owned; NULL for nodes that connect to us */
     uint64_t backoff_ms;
-    unsigned offer;            /* index of the proof to offer; the next one after a refusal */
+    uint64_t ask_ms; /* not before that is a node that connects to us asked for its certificate */
+    unsigned offer;  /* index of the proof to offer; the next one after a refusal */
     struct msg_peer_keys keys; /* what the node says of its keys; "": nothing yet */
     char error[MSG_TEXT_MAX];  /* why there is no link */
 };
@@ -77,6 +79,12 @@ struct link {
 };
 
 TAILQ_HEAD(link_list, link);
+
+/* Only to see whether certificates hold: of a node that connects to us, to which we do not. */
+static inline bool link_asks(const struct link *link)
+{
+    return !link->inbound && !link->peer->retry;
+}
 
 struct peer_links {
     struct event_base *base; /* borrowed */
@@ -136,10 +144,12 @@ void link_log_refused(struct link *link, const char *kind, const char *fmt, ...)
 void peer_set_error(struct link_peer *peer, bool serious, const char *fmt, ...) _printf_(3, 4);
 /* A node with another key or another version cannot tell its name so that we believe it. But the
  * address of @link may be that of one node that we wait for, and of no other. Then that node's
- * error is @text. The log has a line about the address already. */
+ * error is @text. The log has a line about the address already. Any program on that node's host
+ * could have caused @text, so no group hears of it: where it is about a certificate we look
+ * ourselves, by a connection to the node (link_asks()). */
 void peer_blame_by_address(const struct link *link, const char *text);
-/* Tells the owner, if @text, which may be NULL, says that the certificate of @peer does not hold.
- */
+/* A handshake that we have begun with @peer ended so. Tells the owner, if @text, which may be NULL,
+ * says that the certificate of @peer does not hold there, or ours with it. */
 void peer_tell_refused(struct link_peer *peer, const char *text);
 /* When the time slice of a link that begins now will end. */
 uint64_t peer_links_slice(struct peer_links *links);

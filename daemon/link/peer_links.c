@@ -53,35 +53,6 @@ void peer_set_error(struct link_peer *peer, bool serious, const char *fmt, ...)
              peer->name, text);
 }
 
-void peer_blame_by_address(const struct link *link, const char *text)
-{
-    struct peer_links *links = link->links;
-    struct link_peer *blamed = NULL;
-
-    for (unsigned i = 0; i < links->npeers; i++) {
-        struct link_peer *peer = &links->peers[i];
-
-        if (i == links->self || peer->retry || peer->link ||
-            !sock_same_host(&peer->addr, &link->from))
-            continue;
-        if (blamed)
-            return;
-        blamed = peer;
-    }
-    if (!blamed)
-        return;
-    snprintf(blamed->error, sizeof(blamed->error), "%s", text);
-    peer_tell_refused(blamed, text);
-}
-
-void peer_tell_refused(struct link_peer *peer, const char *text)
-{
-    struct peer_links *links = peer->links;
-
-    if (text && !strncmp(text, TEXT_CERTIFICATE, strlen(TEXT_CERTIFICATE)))
-        links->ops->down(links->arg, (unsigned)(peer - links->peers), true, text);
-}
-
 static void dial_connected(evutil_socket_t fd, short what, void *arg)
 {
     struct link *link = arg;
@@ -92,6 +63,8 @@ static void dial_connected(evutil_socket_t fd, short what, void *arg)
         error = errno;
     if (!error)
         return link_start_tls(link);
+    if (link_asks(link))
+        return link_bury(link);
     if (error == ECONNREFUSED)
         peer_set_error(link->peer, false, "no commd answers at its address (connection refused)");
     else
@@ -113,28 +86,92 @@ static int dial_socket(const struct link_peer *peer)
     return steal_fd(&fd);
 }
 
-static void peer_dial(evutil_socket_t unused, short what, void *arg)
+/* 0; or -errno: there is no attempt. */
+static int dial(struct link_peer *peer)
 {
-    struct link_peer *peer = arg;
     struct peer_links *links = peer->links;
     struct link *link;
-    int fd;
+    int fd = dial_socket(peer);
 
-    if (links->draining || peer->link || peer->dial)
-        return;
-    fd = dial_socket(peer);
-    if (fd < 0) {
-        peer_set_error(peer, false, "cannot connect: %s", strerror(-fd));
-        return peer_retry(peer);
-    }
+    if (fd < 0)
+        return fd;
     link = link_new(links, peer, fd);
     if (!link)
-        return peer_retry(peer);
+        return -ENOMEM;
     link->from = peer->addr;
     /* Writable once connected, or failed; TLS starts on a socket that is known to be good. */
     link->connected = event_new(links->base, fd, EV_WRITE, dial_connected, link);
     if (!link->connected || event_add(link->connected, NULL))
         link_bury(link);
+    return 0;
+}
+
+static void peer_dial(evutil_socket_t unused, short what, void *arg)
+{
+    struct link_peer *peer = arg;
+    int r;
+
+    if (peer->links->draining || peer->link || peer->dial)
+        return;
+    r = dial(peer);
+    if (r) {
+        peer_set_error(peer, false, "cannot connect: %s", strerror(-r));
+        peer_retry(peer);
+    }
+}
+
+/* What it shows, and whether it takes what we show, is known from a connection to its address. */
+static void peer_ask(struct link_peer *peer)
+{
+    uint64_t now = clock_ms();
+
+    assert(!peer->retry && !peer->link);
+    if (peer->links->draining || peer->dial || now < peer->ask_ms)
+        return;
+    peer->ask_ms = now + LINK_ASK_MS;
+    dial(peer);
+}
+
+static bool begins_with(const char *text, const char *begin)
+{
+    return !strncmp(text, begin, strlen(begin));
+}
+
+void peer_blame_by_address(const struct link *link, const char *text)
+{
+    struct peer_links *links = link->links;
+    struct link_peer *blamed = NULL;
+
+    for (unsigned i = 0; i < links->npeers; i++) {
+        struct link_peer *peer = &links->peers[i];
+
+        if (i == links->self || peer->retry || peer->link ||
+            !sock_same_host(&peer->addr, &link->from))
+            continue;
+        if (blamed)
+            return;
+        blamed = peer;
+    }
+    if (!blamed)
+        return;
+    snprintf(blamed->error, sizeof(blamed->error), "%s", text);
+    if (begins_with(text, TEXT_CERTIFICATE) || begins_with(text, TEXT_OURS_REFUSED))
+        peer_ask(blamed);
+}
+
+void peer_tell_refused(struct link_peer *peer, const char *text)
+{
+    struct peer_links *links = peer->links;
+    char that[MSG_TEXT_MAX];
+
+    if (!text || (!begins_with(text, TEXT_CERTIFICATE) && !begins_with(text, TEXT_OURS_REFUSED)))
+        return;
+    if (begins_with(text, TEXT_OURS_REFUSED)) { /* other nodes read it, too */
+        snprintf(that, sizeof(that), TEXT_REFUSES_THAT "%s", links->peers[links->self].name,
+                 text + strlen(TEXT_OURS_REFUSED));
+        text = that;
+    }
+    links->ops->down(links->arg, (unsigned)(peer - links->peers), true, text);
 }
 
 /* Sets the timer for the next attempt, and doubles the back-off. A quarter of the back-off is

@@ -34,6 +34,7 @@
  * Each tls_set() makes a new context, which does not change; sessions keep theirs. So what was
  * begun before it and ends after it is looked at again: tls_is_authenticated(). */
 #include "daemon/link/tls.h"
+#include "shm/proto/cause_text.h"
 
 #include <openssl/crypto.h>
 #include <openssl/err.h>
@@ -334,16 +335,17 @@ static const struct {
     int reason;
     const char *text;
 } alerts[] = {
-    {SSL_R_SSLV3_ALERT_CERTIFICATE_REVOKED, "it refuses our certificate: revoked"},
-    {SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED, "it refuses our certificate: expired"},
-    {SSL_R_TLSV1_ALERT_UNKNOWN_CA, "it refuses our certificate: not signed by a CA of its "
-                                   "cluster.ca, or it takes the cluster key "
-                                   "only (cluster.authentication)"},
+    {SSL_R_SSLV3_ALERT_CERTIFICATE_REVOKED, TEXT_OURS_REFUSED ": revoked"},
+    {SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED, TEXT_OURS_REFUSED ": expired"},
+    {SSL_R_TLSV1_ALERT_UNKNOWN_CA,
+     TEXT_OURS_REFUSED ": not signed by a CA of its cluster.ca, or it "
+                       "takes the cluster key only "
+                       "(cluster.authentication)"},
     {SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED,
      "it takes certificates only, and has got none (cluster.authentication)"},
-    {SSL_R_SSLV3_ALERT_BAD_CERTIFICATE, "it refuses our certificate; its log says why"},
-    {SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN, "it refuses our certificate; its log says why"},
-    {SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE, "it refuses our certificate; its log says why"},
+    {SSL_R_SSLV3_ALERT_BAD_CERTIFICATE, TEXT_OURS_REFUSED ": its log says why"},
+    {SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN, TEXT_OURS_REFUSED ": its log says why"},
+    {SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE, TEXT_OURS_REFUSED ": its log says why"},
 };
 
 static const char *alert_text(int reason)

@@ -11,8 +11,11 @@
 #define TEXT_GROUP_UNKNOWN                                                                         \
     "node %s does not know this group any more: it had given up other nodes, or its commd was "    \
     "restarted"
-#define TEXT_LINK_FAILED   "the link failed"
-#define TEXT_CERTIFICATE   "its certificate" /* behind it: why it counts no more */
+#define TEXT_LINK_FAILED "the link failed"
+#define TEXT_CERTIFICATE "its certificate" /* behind it: why it counts no more */
+/* Behind it a colon, and why. The first is what a node says of itself, in its own log. */
+#define TEXT_OURS_REFUSED  "it refuses our certificate"
+#define TEXT_REFUSES_THAT  "it refuses the certificate of node %s"
 #define TEXT_ENGINE_LOST   "the engine of node %s was lost"
 #define TEXT_ENGINES_APART "the engines of nodes %s and %s lost each other"
 

@@ -710,6 +710,10 @@ static void what_broke_it_is_told_apart(void **state)
          "node n1 was lost: its certificate, of \"n1\", has expired, and it did not come back",
          "n1", "node n1 is shut out by its certificate", VERDICT_NODE_REFUSED},
         {"node lost",
+         "node n1 was lost: it refuses the certificate of node n2: revoked, and it did not come "
+         "back",
+         "n2", "cluster.ca and cluster.crl of node n1", VERDICT_NODE_REFUSED},
+        {"node lost",
          "the engines of nodes n1 and n2 lost each other: authentication failed: what "
          "came was not sent so",
          "n1", "between nodes n1 and n2 changes", VERDICT_LINK_TAMPERED},

@@ -1072,13 +1072,77 @@ static void a_certificate_that_is_revoked(void **state)
         run_until(w, one->downs && other->downs);
         assert_true(one->refused);
         assert_string_equal(one->down_text, "its certificate is revoked");
-        assert_false(other->refused);
+        assert_string_equal(other->down_text,
+                            i ? "it refuses the certificate of node a: it is revoked"
+                              : "it refuses the certificate of node b: it is revoked");
+        assert_false(other->refused); /* it may get a new one */
         run_until(w, log_count("it refuses our certificate: revoked"));
         run_until(w, strstr(peer_links_error(one->links, node), "is revoked"));
         assert_true(log_count(", is revoked -> ") <= 1); /* again and again, and said once */
         assert_int_equal(a->ups + b->ups, 2);
         node_stop(a);
         node_stop(b);
+    }
+    certified_fini(&all);
+}
+
+/* Node a with the certificate of @letter and the list of @revoked, in place @i, which is where the
+ * others expect it if that is 0. Its own connections to b come to nothing, unless it @reaches b. */
+static struct node *a_certified(struct world *w, const struct certified *all, unsigned i,
+                                char letter, char revoked, bool reaches)
+{
+    struct node *n = node_make(w, i, "ab", 'a');
+
+    n->keys.n = 0;
+    n->identity = identity(all, letter, revoked);
+    n->nodes[0].port = w->port[i];
+    if (!reaches)
+        n->nodes[1].port = w->port[MAX_NODES - 1];
+    assert_int_equal(node_start(w, n), 0);
+    return n;
+}
+
+/* Somebody on the host of a node is refused by its certificate, or refuses ours: what that says of
+ * the node counts only if the node itself, at its address, says the same. */
+static void what_certificates_say_is_asked_of_the_node(void **state)
+{
+    static const struct {
+        char letter, revoked; /* of the one who is there */
+        const char *logged, *told;
+    } rows[] = {
+        {'c', '\0', "connection from 127.0.0.1: its certificate, of \"c\", is revoked -> refused",
+         "its certificate, of \"c\", is revoked"},
+        {'a', 'b', "connection from 127.0.0.1: it refuses our certificate: revoked -> refused",
+         "it refuses the certificate of node b: revoked"},
+    };
+    struct world *w = *state;
+    struct certified all;
+
+    certified_init(&all);
+    for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
+        struct node *b = node_make(w, 1, "ab", 'b'), *a;
+        const uint64_t *failed;
+
+        log_text[0] = '\0';
+        b->downs = 0;
+        b->keys.n = 0;
+        b->identity = identity(&all, 'b', 'c');
+        assert_int_equal(node_start(w, b), 0);
+        failed = &peer_links_counts(b->links)->handshakes_failed[PEER_HANDSHAKE_CERTIFICATE];
+        a_certified(w, &all, 2, rows[i].letter, rows[i].revoked, true);
+        run_until(w, *failed >= 2); /* nobody is at the address of a */
+        assert_int_equal(log_count(rows[i].logged), 1);
+        a = a_certified(w, &all, 0, 'a', '\0', false);
+        run_until(w, log_count("closed before its hello")); /* all was well there */
+        assert_int_equal(b->downs, 0);
+        node_stop(a);
+        a_certified(w, &all, 0, rows[i].letter, rows[i].revoked, false);
+        run_until(w, b->downs);
+        assert_true(b->refused);
+        assert_string_equal(b->down_text, rows[i].told);
+        assert_int_equal(b->ups, 0);
+        for (unsigned k = 0; k < 3; k++)
+            node_stop(&w->node[k]);
     }
     certified_fini(&all);
 }
@@ -1361,6 +1425,7 @@ int main(void)
         T(a_caller_with_the_certificate_of_another),
         T(an_answer_with_the_certificate_of_another),
         T(a_certificate_that_is_revoked),
+        T(what_certificates_say_is_asked_of_the_node),
         T(from_the_key_to_certificates),
         T(a_link_by_the_last_of_three_proofs),
         T(with_the_key_but_bad_manners),
