@@ -16,7 +16,7 @@
  * the timer. What if the client dies now? The pidfd says so in any state before LAST. What if commd
  * is stopped now? Messages that were not taken wait in the socket.
  *
- * A client has CLIENT_DEADLINE_MS to be welcomed. The owner (and through it the core) hears of
+ * A client has CLIENT_HELLO_MS to be welcomed. The owner (and through it the core) hears of
  * it with its first well-formed message; what sends garbage never gets that far.
  *
  * The pidfd tells of the death even when a forked child still holds the socket. End of file tells
@@ -46,6 +46,7 @@ enum {
     CLIENT_BUDGET = 64,
     CLIENT_LAST_BUDGET = 4096, /* messages taken from the socket of a dead process */
     CLIENT_DEADLINE_MS = 2000,
+    CLIENT_HELLO_MS = 10000, /* longer than a process gets no core on a busy machine */
     CLIENT_LATER_MS = 20,
     CLIENT_LINGER_MS = 30, /* a killed process closes its files some time before it is gone */
     CLIENT_MAX_UNSENT = 1 << 20,
@@ -530,9 +531,9 @@ static void client_timer(evutil_socket_t fd, short what, void *arg)
     else if (client->state == CONN_LINGERING)
         client_lost(client, closed);
     else if (client->queued)
-        client_arm(client, CLIENT_DEADLINE_MS); /* commd is late, not the client */
+        client_arm(client, CLIENT_HELLO_MS); /* commd is late, not the client */
     else if (client->session < SESSION_WELCOME)
-        client_refuse(client, CAUSE_PROTOCOL, "no hello within 2 s");
+        client_refuse(client, CAUSE_PROTOCOL, "no hello within 10 s");
 }
 
 static void client_freep(struct client_link **client)
@@ -574,7 +575,7 @@ int client_new(struct listener *listener, struct tenant *tenant, unsigned slot, 
         (pidfd >= 0 && !client->died) || event_add(client->read, NULL) ||
         (client->died && event_add(client->died, NULL)))
         return -ENOMEM;
-    client_arm(client, CLIENT_DEADLINE_MS);
+    client_arm(client, CLIENT_HELLO_MS);
     client->tenant = tenant;
     client->stream.held = &tenant->held;
     tenant->nclients++;
