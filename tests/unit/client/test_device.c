@@ -64,7 +64,7 @@ static struct commd_work *start(unsigned rank, const struct commd_op *op)
 
 static int finish(struct commd_work *w)
 {
-    int r = commd_work_wait(w, 10000);
+    int r = commd_work_wait(w, 300000);
 
     commd_work_free(w);
     return r;
@@ -361,7 +361,7 @@ static void a_message_lands(void **state)
             assert_all(got, N, (int32_t)how + 1);
         }
         if (w) {
-            assert_int_equal(commd_work_wait(w, 10000), 0);
+            assert_int_equal(commd_work_wait(w, 300000), 0);
             commd_work_status(w, &st);
             commd_work_free(w);
         }

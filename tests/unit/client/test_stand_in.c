@@ -46,7 +46,7 @@ static void *lone_main(void *arg)
         l->x = 1;
         l->told = l->m->ctx->thread;
         l->errors += commd_start(l->m->group, &op, told, l, &work) != 0;
-        l->errors += commd_work_wait(work, 20000) != 0;
+        l->errors += commd_work_wait(work, 300000) != 0;
         l->errors += l->x != MEMBERS || !pthread_equal(l->told, pthread_self());
         commd_work_free(work);
         if (l->errors)
@@ -216,8 +216,8 @@ static void callbacks_keep_their_order(void **state)
         usleep(100);
     start_all(m, y, second_told, &e, second);
     for (unsigned k = 0; k < MEMBERS; k++) {
-        assert_int_equal(commd_work_wait(second[k], 20000), 0);
-        assert_int_equal(commd_work_wait(first[k], 20000), 0);
+        assert_int_equal(commd_work_wait(second[k], 300000), 0);
+        assert_int_equal(commd_work_wait(first[k], 300000), 0);
         commd_work_free(second[k]);
         commd_work_free(first[k]);
     }
@@ -235,7 +235,7 @@ static void *waiter_main(void *arg)
 
 static void *limited_main(void *arg)
 {
-    return (void *)(intptr_t)commd_work_wait(arg, 30000);
+    return (void *)(intptr_t)commd_work_wait(arg, 300000);
 }
 
 static void leaving_ends_a_wait(void **state)
@@ -466,8 +466,8 @@ static void suspended_holds_up_nobody(void **state)
     }
     start_all(m, y, NULL, NULL, second);
     for (unsigned k = 0; k < MEMBERS && !result[0] && !result[1]; k++) {
-        result[0] = commd_work_wait(first[k], 10000);
-        result[1] = commd_work_wait(second[k], 10000);
+        result[0] = commd_work_wait(first[k], 300000);
+        result[1] = commd_work_wait(second[k], 300000);
     }
     atomic_store(&let_go, true);
     pthread_join(waiter, &ended);
@@ -523,7 +523,7 @@ static void cancelled_holds_up_nobody(void **state)
         pthread_join(waiter, NULL);
         start_all(m, y, NULL, NULL, second);
         for (unsigned k = 0; k < MEMBERS; k++) {
-            result |= commd_work_wait(second[k], 10000);
+            result |= commd_work_wait(second[k], 300000);
             commd_work_free(first[k]);
             commd_work_free(second[k]);
         }

@@ -21,7 +21,7 @@
 #include "shm/launch/launch.h"
 #include "transport/process/control.h"
 
-enum { LIMIT_S = 10, IN_ORDER = 7, KEPT_MAX = 8, MANAGER_FD = 100 };
+enum { LIMIT_S = 300, IN_ORDER = 7, KEPT_MAX = 8, MANAGER_FD = 100 };
 
 /* ---- the engine ------------------------------------------------------------------------- */
 

@@ -15,7 +15,7 @@
 #include "shm/proto/codec.h"
 #include "tests/lib/heap_has.h"
 
-enum { LIMIT_S = 20 };
+enum { LIMIT_S = 300 };
 
 /* ---- the engine ------------------------------------------------------------------------- */
 

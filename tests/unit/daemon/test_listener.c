@@ -25,7 +25,7 @@
 #include "shm/util/closer.h"
 #include "shm/proto/codec.h"
 
-enum { LIMIT_S = 20 };
+enum { LIMIT_S = 300 };
 
 /* ---- the captured log ------------------------------------------------------------------- */
 

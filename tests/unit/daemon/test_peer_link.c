@@ -24,7 +24,7 @@
 #include "tests/lib/heap_has.h"
 #include "tests/unit/daemon/certificates.h"
 
-enum { LIMIT_S = 20, MAX_NODES = 4 };
+enum { LIMIT_S = 300, MAX_NODES = 4 };
 
 /* ---- the captured log ------------------------------------------------------------------- */
 

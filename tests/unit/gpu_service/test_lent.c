@@ -372,7 +372,7 @@ static void works_follow_each_other(void **state)
     for (unsigned k = 0; k < PAIR; k++) {
         assert_all(x[k], N, 1024);
         for (unsigned i = 0; i < 10; i++) {
-            assert_int_equal(commd_work_wait(w[i][k], 10000), 0);
+            assert_int_equal(commd_work_wait(w[i][k], 300000), 0);
             commd_work_free(w[i][k]);
         }
         gpu_free(x[k]);
@@ -399,7 +399,7 @@ static void works_wait_for_their_input(void **state)
         x[0][i] = x[1][i] = 4;
     atomic_store(&gate, 1);
     for (unsigned k = 0; k < PAIR; k++) {
-        assert_int_equal(commd_work_wait(w[k], 10000), 0);
+        assert_int_equal(commd_work_wait(w[k], 300000), 0);
         assert_all(x[k], N, 8);
         commd_work_free(w[k]);
         gpu_free(x[k]);
@@ -440,7 +440,7 @@ static void older_ones_are_waited_for(void **state)
     }
     for (unsigned i = 0; i < WORKS; i++)
         for (unsigned k = 0; k < PAIR; k++) {
-            assert_int_equal(commd_work_wait(w[i][k], 10000), 0);
+            assert_int_equal(commd_work_wait(w[i][k], 300000), 0);
             commd_work_free(w[i][k]);
             assert_all(x[i][k], MANY, 3);
             gpu_free(x[i][k]);
@@ -451,7 +451,7 @@ static void older_ones_are_waited_for(void **state)
 /* The work of a rank ends so. */
 static void assert_work(struct commd_work *w, int code, const char *part)
 {
-    assert_int_equal(commd_work_wait(w, 10000), code);
+    assert_int_equal(commd_work_wait(w, 300000), code);
     if (code && !strstr(commd_last_error()->message, part))
         fail_msg("\"%s\" lacks \"%s\"", commd_last_error()->message, part);
     commd_work_free(w);
@@ -532,8 +532,8 @@ static void who_waits_holds_nobody_up(void **state)
             commd_start(pair.ranks->group[1], &op[1], NULL, NULL, i ? &second[1] : &first[1]), 0);
     pthread_join(waits, &last);
     for (unsigned k = 0; k < PAIR; k++) {
-        assert_int_equal(commd_work_wait(first[k], 10000), 0);
-        assert_int_equal(commd_work_wait(second[k], 10000), 0);
+        assert_int_equal(commd_work_wait(first[k], 300000), 0);
+        assert_int_equal(commd_work_wait(second[k], 300000), 0);
         commd_work_free(first[k]);
         commd_work_free(second[k]);
     }
@@ -616,7 +616,7 @@ static void who_waits_for_a_slot_holds_nobody_up(void **state)
     assert_int_equal(pair_error[0].code | pair_error[1].code, 0);
     assert_true(gpu_passes(pair.stream[0]) && gpu_passes(pair.stream[1]));
     assert_all(z[0], N, 3);
-    assert_int_equal(commd_work_wait(last, 10000), 0);
+    assert_int_equal(commd_work_wait(last, 300000), 0);
     commd_work_free(last);
     pair.in = pair.ranks;
     gpu_free(x);
@@ -910,7 +910,7 @@ static void commd_gpu_dies(void **state)
     assert_int_equal(commd_start(pair.ranks->group[0], &op, NULL, NULL, &w), 0);
     assert_int_equal(commd_work_wait_stream(w, pair.stream[0]), 0);
     pair_start_service(NULL);
-    assert_int_equal(commd_work_wait(w, 10000), COMMD_E_GPU_LOST);
+    assert_int_equal(commd_work_wait(w, 300000), COMMD_E_GPU_LOST);
     commd_work_free(w);
     assert_true(gpu_passes(pair.stream[0]));
     gpu_free(x);
@@ -947,7 +947,7 @@ static void begin_late(struct late *l)
         while (!pair_lost(k))
             sessions_watch(pair.ranks->ctx[k]->device);
     for (unsigned i = 0; i < PAIR; i++) {
-        assert_int_equal(commd_work_wait(w[i], 10000), COMMD_E_GPU_LOST);
+        assert_int_equal(commd_work_wait(w[i], 300000), COMMD_E_GPU_LOST);
         commd_work_free(w[i]);
     }
     l->op[0].send = l->op[0].recv = gpu_ints(N, 1);
@@ -958,7 +958,7 @@ static void begin_late(struct late *l)
 static void end_late(struct late *l, int code)
 {
     atomic_store(&l->gate, 1);
-    assert_int_equal(commd_work_wait(l->second, 10000), code);
+    assert_int_equal(commd_work_wait(l->second, 300000), code);
     commd_work_free(l->second);
     assert_true(gpu_passes(pair.stream[0]) && gpu_passes(l->op[0].stream));
 }
@@ -1003,7 +1003,7 @@ static void a_group_that_is_left(void **state)
     assert_int_equal(commd_start(pair.ranks->group[0], &op, NULL, NULL, &w), 0);
     assert_int_equal(commd_work_wait_stream(w, pair.stream[0]), 0);
     gpu_ranks_leave(pair.ranks, 0);
-    assert_int_equal(commd_work_wait(w, 10000), COMMD_E_ABORTED);
+    assert_int_equal(commd_work_wait(w, 300000), COMMD_E_ABORTED);
     commd_work_free(w);
     assert_true(gpu_passes(pair.stream[0]));
     gpu_free(x);

@@ -283,7 +283,7 @@ bool turn(struct world *w)
 /* Nothing more is going to happen: many turns in a row without any. */
 void pump_until_quiet(struct world *w)
 {
-    double limit = now() + 30;
+    double limit = now() + 300;
 
     for (unsigned quiet = 0; quiet < 50; quiet++) {
         struct timespec ms = {0, 1000000};

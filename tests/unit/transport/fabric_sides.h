@@ -90,7 +90,7 @@ void on_body(void *arg, int st);
 
 #define pump_until(w, cond)                                                                        \
     do {                                                                                           \
-        double limit_ = now() + 30;                                                                \
+        double limit_ = now() + 300;                                                               \
         while (!(cond)) {                                                                          \
             if (now() > limit_)                                                                    \
                 fail_msg("waited in vain for: %s", #cond);                                         \

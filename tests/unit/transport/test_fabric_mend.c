@@ -61,7 +61,7 @@ static void life(const char *kind, uint64_t seed)
     size_t len[2][N];
     unsigned cuts = 0, put_by[2] = {0};
     uint64_t rng = seed * 0x9e3779b97f4a7c15u + 1;
-    double limit = now() + 60;
+    double limit = now() + 300;
 
     w->side[1].take = TAKE_AT_ONCE;
     while (w->side[0].msgs < N || w->side[1].msgs < N || count_done(out[0], put_by[0]) < N ||

@@ -454,7 +454,7 @@ static void what_nobody_follows_is_missed(void **state)
     static struct middle m;
 
     for (unsigned i = 0; i < ARRAY_LEN(ways) * 2; i++) {
-        double limit = now() + 30;
+        double limit = now() + 300;
         struct sending out;
         struct world *w;
         struct side *hit, *other;
@@ -519,7 +519,7 @@ static void quiet_sides_sleep(void **state)
     static struct middle m;
     struct world *w;
     struct sending out;
-    double limit = now() + 30;
+    double limit = now() + 300;
 
     m = (struct middle){.kind = "tcp mend sealed"};
     w = in_the_middle(&m);
@@ -560,7 +560,7 @@ static void who_holds_all_back_is_noticed(void **state)
 
     for (unsigned i = 0; i < 4; i++) {
         unsigned n = i < 2 ? 1 : MANY;
-        double limit = now() + 30;
+        double limit = now() + 300;
         struct sending out[MANY];
         struct side *s, *other;
         struct world *w;
