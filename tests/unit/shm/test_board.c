@@ -929,6 +929,8 @@ static void no_count_wraps(void **state)
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
+enum { SLEEP_MS = 60000 }; /* longer than a thread waits for a core */
+
 struct pair {
     _Atomic uint32_t bell, sleepers, value;
 };
@@ -965,8 +967,8 @@ static void no_wake_up_is_lost(void **state)
                 continue;
             }
             before = now_ms();
-            bell_sleep(&p.bell, &p.sleepers, ticket, 5000);
-            slept_out += now_ms() - before >= 5000;
+            bell_sleep(&p.bell, &p.sleepers, ticket, SLEEP_MS);
+            slept_out += now_ms() - before >= SLEEP_MS;
         }
     }
     pthread_join(t, NULL);
