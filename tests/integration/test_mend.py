@@ -15,7 +15,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import faults  # noqa: E402
 import staged  # noqa: E402
-from cluster import Cluster, Skip, check, equal, main, now, until  # noqa: E402
+from cluster import Cluster, Limit, Skip, check, equal, main, now, until  # noqa: E402
 from test_collectives import SEED, stream  # noqa: E402
 from test_netns import Namespaces  # noqa: E402
 
@@ -113,17 +113,28 @@ def test_sockets_that_are_ended():
 
 
 def reject(cluster, ports):
-    """For a moment, whatever goes between the engines is answered by a reset, to both sides."""
-    ends = ("sport", "dport")
-    rules = "\n".join(f"tcp {end} {{ {ports} }} reject with tcp reset" for end in ends)
-    table = f"table inet cut {{\nchain c {{\ntype filter hook input priority 0;\n{rules}\n}}\n}}\n"
+    """For a moment, whatever goes between the engines is answered by a reset, to both sides. The
+    kernel ends it: on a busy machine it takes seconds until a second nft has done so."""
+    rules = "\n".join(f"tcp {end} @now reject with tcp reset" for end in ("sport", "dport"))
+    table = f"""
+        table inet cut {{ }}
+        delete table inet cut
+        table inet cut {{
+            set now {{
+                type inet_service
+                timeout 150ms
+                elements = {{ {ports} }}
+            }}
+            chain c {{
+                type filter hook input priority 0
+                {rules}
+            }}
+        }}"""
     nft = ["ip", "netns", "exec", cluster.names[0], "nft"]
     done = subprocess.run([*nft, "-f", "-"], input=table, capture_output=True, text=True)
     if done.returncode:
         raise Skip(f"nft cannot reject here: {done.stderr.strip()}")
-    time.sleep(0.15)
-    subprocess.run([*nft, "delete table inet cut"], check=True)
-    time.sleep(0.2)
+    time.sleep(0.35)  # connections are made again
     return True
 
 
@@ -185,12 +196,12 @@ def test_data_dropped_for_good():
             cluster.expect("the engines of nodes .* lost each other")
             ranks = cluster.ranks("g", [0, 0, 1, 1])
             faults.start_loops("g", ranks, count)
-            begin = now()
+            begin, limit = now(), Limit(60)
             with data_dropped(cluster):
                 for rank in ranks:
                     error = rank.error(60)
                     equal(error["code"], "NODE_LOST", error)
-                    check(error["at"] - begin < 60, f"noticed too late: {error}")
+                    check(not limit.over(), f"noticed too late: {error}")
             print(f"  {error['at'] - begin:.1f} s: {error['message']}")
             faults.leave("g", ranks)
             some_group_works(cluster, ranks)
@@ -222,12 +233,12 @@ def test_an_engine_that_dies_is_told_at_once():
         engine = engines(cluster)[1]
         os.kill(engine, signal.SIGSTOP)  # between two operations the group would go on
         faults.until_on_the_wire(cluster.nodes[0], ranks[:1])
-        begin = now()
+        limit = Limit(30)
         os.kill(engine, signal.SIGKILL)
         for rank in ranks:
             error = rank.error()
             check(error["code"] in ("NODE_LOST", "ENGINE_LOST"), f"{error}")
-            check(error["at"] - begin < 30, f"waited for the connection: {error}")
+            check(not limit.over(), f"waited for the connection: {error}")
         faults.leave("g", ranks)
 
 
