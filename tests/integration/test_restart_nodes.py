@@ -7,7 +7,6 @@ import contextlib
 import os
 import signal
 import sys
-import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
@@ -89,8 +88,7 @@ def test_a_join_in_the_gap_waits():
         with gap(nodes[0]):
             for number, rank in enumerate(ranks):
                 rank.start("join", name="later", rank=number, size=len(ranks))
-            time.sleep(0.3)
-            (row,) = nodes[1].ctl("why", "later")["why"]
+            (row,) = until(lambda: nodes[1].ctl("why", "later")["why"], "a rank waits in the join")
             equal((row["verdict"], row["node"]), ("NOT_JOINED", nodes[0].name), row)
             said = f"commd of node {nodes[0].name} is restarting: a join with ranks there waits"
             check(said in row["evidence"], row)

@@ -56,8 +56,12 @@ def test_who_is_late_is_seen_over_nodes():
     with Cluster(2) as cluster:
         ranks = cluster.ranks(name, [0, 0, 1])
 
+        seconds = 0.2  # of a machine that is free
+
         def traced():
-            tracing = begin(cluster.nodes[1], "trace", "--seconds", "0.4", name)  # on any node
+            nonlocal seconds
+            seconds = min(2 * seconds, 10)
+            tracing = begin(cluster.nodes[1], "trace", "--seconds", str(seconds), name)  # any node
             while tracing.poll() is None:
                 late_round(ranks, name)
             data, operations = parse(tracing.communicate()[0])

@@ -87,14 +87,14 @@ def test_drain():
         equal(drain.wait(), 0)
         check("groups that still run on node node0: " in drain.stderr.read(), "progress is told")
         equal(ctl(a, "drain", "--undo"), (0, "node node0 takes new groups\n", ""))
-        equal(ctl(a, "--timeout", "10", "wait"), (0, "", ""))
-        code, out, _ = ctl(a, "--timeout", "10", "--json", "wait")
+        equal(ctl(a, "--timeout", str(LATEST), "wait"), (0, "", ""))
+        code, out, _ = ctl(a, "--timeout", str(LATEST), "--json", "wait")
         row = {"for": "ready", "reached": True, "missing": None}
         equal((code, json.loads(out)["wait"]), (0, [row]))
         code, out, err = ctl(a, "--json", "kick", "nobody")
         equal((code, json.loads(out)["change"][0]["done"]), (1, None))
         equal("commctl: " + json.loads(out)["change"][0]["error"] + "\n", err)
-        equal(ctl(b, "--timeout", "10", "wait", "--for", "nodes=all"), (0, "", ""))
+        equal(ctl(b, "--timeout", str(LATEST), "wait", "--for", "nodes=all"), (0, "", ""))
         cluster.join("again", ranks)
 
 
@@ -111,7 +111,7 @@ def test_drain_interrupted_goes_on():
         cluster.start()
         equal(http(node.port, "/readyz"), "ready\n")
         cluster.ranks("runs", [0])
-        drain = begin(node, "drain", "--wait", "60")
+        drain = begin(node, "drain", "--wait", str(LATEST))
         drain.stdout.readline()
         drain.stderr.readline()
         drain.send_signal(signal.SIGINT)
@@ -124,7 +124,7 @@ def test_drain_interrupted_goes_on():
 def test_wait_for_what_comes():
     with Cluster(2, start=False) as cluster:
         a, b = cluster.nodes
-        waits = begin(a, "--timeout", "60", "wait", "--for", "nodes=2")
+        waits = begin(a, "--timeout", str(LATEST), "wait", "--for", "nodes=2")
         a.start()
         until(lambda: a.ctl("status"), "one node is up")
         code, _, err = ctl(a, "--timeout", "0.2", "wait")
@@ -133,7 +133,7 @@ def test_wait_for_what_comes():
         b.start()
         equal(waits.wait(), 0)
         cluster.wait_linked()
-        waits = begin(a, "--timeout", "60", "wait", "--for", "group=g")
+        waits = begin(a, "--timeout", str(LATEST), "wait", "--for", "group=g")
         rank = cluster.rank(0)
         rank.start("join", name="g", rank=0, size=2)
         until(lambda: a.groups(), "a rank joins")

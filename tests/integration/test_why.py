@@ -17,7 +17,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import staged  # noqa: E402
 from cluster import COMMCTL, HANG, Cluster, Limit, Skip, check, commctl  # noqa: E402
-from cluster import communicate, equal, main, until  # noqa: E402
+from cluster import communicate, equal, main, now, until  # noqa: E402
 
 
 def why(node, group=None):
@@ -201,12 +201,24 @@ def test_an_operation_that_takes_long():
         engine = cluster.nodes[0].engine_pid()
         done = threading.Event()
 
+        def on_cpu():
+            with open(f"/proc/{engine}/schedstat") as file:
+                return int(file.read().split()[0])
+
         def slow_down():
             while not done.is_set():
                 os.kill(engine, signal.SIGSTOP)
                 done.wait(0.08)
+                had, end = on_cpu(), now() + 0.05  # it may have nothing to do
                 os.kill(engine, signal.SIGCONT)
-                time.sleep(0.003)
+                while on_cpu() - had < 3_000_000 and now() < end:
+                    time.sleep(0.001)
+
+        def look():
+            """None: it got no core for most of the watch, and what is said of that may be true."""
+            had = on_cpu()
+            row = why(cluster.nodes[0])
+            return row if on_cpu() - had > 10_000_000 else None
 
         thread = threading.Thread(target=slow_down)
         thread.start()  # before it begins: else it may be over before it was seen
@@ -215,7 +227,7 @@ def test_an_operation_that_takes_long():
         try:
             until(lambda: cluster.nodes[0].ctl("ops")["ops"], "the operation is under way")
             for _ in range(2):
-                row = why(cluster.nodes[0])
+                row = until(look, "a watch in which it gets on", 6 * HANG)
                 check(staged.is_well(row), row)
             check(cluster.nodes[0].ctl("ops")["ops"], "it was under way all the time")
         finally:
@@ -905,7 +917,7 @@ def test_a_rank_that_waits_says_what_is_usual():
                 until(lambda step=step: len(said_by_first()) > step, said)
                 if step == 3:
                     break
-                time.sleep(0.4)
+                time.sleep(2)  # the last one has to say it earlier
                 ranks[1].call("all_reduce", name="g", count=10)
                 ranks[0].finish()
             lines = said_by_first()
