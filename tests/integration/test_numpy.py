@@ -267,7 +267,7 @@ def test_at_exit():
             for rank in range(2)
         ]
         try:
-            texts = [rank.communicate(timeout=LONG)[0] for rank in ranks]
+            texts = [communicate(rank, LONG)[0] for rank in ranks]
         finally:
             for rank in ranks:
                 rank.kill()

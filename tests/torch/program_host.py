@@ -34,7 +34,7 @@ TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 sys.path.append(os.path.join(TOP, "tests/integration/lib"))
 from limit import Limit  # noqa: E402
 
-GRACE = 20.0
+GRACE = 60.0
 
 
 def run_program(path, environment, output):

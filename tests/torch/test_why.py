@@ -4,17 +4,17 @@ is staged (torch_staged.py) on two nodes. Needs torch and commd's backend: run i
 .venv/bin/python."""
 
 import os
-import socket
 import subprocess
 import sys
 
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../integration/lib"))
-from cluster import HANG, Cluster, check, equal, main, until  # noqa: E402
+from cluster import HANG, Cluster, check, communicate, equal, free_port_blocks  # noqa: E402
+from cluster import main, until  # noqa: E402
 from torch_staged import stage  # noqa: E402
 
-PATIENCE = 3 * HANG
+PATIENCE = 12 * HANG  # ranks import torch
 
 
 def is_named(name, nodes=2):
@@ -67,10 +67,8 @@ def test_who_waits_is_one_client():
     """A job has no more connections than ranks, also while they come."""
     size = 4
     program = "import torch.distributed as dist; dist.init_process_group('commd'); dist.barrier()"
-    with Cluster(1, {"limits": {"max_clients_per_user": size}}) as cluster, socket.socket() as at:
-        at.bind(("127.0.0.1", 0))
-        port = at.getsockname()[1]
-        at.close()
+    with Cluster(1, {"limits": {"max_clients_per_user": size}}) as cluster:
+        (port,) = free_port_blocks(1)
         words = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
         words["COMMD_SOCKET"] = cluster.nodes[0].socket
         ranks = [
@@ -81,7 +79,7 @@ def test_who_waits_is_one_client():
             )
             for rank in range(size)
         ]  # fmt: skip
-        ends = [rank.communicate(timeout=PATIENCE)[1] for rank in ranks]
+        ends = [communicate(rank, PATIENCE)[1] for rank in ranks]
         equal([rank.returncode for rank in ranks], size * [0], ends)
 
 

@@ -793,7 +793,7 @@ def check_recovered(ctx, g):
         return x[0] == x[-1] == group.size * (group.size - 1) // 2
 
     def come():
-        with commd.connect() as other, other.rejoin("recovered", timeout=20) as comer:
+        with commd.connect() as other, other.rejoin("recovered", timeout=300) as comer:
             came.append((comer.rank, comer.size, comer.epoch, comer.rank_before(comer.rank)))
             came.append(summed(comer))
             raises(commd.Aborted, comer.barrier)
@@ -821,7 +821,7 @@ def check_recovered(ctx, g):
     if g.rank == 0:
         comer.start()
     work = g.start.recv(np.zeros(1), g.rank) if g.rank == 1 else None
-    g.recover("wait", size=size, wait=20, timeout=30)
+    g.recover("wait", size=size, wait=300, timeout=600)
     assert (g.rank, g.size, g.epoch) == (old - 1, size, 3) and summed(g)
     if g.rank == 0:  # an abort also ends what others have not completed yet: they say so before
         for other in range(1, size - 1):

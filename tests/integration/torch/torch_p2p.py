@@ -175,12 +175,12 @@ def check_monitored_barrier():
     backend = group._get_backend(torch.device("cpu"))
     for wait_all_ranks in (False, True):
         for _ in range(3):
-            group.monitored_barrier(timedelta(seconds=60), wait_all_ranks=wait_all_ranks)
+            group.monitored_barrier(timedelta(seconds=300), wait_all_ranks=wait_all_ranks)
         # The last rank does not come in time.
         text = None
         if rank != size - 1:
             try:
-                group.monitored_barrier(timedelta(milliseconds=200), wait_all_ranks=wait_all_ranks)
+                group.monitored_barrier(timedelta(seconds=2), wait_all_ranks=wait_all_ranks)
             except dist.DistBackendError as error:
                 text = str(error)
             check("monitored_barrier without a rank", text is not None)
@@ -188,11 +188,11 @@ def check_monitored_barrier():
         if rank == 0:
             ranks = "Ranks" if wait_all_ranks else "Rank"
             check("rank 0 names who is missing",
-                  f"{ranks} {size - 1} failed to pass monitoredBarrier in 200 ms" in text, text)
+                  f"{ranks} {size - 1} failed to pass monitoredBarrier in 2000 ms" in text, text)
             check("rank 0 timed out", "Rank 0 timed out in monitoredBarrier" in text, text)
         elif rank == size - 1:
             try:
-                group.monitored_barrier(timedelta(seconds=60))
+                group.monitored_barrier(timedelta(seconds=300))
                 check("a late rank", False)
             except dist.DistBackendError as error:
                 text = str(error)

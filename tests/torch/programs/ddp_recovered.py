@@ -65,7 +65,7 @@ def main():
     for ddp, optimizer in zip(ddps, optimizers):
         raises("the backward", RuntimeError, lambda: step(ddp, optimizer, DIES_AT))
         # its parameters are those before the step
-    commd.torch.recover(timeout=30)
+    commd.torch.recover(timeout=300)
     for ddp, (model, _) in zip(ddps, before):
         check("the model before the step", all(
             torch.equal(value, model[name]) for name, value in ddp.module.state_dict().items()

@@ -72,7 +72,7 @@ def main():
         )
     for seed in reversed(range(len(KINDS))):
         raises("the backward", RuntimeError, lambda: step(used[seed], optimizers[seed], DIES_AT))
-    now = go_on(mesh, timeout=120)
+    now = go_on(mesh, timeout=300)
     same("who is gone", now.gone, [2, 3])
     for model, (bits, _) in zip(used, before):
         same("the model before the step", local(model), bits)

@@ -70,7 +70,7 @@ def aborted(seed, model, mesh):
     else:
         gathering = model.first.unshard(async_op=True)
         raises("what is gathered", dist.DistBackendError, gathering.wait)
-    commd.torch.recover(shard, timeout=30)
+    commd.torch.recover(shard, timeout=300)
     same(f"HSDP {seed} after an abort", local(model), bits)
 
 
@@ -93,7 +93,7 @@ def main():
     for seed in reversed(range(len(KINDS))):
         raises("the backward", RuntimeError,
                lambda: step(seed, used[seed], optimizers[seed], DIES_AT))  # fmt: skip
-    now = go_on(mesh, timeout=30)
+    now = go_on(mesh, timeout=300)
     same("who is gone", now.gone, [2, 3])
     for model, (bits, _) in zip(used, before):
         same("the model before the step", local(model), bits)

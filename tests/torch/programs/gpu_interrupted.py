@@ -41,8 +41,7 @@ def on_host():
 
 def pressed(call, group):
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    raises("Ctrl-C", KeyboardInterrupt, lambda: call(group))
+    raises("Ctrl-C", KeyboardInterrupt, lambda: (timer.start(), call(group)))
     timer.join()
     time.sleep(0.1)  # a second one would be raised here
 

@@ -35,7 +35,7 @@ def main():
     use()
     # another port: rank 0's old store may still answer on the first
     os.environ["MASTER_PORT"] = str(PORT + 3)
-    dist.init_process_group(BACKEND, init_method="env://", timeout=timedelta(seconds=60))
+    dist.init_process_group(BACKEND, init_method="env://", timeout=timedelta(seconds=300))
     use()
     dist.init_process_group(BACKEND, init_method=f"tcp://{ADDRESS}:{PORT + 1}", **where)
     use()

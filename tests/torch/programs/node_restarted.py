@@ -51,10 +51,10 @@ def main():
     pids, called = None, 0
     if NEW:
         called = clock()
-        now = commd.torch.rejoin(RANK, timeout=60, name=JOB)
+        now = commd.torch.rejoin(RANK, timeout=300, name=JOB)
     else:
         pids = lose()
-        now = commd.torch.recover(policy="wait", timeout=60, name=JOB)
+        now = commd.torch.recover(policy="wait", timeout=300, name=JOB)
     back = clock()
     same("seat", (now.rank, now.size, now.epoch), (RANK, SIZE, 2))
     same("who is new", now.new, list(range(SIZE // 2, SIZE)))

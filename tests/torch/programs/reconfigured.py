@@ -17,7 +17,7 @@ from torch.distributed import distributed_c10d as c10d
 from checks import BACKEND, FOLDER, check, raises, same
 
 CPU = torch.device("cpu")
-LONG, SHORT = timedelta(seconds=60), timedelta(seconds=1)
+LONG, SHORT = timedelta(seconds=300), timedelta(seconds=1)
 ALL = [0, 1, 2, 3]
 
 

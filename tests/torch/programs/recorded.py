@@ -87,7 +87,7 @@ def analyser(rank, size):
 
 
 def fetch(port, path, data=None):
-    with urllib.request.urlopen(f"http://localhost:{port}{path}", data, timeout=20) as answer:
+    with urllib.request.urlopen(f"http://localhost:{port}{path}", data, timeout=300) as answer:
         return answer.read().decode()
 
 
@@ -159,8 +159,9 @@ def missing(rank, size):
     folder = os.path.join(FOLDER, "hung")
     os.makedirs(folder, exist_ok=True)
     os.environ["COMMD_FR_DUMP"] = f"{folder}/rank"
-    group = dist.new_group(timeout=timedelta(seconds=1))
+    group = dist.new_group()
     dist.all_reduce(torch.ones(1), group=group)
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1), group)
     if rank == 2:
         time.sleep(2)
         commd.torch.dump_flight_recorder(f"{folder}/rank")

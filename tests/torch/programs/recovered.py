@@ -60,7 +60,7 @@ def shrunk(world, groups):
     pending = dist.all_reduce(torch.ones(100_000), async_op=True)
     raises("a pending operation", dist.DistBackendError, pending.wait, "rank 0")
     check("the group is broken", not stands())
-    now = commd.torch.recover(min_size=3, timeout=30)
+    now = commd.torch.recover(min_size=3, timeout=300)
     same("old place", (now.old_rank, now.old_size, now.old_epoch), (rank, 4, 1))
     same("new place", (now.rank, now.size, now.epoch), (rank - 1, 3, 2))
     same("who is gone, who is new", (now.gone, now.new, now.source), ([0], [], 0))

@@ -50,11 +50,11 @@ def together(now, size):
 
 
 def newcomer():
-    now = commd.torch.rejoin(timeout=60)
+    now = commd.torch.rejoin(timeout=300)
     check("is new", now.old_rank == -1 and now.rank in now.new, str(now))
     together(now, 4 if now.epoch == 2 else 5)
     if now.epoch == 2:
-        together(commd.torch.recover(policy="wait", size=5, timeout=60), 5)
+        together(commd.torch.recover(policy="wait", size=5, timeout=300), 5)
     dist.destroy_process_group()
 
 
@@ -67,12 +67,12 @@ def main():
         os.kill(os.getpid(), signal.SIGKILL)
     raises("the loss", dist.DistBackendError, dist.barrier, f"rank {VICTIM}")
     children = [start()] if rank == 0 else []
-    now = commd.torch.recover(policy="wait", timeout=60)
+    now = commd.torch.recover(policy="wait", timeout=300)
     same("epoch", (now.epoch, now.before, now.gone), (2, [0, 1, -1, 3], [VICTIM]))
     check("the same object", dist.group.WORLD is world)
     together(now, 4)
     children += [start()] if rank == 0 else []
-    now = commd.torch.recover(policy="wait", size=5, timeout=60)
+    now = commd.torch.recover(policy="wait", size=5, timeout=300)
     same("grown", (now.epoch, now.before, now.gone), (3, [0, 1, 2, 3, -1], []))
     together(now, 5)
     dist.destroy_process_group()

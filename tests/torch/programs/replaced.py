@@ -38,7 +38,7 @@ def whole_job(backend, name):
     if rank < 2:
         carried("of some ranks", some, name)
     if name == "gloo":
-        dist.monitored_barrier(timeout=datetime.timedelta(seconds=60))
+        dist.monitored_barrier(timeout=datetime.timedelta(seconds=300))
     objects = [None] * size
     dist.all_gather_object(objects, {"rank": rank})
     same("objects", objects, [{"rank": r} for r in everything])

@@ -131,7 +131,7 @@ def main():
     for name in ("shard", "copy"):  # frees ranks that wait for this one
         mesh.get_group(name).abort()
     tell("died")
-    now = commd.torch.recover(policy="wait", timeout=60)
+    now = commd.torch.recover(policy="wait", timeout=300)
     same("who is new", now.new, [VICTIM])
     for group in now.broken:
         dist.destroy_process_group(group)
@@ -143,6 +143,6 @@ def main():
 if os.environ.get(NEW):
     tell("loaded")
     until("died")
-    go_on(commd.torch.rejoin(timeout=60), None)
+    go_on(commd.torch.rejoin(timeout=300), None)
 else:
     main()

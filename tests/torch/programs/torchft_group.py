@@ -60,7 +60,7 @@ def total(group):
 def main():
     port = int(os.environ["MASTER_PORT"])
     store = dist.TCPStore(os.environ["MASTER_ADDR"], port, SIZE, RANK == 0)
-    group = ProcessGroupCommd(timeout=timedelta(seconds=60))
+    group = ProcessGroupCommd(timeout=timedelta(seconds=300))
     same("its name", group.getBackendName(), "torchft-commd")
     same("before the first quorum", group.errored(), None)
     group.configure(dist.PrefixStore("quorum/1", store), RANK, SIZE)

@@ -122,7 +122,7 @@ def train(replica, store):
         alone += counts and recovered and not everybody
         if replica.number == 0 and not child and alone == ALONE:
             child = start()
-            store.wait(["new"], timedelta(seconds=60))
+            store.wait(["new"], timedelta(seconds=300))
     check("two went on", new or alone >= ALONE)
     return child
 
