@@ -102,7 +102,7 @@ def words(pairs, program):
     """{"0-1": nanoseconds}; {} where it cannot be measured."""
     argv = [program, *(str(c) for pair in pairs for c in pair)]
     try:
-        out = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=120).stdout
+        out = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=600).stdout
     except (OSError, subprocess.SubprocessError):
         return {}
     return {f"{a}-{b}": int(ns) for a, b, ns in (line.split() for line in out.splitlines())}

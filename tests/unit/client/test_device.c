@@ -790,10 +790,10 @@ static void the_limit_begins_when_the_input_is_there(void **state)
     struct commd_op op = reduce_op(x, N, s);
     struct commd_work *w, *other;
 
-    op.timeout_ms = 1000;
+    op.timeout_ms = 3000;
     gpu_hold(s, &gate);
     w = start(0, &op);
-    assert_int_equal(commd_work_wait(w, 1200), COMMD_E_TIMEOUT);
+    assert_int_equal(commd_work_wait(w, 3200), COMMD_E_TIMEOUT);
     assert_message("still pending");
     atomic_store(&gate, 1);
     assert_int_equal(commd_work_wait(w, 200), COMMD_E_TIMEOUT); /* the other rank is late, too */

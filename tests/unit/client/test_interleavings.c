@@ -39,7 +39,7 @@ enum {
     MAX_COUNT = 30000,
     SHORT_LIMIT_MS = 150,
     SECONDS = 6,
-    GUARD_S = 25,
+    GUARD_S = 300,
 };
 
 enum event { NOTHING, LIMIT, BROKEN, GONE, LEFT, FORKS, HOOKS, EVENTS };
