@@ -51,6 +51,8 @@ ENGINE = os.path.join(BUILD, "transport/commd-engine")
 LIBCOMMD = os.path.join(BUILD, "client/lib/.libs/libcommd.so")
 FABRIC = os.environ.get("COMMD_TEST_FABRIC")  # for all clusters that do not say otherwise
 SHORT = bool(os.environ.get("COMMD_TEST_SHORT"))
+# On a busy machine ranks wait for longer than 30 s, and tests look at what they say.
+os.environ.setdefault("COMMD_WARN_AFTER", "3600")
 
 
 def how_many(full, short):
