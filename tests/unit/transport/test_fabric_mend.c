@@ -334,9 +334,8 @@ static void strangers_cut_nothing(void **state)
         close(other);
     }
     raw_head(fd, FRAME_MSG, 0, 0);
-    pump_until(w, s->msgs == 1);
+    pump_until(w, s->msgs == 1 && s->f->stats.strangers >= 4); /* one is let in in 0.25 ms */
     assert_int_equal(s->down, 0);
-    assert_true(s->f->stats.strangers >= 4);
     close(fd);
     world_free(w);
 }
