@@ -179,13 +179,13 @@ static void link_timer(evutil_socket_t fd, short what, void *arg)
         link->links->counts.handshakes_failed[PEER_HANDSHAKE_SLOW]++;
     if (link->inbound) {
         link_log_refused(link, "slow",
-                         link->state == LINK_HELLO ? "no hello within %d s"
-                                                   : "no TLS handshake within %d s",
-                         LINK_DEADLINE_MS / 1000);
+                         link->state == LINK_HELLO ? "no hello within %u s"
+                                                   : "no TLS handshake within %u s",
+                         link->links->deadline_ms / 1000);
         return link_give_up(link);
     }
     if (!link_asks(link))
-        peer_set_error(link->peer, false, "no answer within %d s", LINK_DEADLINE_MS / 1000);
+        peer_set_error(link->peer, false, "no answer within %u s", link->links->deadline_ms / 1000);
     link_bury(link);
 }
 
@@ -209,7 +209,7 @@ struct link *link_new(struct peer_links *links, struct link_peer *peer, int fd)
         links->nhalf++;
     else
         peer->dial = link;
-    link_arm(link, LINK_DEADLINE_MS);
+    link_arm(link, links->deadline_ms);
     return link;
 }
 
@@ -740,5 +740,5 @@ void link_start_tls(struct link *link)
     bufferevent_setcb(link->bev, link_read, link_flushed, link_event, link);
     bufferevent_enable(link->bev, EV_READ | EV_WRITE);
     if (!link->inbound)
-        link_arm(link, LINK_DEADLINE_MS);
+        link_arm(link, link->links->deadline_ms);
 }

@@ -93,6 +93,7 @@ struct peer_links {
     struct tls *tls; /* owned */
     char cluster[MSG_NAME_MAX];
     uint64_t incarnation, node_timeout_ms;
+    unsigned deadline_ms;    /* until a link is UP */
     struct link_peer *peers; /* owned */
     unsigned npeers, self;
     int listen_fd;        /* owned */

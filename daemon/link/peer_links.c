@@ -502,6 +502,7 @@ int peer_links_new(const struct peer_links_config *config, struct peer_links **r
     TAILQ_INIT(&links->live);
     TAILQ_INIT(&links->dead);
     links->listen_fd = -1;
+    links->deadline_ms = LINK_DEADLINE_MS;
     sock_reserve_init(&links->reserve);
     links->base = config->base;
     links->ops = config->ops;
