@@ -89,6 +89,7 @@ PUBLIC int commd_group_subgroup(struct commd_group *group, const char *name, con
     struct membership *g = group_now(group);
     struct parent from = {.group = g, .ranks = ranks, .count = (unsigned)size};
     struct msg_client_join join = {.rank = UINT32_MAX, .size = (uint32_t)size};
+    uint64_t given[MSG_MAX_RANKS / 64] = {0}, bit;
     struct commd_error *e = error_mine();
     int r;
 
@@ -108,11 +109,12 @@ PUBLIC int commd_group_subgroup(struct commd_group *group, const char *name, con
             return error_set(e, COMMD_E_INVALID, "subgroup",
                              "group \"%s\": rank %d; group \"%s\" has ranks 0 to %u", join.name,
                              ranks[i], g->name, g->board.world - 1);
-        for (int k = 0; k < i; k++)
-            if (ranks[k] == ranks[i])
-                return error_set(e, COMMD_E_INVALID, "subgroup",
-                                 "group \"%s\": rank %d of group \"%s\" is given twice", join.name,
-                                 ranks[i], g->name);
+        bit = UINT64_C(1) << ranks[i] % 64;
+        if (given[ranks[i] / 64] & bit)
+            return error_set(e, COMMD_E_INVALID, "subgroup",
+                             "group \"%s\": rank %d of group \"%s\" is given twice", join.name,
+                             ranks[i], g->name);
+        given[ranks[i] / 64] |= bit;
         if (ranks[i] == (int)g->rank)
             join.rank = (uint32_t)i;
     }
