@@ -265,6 +265,9 @@ void apply_action(struct daemon *d, const struct core_action *a)
     case CORE_DO_RANK_ENDED:
         takeover_rank_gone(d, &a->rank_gone);
         break;
+    case CORE_DO_NODES_MISSED:
+        apply_nodes_missed(d, a->nodes_missed.group);
+        break;
     case CORE_DO_GROUP_BROKEN:
         apply_group_broken(d, &a->group_broken);
         break;

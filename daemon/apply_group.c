@@ -408,7 +408,9 @@ void apply_rank_gone(struct daemon *d, const struct core_rank_gone *gone)
     kept.ops = ops;
     core_rank_counted(d->core, gone->group, gone->rank, ops);
     takeover_rank_gone(d, &kept);
-    if (entry)
+    if (entry && gone->missed)
+        board_mark_missed(entry->ctl, gone->rank, gone->cause);
+    else if (entry)
         board_mark_gone(entry->ctl, gone->rank, ops, gone->cause, gone->pid);
     if (gone->ops != CORE_OPS_FROM_BOARD || !known)
         return;
@@ -423,6 +425,18 @@ void apply_rank_gone(struct daemon *d, const struct core_rank_gone *gone)
     for (unsigned i = 0; i < view.nnodes; i++)
         if (i != view.me)
             peer_links_send(d->peers, view.nodes[i], &msg);
+}
+
+void apply_nodes_missed(struct daemon *d, uint64_t group)
+{
+    struct board_entry *entry = boards_find(&d->boards, group);
+    struct core_group_view view;
+
+    if (!entry || !core_group(d->core, group, &view))
+        return;
+    for (uint32_t i = 0; i < view.size && view.lost; i++)
+        board_mark_missed(entry->ctl, i,
+                          view.lost[view.members[i].node] ? CAUSE_NODE_LOST : CAUSE_NONE);
 }
 
 /* The counters are the clients' to write: whatever they hold, it is a number that is compared. */

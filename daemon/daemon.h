@@ -255,6 +255,7 @@ unsigned apply_local_index(const struct core_group_view *view, unsigned rank);
 void apply_joined_again(struct daemon *d, uint64_t group, unsigned slot, unsigned rank,
                         uint32_t req);
 void apply_rank_gone(struct daemon *d, const struct core_rank_gone *gone);
+void apply_nodes_missed(struct daemon *d, uint64_t group);
 void apply_group_absent(struct daemon *d, const struct core_group_absent *absent);
 void apply_group_broken(struct daemon *d, const struct core_group_broken *broken);
 /* @abort: the engine drops the group's operations at once. Else it finishes what other nodes still

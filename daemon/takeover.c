@@ -223,13 +223,16 @@ static bool take_group(void *arg, const struct core_kept_group *group)
 
 static bool take_rank_gone(void *arg, const struct core_rank_gone *gone)
 {
+    struct core_group_view view;
     struct daemon *d = arg;
     struct board_entry *entry;
 
     if (!core_restore_rank_gone(d->core, gone))
         return false;
     entry = boards_find(&d->boards, gone->group);
-    if (entry) /* its ranks know it; whoever asks this commd does not yet */
+    if (entry && core_group(d->core, gone->group, &view) && view.state == CORE_GROUP_BROKEN)
+        board_mark_missed(entry->ctl, gone->rank, gone->cause); /* it ended after that */
+    else if (entry) /* its ranks know it; whoever asks this commd does not yet */
         board_mark_gone(entry->ctl, gone->rank, gone->ops, gone->cause, gone->pid);
     return true;
 }

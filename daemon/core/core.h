@@ -132,6 +132,7 @@ enum core_action_type {
     CORE_DO_JOINED_AGAIN,
     CORE_DO_RANK_GONE,
     CORE_DO_RANK_ENDED,
+    CORE_DO_NODES_MISSED,
     CORE_DO_GROUP_BROKEN,
     CORE_DO_GROUP_CLOSE,
     CORE_DO_GROUP_FORGET,
@@ -187,12 +188,14 @@ struct core_gpu_session {
 };
 /* @rank of @group is gone. Mark it in the board with the number of operations that it completed:
  * @ops, or read from the board when @ops == CORE_OPS_FROM_BOARD, and in that case (a local rank)
- * send GONE with that number to the other participants of the group. */
+ * send GONE with that number to the other participants of the group. @missed: the group was broken
+ * before, and operations fail by that; the board says only that nobody has to wait for the rank. */
 struct core_rank_gone {
     uint64_t group;
     uint32_t rank, ops, pid;
     enum cause cause; /* LEFT, RANK_LOST */
     const char *text;
+    bool missed;
     bool again; /* a commd before this one may have marked it already: then nothing is to be done */
 };
 /* Set the board's abort word, if there is a board: a group that all ranks here have left has none.
@@ -305,9 +308,14 @@ struct core_action {
             unsigned client;
             uint32_t rank, req;
         } joined_again;
-        /* Also of RANK_ENDED: the same in a group that is broken, or has not opened. There is
-         * nothing to mark and nobody to tell: it is for who keeps what there is. */
+        /* Also of RANK_ENDED: the same in a group that has not opened. There is nothing to mark and
+         * nobody to tell: it is for who keeps what there is. */
         struct core_rank_gone rank_gone;
+        /* Nodes of @group are lost, or are back and have the group: its board says of each rank
+         * that is not gone whether its node is lost (.lost of core_group()). */
+        struct {
+            uint64_t group;
+        } nodes_missed;
         struct core_group_broken group_broken;
         struct core_group_close group_close;
         struct core_group_absent group_absent;
@@ -408,6 +416,7 @@ struct core_group_view {
     const uint16_t *nodes;     /* nnodes entries: node index in the configuration, ascending */
     const struct msg_member *members; /* size entries by rank; .node indexes nodes[]; NULL while
                                          joining */
+    const bool *lost;                 /* by participant: its node is lost; NULL while joining */
     unsigned nlocal;  /* live local members, those of core_group_local(); the board's local
                         ranks are those of members[] with .node == me */
     enum cause cause; /* BROKEN */

@@ -113,11 +113,12 @@ void act_commit(struct core *core, const struct forming *forming)
 
 void act_fates(struct core *core, const struct group *group, bool again)
 {
-    assert(group->state == GROUP_OPEN);
+    assert(group->state == GROUP_OPEN || group->state == GROUP_BROKEN);
     push(core, (struct act){.type = CORE_DO_RANK_GONE,
                             .each = ACT_EACH_GONE,
                             .group = group,
-                            .action = {.rank_gone = {.again = again}}});
+                            .action = {.rank_gone = {.missed = group->state == GROUP_BROKEN,
+                                                     .again = again}}});
 }
 
 void act_fates_to(struct core *core, const struct group *group, unsigned node)

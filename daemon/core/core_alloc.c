@@ -70,10 +70,11 @@ static bool tables(struct core *core)
     runs_init(runs, core->config.max_size, core->config.max_members);
     members = (size_t)runs->nblocks << runs->block;
     /* Each line: what one object can add to the queue in one core_input(). */
-    core->queue.cap = (uint32_t)(9 * core->max_members + /* ask, tell, cancel, fail, gone, logs */
-                                 22 * groups + /* open, broken, close, sync, held, pause, logs */
-                                 8 * groups +  /* formings: commit, refusals */
-                                 16 * nnodes + 6 * core->client_slots + 256);
+    core->queue.cap =
+        (uint32_t)(9 * core->max_members + /* ask, tell, cancel, fail, gone, logs */
+                   24 * groups + /* open, broken, missed, close, sync, held, pause, logs */
+                   8 * groups +  /* formings: commit, refusals */
+                   16 * nnodes + 6 * core->client_slots + 256);
     core->queue.text_cap = 1 << 20;
     return table(&core->peers, nnodes, sizeof(*core->peers)) &&
            table(&core->clients, core->client_slots + 1, sizeof(*core->clients)) &&

@@ -312,6 +312,8 @@ void group_sync(struct core *core, unsigned node, const struct msg_sync *msg)
         group_told(core, group, (unsigned)place);
         return;
     }
+    if (group->state == GROUP_BROKEN && msg->all) /* open there: the node was lost, and is back */
+        follow_place_lost(core, group, (unsigned)place, false);
     if (msg->again & CORE_SYNC_FATES)
         act_fates_to(core, group, node);
     if (group->cause && !msg->told)

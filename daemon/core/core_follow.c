@@ -271,6 +271,7 @@ void follow_place_lost(struct core *core, struct group *group, unsigned place, b
         return;
     group->lost[place] = lost;
     follow_learned(core, group);
+    group->misses = core->misses = true;
 }
 
 void follow_node_lost(struct core *core, unsigned node)
@@ -342,7 +343,16 @@ static void tell_news(struct core *core, struct member *member)
 void follow_run(struct core *core)
 {
     struct member *member;
+    struct group *group;
 
+    if (core->misses)
+        list_each(group, &core->all_groups, all) {
+            if (group->misses && group->boarded) /* once, for all nodes that were lost together */
+                act_push(core, (struct core_action){.type = CORE_DO_NODES_MISSED,
+                                                    .nodes_missed = {group->id}});
+            group->misses = false;
+        }
+    core->misses = false;
     if (core->learned)
         list_each(member, &core->waiting, waiting)
             if (asks(member) && known(core, member) != member->wish.told)

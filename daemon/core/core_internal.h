@@ -148,6 +148,7 @@ struct group {
     uint64_t follows;    /* the group of which it is the next epoch; 0: none */
     uint64_t next_epoch; /* of the group that followed it here; 0: none */
     uint64_t heard;      /* grows with what is known of ranks that are gone: core_follow.c */
+    bool misses;         /* nodes are lost, or back, and the board has yet to say so */
     uint32_t uid, payer, size, nnodes, me;
     struct plan_net net; /* as the home has it configured */
     bool gpu;            /* all its nodes have a GPU service */
@@ -336,6 +337,7 @@ struct core {
     /* ---- used within one core_input(), and by the actions that it leaves ---- */
     bool peers_changed; /* the set of READY nodes: re-home and open before returning */
     bool learned;       /* of ranks that are gone: follow_run() */
+    bool misses;        /* likewise, some group: of nodes that are lost, or back */
     struct queue queue;
     bool *up;
     uint16_t *place; /* node -> participant + 1 */

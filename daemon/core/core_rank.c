@@ -24,7 +24,8 @@ static struct core_rank_gone gone_record(struct core *core, const struct group *
                                    .ops = fate->ops,
                                    .pid = group->members[rank].pid,
                                    .cause = (enum cause)fate->cause,
-                                   .text = act_text(core, text)};
+                                   .text = act_text(core, text),
+                                   .missed = group->state == GROUP_BROKEN};
 }
 
 static void mark_gone(struct core *core, const struct group *group, uint32_t rank, const char *text)
@@ -33,11 +34,11 @@ static void mark_gone(struct core *core, const struct group *group, uint32_t ran
                                         .rank_gone = gone_record(core, group, rank, text)});
 }
 
-/* In a group that has no board, or is broken: for who keeps it. */
+/* In a group that has no board: for who keeps it. */
 static void note_ended(struct core *core, const struct group *group, uint32_t rank,
                        const char *text)
 {
-    assert(group->state == GROUP_BROKEN || group->state == GROUP_COMMITTED);
+    assert(group->state == GROUP_COMMITTED);
     act_push(core, (struct core_action){.type = CORE_DO_RANK_ENDED,
                                         .rank_gone = gone_record(core, group, rank, text)});
 }
@@ -64,28 +65,26 @@ static void group_rank_gone(struct core *core, struct member *member, enum cause
 {
     struct group *group = member->group;
     struct fate *fate = runs_fate(&core->runs, &group->members[member->rank]);
-    bool broken = group->state == GROUP_BROKEN;
 
     assert(member->state == MEMBER_COMMITTED || member->state == MEMBER_JOINED);
     assert(cause == CAUSE_LEFT || cause == CAUSE_RANK_LOST);
     assert(group->nlocal && member->rank < group->size);
     assert(!fate->cause && group->members[member->rank].node == group->me);
     fate->cause = (uint8_t)cause;
-    fate->ops = broken && ops == CORE_OPS_FROM_BOARD ? 0 : ops;
+    fate->ops = ops;
     follow_learned(core, group);
     if (cause != CAUSE_LEFT) {
         group->unclean = true;
         core->counts.ranks_lost++;
         note_lost(core, group, text);
     }
-    if (group->state == GROUP_OPEN)
+    if (group->state != GROUP_COMMITTED)
         mark_gone(core, group, member->rank, text);
     else if (group->nlocal > 1 || group->nnodes > 1) /* else it is closed */
         note_ended(core, group, member->rank, text);
-    /* Of a broken group it is for those that want to go on. A node that takes part in the next
-     * epoch knows who has gone on to it: to say so of each rank to each node would be ranks times
-     * nodes. */
-    if (group->nnodes > 1 && (broken || ops != CORE_OPS_FROM_BOARD))
+    /* A node that takes part in the next epoch knows who has gone on to it: to say so of each rank
+     * to each node would be ranks times nodes. */
+    if (group->nnodes > 1 && ops != CORE_OPS_FROM_BOARD)
         tell_gone(core, group, cause == CAUSE_LEFT ? follow_successor(core, member) : NULL,
                   member->rank, text);
     member_end(core, member);
@@ -183,10 +182,8 @@ void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg
         group->unclean = true;
         note_lost(core, group, msg->text);
     }
-    if (group->state == GROUP_OPEN)
+    if (group->state != GROUP_COMMITTED)
         mark_gone(core, group, msg->rank, msg->text);
-    else if (group->state == GROUP_BROKEN)
-        note_ended(core, group, msg->rank, msg->text);
     if (group->follows && !msg->ops && fate->cause != CAUSE_LEFT)
         tell_gone_on(core, node, group, msg->rank);
     if (group->state == GROUP_OPEN && group->bond != BOND_BOUND &&

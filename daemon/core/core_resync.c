@@ -174,14 +174,14 @@ void group_left(struct core *core, struct group *group, bool opened)
         act_to_group(core, group, ACT_EACH_UNCONFIRMED, ask_again(core, group));
 }
 
-/* GROUP_BROKEN, or RANK_GONE of each rank that is gone: the one before may have died between
+/* GROUP_BROKEN, and RANK_GONE of each rank that is gone: the one before may have died between
  * writing it down and telling it. */
 static void tell_boards(struct core *core, const struct group *group)
 {
-    if (group->state == GROUP_OPEN)
-        act_fates(core, group, true);
-    else if (group->state == GROUP_BROKEN)
+    if (group->state == GROUP_BROKEN)
         group_mark_broken(core, group, true);
+    if (group->state == GROUP_OPEN || group->state == GROUP_BROKEN)
+        act_fates(core, group, true);
 }
 
 void group_taken_over(struct core *core, const char *text)

@@ -207,9 +207,11 @@ static bool next_node(const struct core *core, struct act *act)
 static bool next_gone(const struct core *core, struct act *act)
 {
     const struct group *group = act->group;
-    bool again = act->type == CORE_DO_RANK_GONE && act->action.rank_gone.again;
+    bool marks = act->type == CORE_DO_RANK_GONE;
+    bool again = marks && act->action.rank_gone.again;
+    bool missed = marks && act->action.rank_gone.missed;
 
-    assert(act->type == CORE_DO_PEER_SEND || act->type == CORE_DO_RANK_GONE);
+    assert(act->type == CORE_DO_PEER_SEND || marks);
     while (act->at < group->size) {
         uint32_t rank = act->at++;
         const struct msg_member *member = &group->members[rank];
@@ -221,6 +223,7 @@ static bool next_gone(const struct core *core, struct act *act)
                                       .cause = (enum cause)fate->cause,
                                       .text = again ? "gone before commd was restarted"
                                                     : "gone before the group opened",
+                                      .missed = missed,
                                       .again = again};
 
         assert(member->node < group->nnodes);

@@ -45,6 +45,7 @@ static void view_group(const struct group *group, struct core_group_view *ret)
         .me = group->me,
         .nodes = group->nodes,
         .members = group->members,
+        .lost = group->lost,
         .nlocal = group->nlocal,
         .cause = group->cause,
         .revoked = group->revoked,

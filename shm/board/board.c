@@ -24,7 +24,8 @@
  * for the number of the operation; client/lib/coll/posts.c has the model.
  *
  * A member can die at any instruction. Nobody takes a lock here; commd, which sees the death,
- * sets ranks[].gone to the number of operations the member had completed and rings the bell.
+ * sets ranks[].gone to the number of operations the member had completed and rings the bell. In a
+ * group that is broken already it sets ranks[].cause alone (board_mark_missed()).
  * A waiter whose condition holds goes on regardless; one whose condition does not hold looks
  * at `broken` and `ngone` and gives up if a member it may be waiting for is gone.
  *
@@ -74,6 +75,7 @@ struct board_ctl {
         uint64_t at_ms;    /* now_ms() when we were told */
         uint32_t ops, nth; /* of this rank; the rank that was gone as the i-th of all */
         uint8_t cause;     /* 0: it is here */
+        uint8_t missed;    /* while it is here: board_mark_missed() */
     } gone[];              /* by rank */
 };
 
@@ -283,6 +285,9 @@ int board_adopt(const struct board_geom *g, int fd, struct board_ctl **ret_ctl)
         board_ctl_free(ctl);
         return BOARD_E_BAD;
     }
+    for (uint32_t i = 0; i < g->world; i++)
+        if (!atomic_load(&ctl->ranks[i].gone))
+            atomic_store(&ctl->ranks[i].cause, CAUSE_NONE); /* a node that was lost may be back */
     ctl->size = size;
     *ret_ctl = ctl;
     return 0;
@@ -485,6 +490,15 @@ int board_first_dead(const struct board *b)
     return -1;
 }
 
+unsigned board_missed(const struct board *b, unsigned rank)
+{
+    uint32_t cause;
+
+    assert(rank < b->world);
+    cause = atomic_load(&b->ranks[rank].cause);
+    return !cause || cause == CAUSE_LEFT || cause == CAUSE_NODE_LOST ? cause : CAUSE_RANK_LOST;
+}
+
 void board_mark_gone(struct board_ctl *ctl, uint32_t rank, uint32_t ops, unsigned cause,
                      uint32_t pid)
 {
@@ -503,6 +517,16 @@ void board_mark_gone(struct board_ctl *ctl, uint32_t rank, uint32_t ops, unsigne
     atomic_store_explicit(&r->gone, MIN(ops, UINT32_MAX - 1) + 1, memory_order_release);
     atomic_store(&ctl->hdr->ngone, ++ctl->ngone); /* seq_cst: before the bell */
     bell_ring_slow(&ctl->hdr->bell);
+}
+
+void board_mark_missed(struct board_ctl *ctl, uint32_t rank, unsigned cause)
+{
+    struct gone *gone = rank < ctl->world ? &ctl->gone[rank] : NULL;
+
+    if (!gone || gone->cause || (gone->missed && gone->missed != CAUSE_NODE_LOST))
+        return;
+    gone->missed = (uint8_t)cause;
+    atomic_store(&ctl->ranks[rank].cause, cause);
 }
 
 /* Never waits: members can write to every word here. commd and the engine may both come; each

@@ -137,8 +137,10 @@ _Static_assert(sizeof(struct board_member) == 128 && offsetof(struct board_membe
                "two cache lines");
 
 struct board_rank {
-    _Atomic uint32_t gone; /* 0: here; else completed operations + 1, set last */
-    uint32_t cause;        /* enum cause */
+    _Atomic uint32_t gone; /* 0: here, for operations; else completed operations + 1, set last */
+    /* enum cause: of one that is gone. While it is not: its node is lost, or it ended after the
+     * group was broken, by which operations fail. For who would wait for it elsewhere. */
+    _Atomic uint32_t cause;
     uint32_t pid;
     uint16_t node;  /* index into the group's nodes */
     uint16_t local; /* member index on this node, BOARD_NO_MEMBER if elsewhere */
@@ -312,6 +314,9 @@ uint32_t board_rank_gpu_ended(const struct board_ctl *ctl, unsigned local);
 bool board_quiet(const struct board_ctl *ctl, struct board_position *ret_position);
 /* From now on the operations that @timing names are timed, because somebody watches. */
 void board_record(struct board_ctl *ctl, enum recorder_timing timing);
+/* Says of a rank that is not gone why nobody has to wait for it; @cause 0: it may come after all,
+ * if only its node was lost. Changes nothing for operations, and wakes nobody. */
+void board_mark_missed(struct board_ctl *ctl, uint32_t rank, unsigned cause);
 /* Both wake every sleeping member. First cause wins. */
 void board_mark_gone(struct board_ctl *ctl, uint32_t rank, uint32_t ops, unsigned cause,
                      uint32_t pid);
@@ -363,6 +368,9 @@ static inline bool board_is_gone(const struct board *b, unsigned rank)
     assert(rank < b->world);
     return atomic_load_explicit(&b->ranks[rank].gone, memory_order_acquire) != 0;
 }
+/* Why nobody has to wait for @rank any more, in an operation or elsewhere: CAUSE_LEFT,
+ * CAUSE_NODE_LOST while its node is lost, CAUSE_RANK_LOST. 0: it may come. */
+unsigned board_missed(const struct board *b, unsigned rank);
 /* The first rank that has died, which is more than that it left; -1: none. */
 int board_first_dead(const struct board *b);
 

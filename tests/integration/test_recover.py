@@ -494,6 +494,134 @@ def test_a_subgroup_does_not_wait_for_a_node_that_is_lost():
             os.kill(pid, signal.SIGCONT)
 
 
+def broken_group(cluster, places, end):
+    """A group that rank 1 has revoked, or whose last node is lost; the ranks have been told."""
+    ranks = cluster.ranks("g", places)
+    if end == "abort":
+        ranks[1].call("abort", name="g", reason="enough")
+    else:
+        os.kill(cluster.nodes[-1].engine_pid(), signal.SIGKILL)
+        cluster.nodes[-1].kill()
+        ranks = [rank for rank in ranks if rank.node != cluster.nodes[-1]]
+    codes = ("ABORTED",) if end == "abort" else ("NODE_LOST", "ENGINE_LOST")
+    all_fail(ranks, "all_reduce", codes, name="g", count=1000)
+    return ranks
+
+
+def wait_for(cluster, ranks, members, name="s"):
+    """@ranks wait for the others of @members to make a subgroup with them."""
+    for rank in ranks:
+        rank.start("subgroup", name="g", new=name, members=members)
+    until(lambda: forms(cluster, name), f"they wait in {name}")
+
+
+def missed(ranks, code, rank, node, text):
+    for error in [waiting.error() for waiting in ranks]:
+        equal((error["code"], error["op"]), (code, "subgroup"))
+        equal((error["rank"], error["node"]), (rank, node), error["message"])
+        check(text in error["message"], error["message"])
+
+
+def meet(ranks, members, name):
+    all_do(ranks, "subgroup", name="g", new=name, members=members)
+    all_do(ranks, "where", name=name)
+    equal(all_do(ranks, "verify", name=name), [len(ranks)] * len(ranks))
+
+
+def test_a_subgroup_of_a_broken_group_does_not_wait_for_the_dead():
+    more = PLACES["2x2"] + [2]
+    for places, end in ((PLACES["1x4"], "abort"), (PLACES["2x2"], "abort"), (more, "node")):
+        with Cluster(max(places) + 1) as cluster:
+            cluster.expect("lost")
+            ranks = broken_group(cluster, places, end)
+            node = f"node{places[3]}"
+            wait_for(cluster, ranks[:3:2], [0, 2, 3])
+            ranks[3].kill()
+            missed(ranks[:3:2], "RANK_LOST", 3, node, " died")
+            until(lambda: not forms(cluster, "s"), "nobody waits any more")
+            ranks[0].start("subgroup", name="g", new="t", members=[0, 3])  # it is known now
+            missed(ranks[:1], "RANK_LOST", 3, node, " died")
+            wait_for(cluster, ranks[:1], [0, 1], "u")
+            ranks[1].call("leave", name="g")
+            missed(ranks[:1], "RANK_LOST", 1, "node0", "has left that, and did not come")
+            meet(ranks[:3:2], [0, 2], "rest")
+
+
+def test_a_subgroup_of_a_broken_group_does_not_wait_for_a_lost_node():
+    with Cluster(2) as cluster:
+        cluster.expect("node[01]|lost")
+        ranks = broken_group(cluster, PLACES["2x2"], "abort")
+        wait_for(cluster, ranks[:2], [0, 1, 2])
+        silent = [cluster.nodes[1].engine_pid(), cluster.nodes[1].pid]  # its ranks live
+        for pid in silent:
+            os.kill(pid, signal.SIGSTOP)
+        missed(ranks[:2], "NODE_LOST", 2, "node1", "its node node1 is lost")
+        for pid in silent:
+            os.kill(pid, signal.SIGCONT)
+        cluster.wait_linked()
+
+        def met():  # it is back, and says that it has the group
+            for rank in ranks:
+                rank.start("subgroup", name="g", new="all", members=[3, 1, 2, 0], timeout_ms=3000)
+            answers = [rank.answer() for rank in ranks]
+            return all("ok" in answer for answer in answers)
+
+        until(met, "the ranks of both nodes meet again")
+        all_do(ranks, "where", name="all")
+        equal(all_do(ranks, "verify", name="all"), [4] * 4)
+        os.kill(cluster.nodes[1].engine_pid(), signal.SIGKILL)
+        cluster.nodes[1].kill()
+        ranks[0].start("subgroup", name="g", new="t", members=[0, 3])
+        missed(ranks[:1], "NODE_LOST", 3, "node1", "its node node1 is lost")
+        meet(ranks[:2], [0, 1], "rest")
+
+
+def test_a_subgroup_of_a_broken_group_is_told_by_the_next_commd():
+    """Of who died before commd was killed, while there was none, and after."""
+    for places in ([0] * 5, [0, 0, 1, 1, 0]):
+        with kept_nodes(max(places) + 1) as cluster:
+            ranks = broken_group(cluster, places, "abort")
+            cluster.join("h", ranks)
+            ranks[1].call("abort", name="h", reason="enough")
+            ranks[4].kill()
+            wait_for(cluster, ranks[:2], [0, 1, 2])
+            with gap(cluster.nodes[0]):
+                if not places[3]:
+                    ranks[3].kill()
+            ranks[3].kill()
+            ranks[2].kill()
+            missed(ranks[:2], "RANK_LOST", 2, f"node{places[2]}", " died")
+            error = ranks[0].call_error("check", name="h")  # by what broke it, as before
+            equal((error["code"], error["rank"]), ("ABORTED", 1), error["message"])
+            for number in (3, 4):
+                ranks[0].start("subgroup", name="g", new="t", members=[0, number])
+                missed(ranks[:1], "RANK_LOST", number, f"node{places[number]}", " died")
+            meet(ranks[:2], [0, 1], "rest")
+
+
+def test_subgroups_over_and_over_while_ranks_die():
+    """Who dies at any moment is named; nobody waits, and nobody is named who lives."""
+    random = Random(39)
+    for places in ("1x4", "2x2"):
+        with Cluster(2) as cluster:
+            for number in range(how_many(6, 2)):
+                ranks = cluster.ranks(f"g{number}", PLACES[places])
+                live = list(range(4))
+                if number % 2:
+                    ranks[0].call("abort", name=f"g{number}", reason="enough")
+                    all_fail(ranks, "all_reduce", ("ABORTED",), name=f"g{number}", count=10)
+                for victim in random.sample(live, 3):
+                    for rank in live:
+                        ranks[rank].start("subgroups", name=f"g{number}", members=live)
+                    time.sleep(random.random() / 50)
+                    ranks[victim].kill()
+                    live.remove(victim)
+                    dead = {"code": "RANK_LOST", "rank": victim, "pid": ranks[victim].pid}
+                    for rank in live:
+                        error = ranks[rank].error()
+                        equal({key: error[key] for key in dead}, dead, error["message"])
+
+
 def test_one_thread_recovers_at_a_time():
     with group(PLACES["1x4"]) as (cluster, ranks):
         ranks[3].kill()

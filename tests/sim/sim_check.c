@@ -5,7 +5,7 @@
  * - agreement: all nodes that open a group open the same one: ranks, nodes, processes
  * - members: a process gets the rank it asked for; its node's engine is connected to the others
  * - blame: what is reported as lost was hit by a fault; who is reported gone, is
- * - marks: after healing, every rank that is gone is marked gone, or its group broken, on every
+ * - marks: after healing, every rank that is gone is marked gone, or its node lost, on every
  * node that still has the group
  * - idle: after all clients are gone: no group, no join, no board
  * - engines: those of nodes that are ready for each other have met, when all is at rest
@@ -157,7 +157,8 @@ void check_gone(struct sim *sim, unsigned node, const struct core_rank_gone *gon
         !(join ? join->left : asked_anew(handle, check_fact(sim, gone->group)->follows)))
         sim_fail(sim, "node %s says that rank %u left, but pid %u did not",
                  sim_node_name(sim, node), rank, handle->pid);
-    if (!check_ended(sim, gone->group, rank) && !gave_up(sim, gone->group, rank))
+    handle->kicked |= strstr(gone->text, "it was kicked") != NULL; /* its connection ends next */
+    if (!handle->kicked && !check_ended(sim, gone->group, rank) && !gave_up(sim, gone->group, rank))
         sim_fail(sim, "node %s says that rank %u is gone, but it is not", sim_node_name(sim, node),
                  rank);
 }
@@ -245,23 +246,36 @@ void check_overdue(struct sim *sim)
     }
 }
 
+/* Does the @place-th node of the group have it as it opened there? */
+static bool has_opened(struct sim *sim, const struct fact *fact, unsigned place)
+{
+    const struct node *n = &sim->nodes[fact->nodes[place]];
+
+    return n->alive && n->life == fact->lives[place] &&
+           edge_board(sim, fact->nodes[place], fact->id);
+}
+
 static void check_group_marks(struct sim *sim, const struct fact *fact)
 {
     for (unsigned i = 0; i < fact->nnodes; i++) {
-        const struct node *n = &sim->nodes[fact->nodes[i]];
-        const struct board *board;
+        const struct board *board = edge_board(sim, fact->nodes[i], fact->id);
         char name[64];
 
-        if (!n->alive || n->life != fact->lives[i])
+        if (!has_opened(sim, fact, i))
             continue;
-        board = edge_board(sim, fact->nodes[i], fact->id);
-        if (!board || board->broken)
-            continue;
-        for (unsigned rank = 0; rank < fact->size; rank++)
-            if (check_ended(sim, fact->id, rank) && !board->gone[rank])
-                sim_fail(sim, "node %s never heard that rank %u of %s, pid %u, is gone",
-                         sim_node_name(sim, fact->nodes[i]), rank,
-                         sim_group_name(sim, fact->id, name), fact->members[rank].pid);
+        for (unsigned rank = 0; rank < fact->size; rank++) {
+            const char *wrong = NULL;
+
+            if (check_ended(sim, fact->id, rank) && !board->gone[rank] && !board->lost[rank])
+                wrong = "never heard that it is gone";
+            else if (!check_ended(sim, fact->id, rank) && board->lost[rank] &&
+                     has_opened(sim, fact, fact->members[rank].node))
+                wrong = "still says that its node is lost";
+            if (wrong)
+                sim_fail(sim, "rank %u of %s, pid %u: node %s %s", rank,
+                         sim_group_name(sim, fact->id, name), fact->members[rank].pid,
+                         sim_node_name(sim, fact->nodes[i]), wrong);
+        }
     }
 }
 

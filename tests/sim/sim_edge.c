@@ -257,6 +257,19 @@ static void rank_gone(struct sim *sim, unsigned node, const struct core_rank_gon
             net_send(sim, node, view.nodes[i], &msg);
 }
 
+static void nodes_missed(struct sim *sim, unsigned node, uint64_t group)
+{
+    struct board *board = edge_board(sim, node, group);
+    struct core_group_view view;
+
+    if (!board || !core_group(sim->nodes[node].core, group, &view) || !view.lost)
+        return;
+    if (view.lost[view.me])
+        sim_fail(sim, "node %s is lost for itself", sim_node_name(sim, node));
+    for (uint32_t i = 0; i < view.size; i++)
+        board->lost[i] = view.lost[view.members[i].node];
+}
+
 static void rank_ended(struct sim *sim, unsigned node, const struct core_rank_gone *gone)
 {
     keep_gone(sim, node, gone, gone->ops == CORE_OPS_FROM_BOARD ? 0 : gone->ops);
@@ -473,6 +486,9 @@ void edge_action(struct sim *sim, unsigned node, const struct core_action *actio
         break;
     case CORE_DO_RANK_ENDED:
         rank_ended(sim, node, &action->rank_gone);
+        break;
+    case CORE_DO_NODES_MISSED:
+        nodes_missed(sim, node, action->nodes_missed.group);
         break;
     case CORE_DO_GROUP_BROKEN:
         group_broken(sim, node, &action->group_broken);

@@ -78,6 +78,7 @@ struct handle {
     bool kept;    /* it is written down that it is welcome */
     bool welcome; /* it knows so */
     bool away;    /* commd was killed, and it has not come back yet */
+    bool kicked;  /* commd has said that its ranks are gone */
     unsigned njoins;
     struct join joins[64];
 };
@@ -94,10 +95,10 @@ struct board {
     uint64_t group;
     unsigned size;
     bool broken;
-    bool gone[SIM_RANKS];
-    bool spans;          /* several nodes */
-    uint64_t engine_gen; /* that has it */
-    bool held;           /* since an engine was lost, at held_at */
+    bool gone[SIM_RANKS], lost[SIM_RANKS]; /* lost: with their node */
+    bool spans;                            /* several nodes */
+    uint64_t engine_gen;                   /* that has it */
+    bool held;                             /* since an engine was lost, at held_at */
     uint64_t held_at;
     uint32_t round; /* how often it has gone on */
     struct board_pause pause;

@@ -98,10 +98,11 @@ static bool take_client(void *arg, const struct state_client *client)
 static bool take_group(void *arg, const struct core_kept_group *group)
 {
     struct taker *taker = arg;
+    struct board *board = edge_board(taker->sim, taker->node, group->id);
 
-    return must(taker,
-                group->state != CORE_GROUP_OPEN || edge_board(taker->sim, taker->node, group->id),
-                "a group without a board") &&
+    if (board)
+        memset(board->lost, 0, sizeof(board->lost)); /* as board_adopt() */
+    return must(taker, group->state != CORE_GROUP_OPEN || board, "a group without a board") &&
            must(taker, core_restore_group(taker->core, group), "a group");
 }
 

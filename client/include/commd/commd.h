@@ -223,8 +223,7 @@ int commd_group_split(struct commd_group *parent, int colour, int key, int64_t t
  * @parent, when one of @ranks has died, has left @parent and did not come, or its node is lost;
  * COMMD_E_ABORTED, and by whom, when @parent is revoked, and this rank had not been told before:
  * by an operation that failed, commd_group_check(), commd_group_abort() or this call. Ranks that
- * have been told may make groups of a @parent that is broken or revoked: those that live meet, but
- * who dies, or which node is lost, after that is not seen: the limit.
+ * have been told may make groups of a @parent that is broken or revoked.
  * @timeout_ms 0: the limit of @parent's operations. */
 int commd_group_subgroup(struct commd_group *parent, const char *name, const int *ranks, int size,
                          int64_t timeout_ms, struct commd_group **ret_group);

@@ -21,35 +21,28 @@ bool parent_failed(const struct membership *g, bool revoked)
     return cause && (!revoked || cause == CAUSE_ABORTED);
 }
 
-static bool lost_with_node(const struct membership *g, unsigned rank)
-{
-    struct board_cause c;
-
-    return board_broken(g->board.hdr, &c) == CAUSE_NODE_LOST &&
-           !strcmp(c.node, g->nodes[g->members[rank].node]);
-}
-
 /* Will rank @k of the parent not come any more? */
 static bool is_lost(struct parent *p, unsigned k, const char *name, struct commd_error *e)
 {
     const struct membership *g = p->group;
     const char *node = g->nodes[g->members[k].node];
-    bool gone = board_is_gone(&g->board, k), left = gone && g->board.ranks[k].cause == CAUSE_LEFT;
+    unsigned cause = board_missed(&g->board, k);
+    bool left = cause == CAUSE_LEFT;
 
-    if (!gone && lost_with_node(g, k)) {
+    if (!cause)
+        return false;
+    if (cause == CAUSE_NODE_LOST) {
         error_set(e, COMMD_E_NODE_LOST, "join",
                   "group \"%s\": rank %u of group \"%s\" is missed, and its node %s is lost", name,
                   k, g->name, node);
-    } else if (gone) {
+    } else {
         if (left && !p->left_ms)
             p->left_ms = (int64_t)now_ms();
         if (left && (int64_t)now_ms() - p->left_ms < LEFT_MS)
             return false;
         error_set(e, COMMD_E_RANK_LOST, "join",
                   "group \"%s\": rank %u of group \"%s\" (pid %u on node %s) %s", name, k, g->name,
-                  g->board.ranks[k].pid, node, left ? "has left that, and did not come" : "died");
-    } else {
-        return false;
+                  g->members[k].pid, node, left ? "has left that, and did not come" : "died");
     }
     e->left = left;
     e->rank = (int)k;

@@ -435,8 +435,7 @@ class Group(_core.Group, Operations):
         with the same list. Does not wait for who cannot come any more: RankLost or NodeLost names
         the first of them by its rank here; Aborted: this group was revoked, and this rank had not
         been told of that by any call before. Ranks that have been told may make subgroups of a
-        group that is broken or revoked: those that are left meet so, but whoever dies after that
-        is not seen, and the timeout ends the call, as it does Context.group().
+        group that is broken or revoked: so those that are left meet.
         """
         return _core.subgroup(type(self), self, name, ranks, timeout)
 

@@ -250,6 +250,12 @@ def subgroup(name, new, members, timeout_ms=0):
     return groups[new].rank_and_size()
 
 
+def subgroups(name, members):
+    """Makes subgroups and leaves them, until one fails."""
+    while True:
+        groups[name].subgroup(f"{name}-{members}", members).leave()
+
+
 def choose(name, colour, key):
     """The part of a split that all ranks of the group take."""
     group, send = groups[name], bytearray(array.array("i", [colour, key]))
@@ -433,7 +439,8 @@ COMMANDS = {
     "gpu_wait": gpu_tensors.wait,
     "gpu_verify": lambda name, count: gpu_tensors.verify(groups[name], count),
     "gpu_loop": lambda name, **a: gpu_tensors.loop(groups[name], tell, **a),
-    "batch": batch, "split": split, "subgroup": subgroup, "choose": choose,
+    "batch": batch, "split": split, "subgroup": subgroup,
+    "subgroups": subgroups, "choose": choose,
     "recover_twice": recover_twice, "pid": os.getpid, "fork": fork,
 }  # fmt: skip
 

@@ -185,11 +185,15 @@ static inline void feed(struct bench *bench, struct core_event event)
             break;
         case CORE_DO_RANK_GONE:
             bench->hash ^= action.rank_gone.group ^ text_hash(0, action.rank_gone.text);
-            note(bench, "rank %u gone: %s\n", action.rank_gone.rank, action.rank_gone.text);
+            note(bench, "rank %u %s: %s\n", action.rank_gone.rank,
+                 action.rank_gone.missed ? "missed" : "gone", action.rank_gone.text);
             break;
         case CORE_DO_JOINED_AGAIN:
             note(bench, "%u joined again, rank %u req %u\n", action.joined_again.client,
                  action.joined_again.rank, action.joined_again.req);
+            break;
+        case CORE_DO_NODES_MISSED:
+            note(bench, "nodes missed\n");
             break;
         case CORE_DO_RANK_ENDED:
             note(bench, "rank %u ended: %s\n", action.rank_gone.rank, action.rank_gone.text);

@@ -204,7 +204,8 @@ static void clients_are_kicked(void **state)
            "0 JOIN_FAILED req 2 cause 8 rank -1 node a: pid 100 was disconnected by root with "
            "commctl kick on node a: \"too slow\"\n"
            "group broken 8: pid 100 was disconnected by root with commctl kick on node a: "
-           "\"too slow\"\ngroup close\n"
+           "\"too slow\"\n"
+           "rank 0 missed: rank 0 (pid 100 on node a) was lost: it was kicked\ngroup close\n"
            "0 REFUSED 8 pid 100 was disconnected by root with commctl kick on node a: "
            "\"too slow\"\n0 close\n"
            "7 changed 1: disconnected pid 100, groups that ended: 1\n");

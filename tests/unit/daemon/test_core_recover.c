@@ -304,6 +304,65 @@ static void revoked_after_a_loss(void **state)
     (void)state;
 }
 
+/* Operations fail by what broke the group; the boards say besides who is not there any more. */
+static void who_ends_in_a_broken_group_is_missed(void **state)
+{
+    const struct msg hello_ = {.type = MSG_PEER_HELLO, .peer_hello = {MSG_VERSION, 1, "test", ""}};
+    struct core_config config = config_of(2);
+    struct bench *bench = bench_new(&config);
+    struct msg msg = {.type = MSG_JOIN,
+                      .join = {.join = 1u << 17 | 1, .uid = 7, .pid = 9, .size = 4}};
+    struct core_group_view view;
+    struct group *group = NULL;
+
+    feed(bench, (struct core_event){.type = CORE_PEER_UP, .node = 1, .msg = &hello_});
+    bench->core->peers[1].state = CORE_PEER_READY;
+    for (unsigned i = 0; i < 2; i++)
+        hello(bench, i, 7, false);
+    for (char name[] = "a"; !group; name[0]++) { /* of one of them the home is here */
+        for (unsigned i = 0; i < 2; i++)
+            join(bench, i, (unsigned)name[0], name, i, 4);
+        text_copy(msg.join.name, sizeof(msg.join.name), name);
+        for (msg.join.rank = 2; msg.join.rank < 4; msg.join.rank++, msg.join.join++)
+            says(bench, 1, &msg);
+        group = list_first(&bench->core->all_groups, struct group, all);
+    }
+    says(bench, 1, &(struct msg){.type = MSG_SYNC, .sync = {.group = group->id, .all = true}});
+    assert_int_equal(group->state, GROUP_OPEN);
+    says(bench, 1,
+         &(struct msg){.type = MSG_BROKEN,
+                       .broken = {.group = group->id,
+                                  .cause = CAUSE_ABORTED,
+                                  .rank = 2,
+                                  .node = "b",
+                                  .text = "enough"}});
+    assert_int_equal(group->state, GROUP_BROKEN);
+    bench->got[0] = 0;
+    says(bench, 1,
+         &(struct msg){.type = MSG_GONE,
+                       .gone = {.group = group->id,
+                                .rank = 3,
+                                .cause = CAUSE_RANK_LOST,
+                                .text = "rank 3 was killed"}});
+    expect(bench, "rank 3 missed: rank 3 was killed\n");
+    kill_client(bench, 1);
+    assert_non_null(strstr(bench->got, "rank 1 missed: rank 1 (pid "));
+    bench->got[0] = 0;
+    feed(bench,
+         (struct core_event){.type = CORE_PEER_DOWN, .node = 1, .text = "no", .refused = true});
+    assert_non_null(strstr(bench->got, "nodes missed\n"));
+    assert_true(core_group(bench->core, group->id, &view) && view.lost[1] && !view.lost[0]);
+    bench->got[0] = 0;
+    feed(bench, (struct core_event){.type = CORE_PEER_UP, .node = 1, .msg = &hello_});
+    says(bench, 1, &(struct msg){.type = MSG_SYNC, .sync = {.group = group->id, .again = 1}});
+    assert_null(strstr(bench->got, "nodes missed")); /* it may never have opened there */
+    says(bench, 1, &(struct msg){.type = MSG_SYNC, .sync = {.group = group->id, .all = true}});
+    assert_non_null(strstr(bench->got, "nodes missed\n"));
+    assert_true(core_group(bench->core, group->id, &view) && !view.lost[1]);
+    bench_free(bench);
+    (void)state;
+}
+
 static void goes_on_in_place(void **state)
 {
     struct bench *bench = three_ranks();
@@ -536,6 +595,7 @@ int main(void)
         cmocka_unit_test(contradictions_name_both),
         cmocka_unit_test(lies),
         cmocka_unit_test(survivors_give_up),
+        cmocka_unit_test(who_ends_in_a_broken_group_is_missed),
         cmocka_unit_test(goes_on_in_place),
         cmocka_unit_test(revoked_after_a_loss),
         cmocka_unit_test(only_members_follow),

@@ -435,13 +435,18 @@ static void a_broken_group_stays_broken(void **state)
                                                                              .pid = 101,
                                                                              .node = "a",
                                                                              .text = "why"}));
+    assert_true(core_restore_rank_gone(
+        bench->core, &(struct core_rank_gone){.group = GROUP, .rank = 1, .cause = CAUSE_LEFT}));
     taken_over(bench);
-    expect(bench, "group broken 8: why\n");
+    expect(bench, "group broken 8: why\n"
+                  "rank 1 missed: gone before commd was restarted\n");
     assert_true(core_group(bench->core, GROUP, &view));
     assert_true(view.state == CORE_GROUP_BROKEN && view.cause_rank == 1);
+    assert_true(view.nlocal == 1);
     come_back(bench, 0, 0, 0);
     expect(bench, "0 WELCOME to a of test\n"
-                  "rank 0 ended: rank 0 (pid 100 on node a) left while commd was restarted\n");
+                  "rank 0 missed: rank 0 (pid 100 on node a) left while commd was restarted\n"
+                  "group close\n");
     bench_free(bench);
 }
 
@@ -1002,7 +1007,7 @@ static void one_that_is_away_is_kicked(void **state)
     bench->got[0] = 0;
     say(bench, 7, &msg);
     expect(bench, "group broken 8: pid 100 was disconnected by root with commctl kick on node a\n"
-                  "rank 0 ended: rank 0 (pid 100 on node a) was lost: it was kicked\n"
+                  "rank 0 missed: rank 0 (pid 100 on node a) was lost: it was kicked\n"
                   "0 close\n"
                   "7 changed 1: disconnected pid 100, groups that ended: 1\n");
     assert_false(core_client_may_return(bench->core, 0, 1000, 100));

@@ -140,6 +140,57 @@ static void a_seat_tells_what_its_member_does(void **state)
     close(fd);
 }
 
+/* A rank that nobody has to wait for outside of the group, and who is gone for operations, too. */
+static void who_is_missed_is_not_gone(void **state)
+{
+    static const uint16_t nodes[4] = {0, 0, 1, 1};
+    struct board_geom g = {
+        .group = 5, .epoch = 1, .world = 4, .nnodes = 2, .nlocal = 2, .rank_node = nodes};
+    struct board_ctl *ctl, *next;
+    struct board b;
+    int fd;
+
+    (void)state;
+    assert_int_equal(board_create(&g, &fd, &ctl), 0);
+    assert_int_equal(board_map(fd, &b), 0);
+    for (unsigned k = 0; k < 4; k++)
+        assert_int_equal(board_missed(&b, k), CAUSE_NONE);
+    board_mark_missed(ctl, 2, CAUSE_NODE_LOST);
+    board_mark_missed(ctl, 3, CAUSE_NODE_LOST);
+    board_mark_missed(ctl, 1, CAUSE_LEFT);
+    board_mark_missed(ctl, 4, CAUSE_RANK_LOST); /* there are 4 */
+    assert_int_equal(board_missed(&b, 2), CAUSE_NODE_LOST);
+    board_mark_missed(ctl, 3, CAUSE_RANK_LOST); /* its node is back, and says so */
+    for (unsigned k = 0; k < 4; k++)
+        board_mark_missed(ctl, k, CAUSE_NONE);
+    assert_int_equal(board_missed(&b, 1), CAUSE_LEFT);
+    assert_int_equal(board_missed(&b, 2), CAUSE_NONE);
+    assert_int_equal(board_missed(&b, 3), CAUSE_RANK_LOST);
+    board_mark_missed(ctl, 3, CAUSE_NODE_LOST); /* it has died all the same */
+    assert_int_equal(board_missed(&b, 3), CAUSE_RANK_LOST);
+    for (unsigned k = 0; k < 4; k++)
+        assert_false(board_is_gone(&b, k));
+    assert_int_equal(board_first_dead(&b), -1);
+    assert_int_equal(board_rank_gone(ctl, 1), CAUSE_NONE);
+
+    board_mark_gone(ctl, 0, 7, CAUSE_LEFT, 1);
+    board_mark_missed(ctl, 0, CAUSE_NODE_LOST);
+    board_mark_missed(ctl, 2, CAUSE_NODE_LOST);
+    assert_int_equal(board_missed(&b, 0), CAUSE_LEFT);
+    assert_int_equal(board_adopt(&g, fd, &next), 0); /* told again: who is missed */
+    assert_int_equal(board_missed(&b, 0), CAUSE_LEFT);
+    assert_int_equal(board_missed(&b, 2), CAUSE_NONE);
+    assert_int_equal(board_missed(&b, 3), CAUSE_NONE);
+    board_mark_missed(next, 3, CAUSE_RANK_LOST);
+    assert_int_equal(board_missed(&b, 3), CAUSE_RANK_LOST);
+    b.ranks[3].cause = 0x7fffffff; /* whatever members write */
+    assert_int_equal(board_missed(&b, 3), CAUSE_RANK_LOST);
+    board_unmap(&b);
+    board_ctl_free(ctl);
+    board_ctl_free(next);
+    close(fd);
+}
+
 /* The same of operations by commd-gpu, whatever the member writes there. */
 static void what_a_seat_tells_of_gpus_is_checked(void **state)
 {
@@ -982,6 +1033,7 @@ int main(void)
         cmocka_unit_test(created_board_maps),
         cmocka_unit_test(members_read_whether_all_nodes_have_gpus),
         cmocka_unit_test(a_seat_tells_what_its_member_does),
+        cmocka_unit_test(who_is_missed_is_not_gone),
         cmocka_unit_test(what_a_seat_tells_of_gpus_is_checked),
         cmocka_unit_test(impossible_geometry_is_refused),
         cmocka_unit_test(lines_have_one_writer),
