@@ -55,11 +55,16 @@ class CheckLimit(unittest.TestCase):
             self.assertTrue(limit.over())
 
     def test_what_the_kernel_tells(self):
-        with tempfile.NamedTemporaryFile("w+") as file:
-            file.write("some avg10=1.00 avg60=2.00 avg300=3.00 total=2500000\nfull total=9\n")
-            file.flush()
-            self.assertEqual(waited([file.name, file.name]), 5.0)
-            self.assertIsNone(waited([file.name, "/nonexistent"]))
+        with tempfile.TemporaryDirectory() as folder:
+            pressure, stat = os.path.join(folder, "pressure"), os.path.join(folder, "stat")
+            with open(pressure, "w") as file:
+                file.write("some avg10=1.00 avg60=2.00 avg300=3.00 total=2500000\nfull total=9\n")
+            with open(stat, "w") as file:
+                stolen = 3 * os.sysconf("SC_CLK_TCK")
+                file.write(f"cpu  90 91 92 93 94 95 96 {stolen} 98 99\ncpu0 1 2\n")
+            self.assertEqual(waited([pressure, pressure], stat), 8.0)
+            self.assertIsNone(waited([pressure, "/nonexistent"], stat))
+            self.assertIsNone(waited([pressure], pressure))
 
     def test_a_process_that_hangs_is_found_and_killed(self):
         for wait in (communicate, exit_code):

@@ -2,8 +2,9 @@
 
 A limit ends a hang, and nothing else: whether a test passes must not depend on how fast a machine
 is, nor on what runs beside it. So a limit counts the time of a machine that is free. The kernel
-tells in /proc/pressure how long some process waited for a core, for memory or for a disk; of that
-time a limit counts one part in BUSY. Hence a hang is found after HANG seconds where nothing else
+tells in /proc/pressure how long some process waited for a core, for memory or for a disk, and in
+/proc/stat how long the host of a virtual machine had taken a core away; of that time a limit counts
+one part in BUSY. Hence a hang is found after HANG seconds where nothing else
 runs, and after BUSY times as long where something always does. Where the kernel does not tell, the
 machine counts as busy.
 
@@ -25,9 +26,18 @@ def now():
     return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
-def waited(paths=PRESSURES):
+def stolen(path="/proc/stat"):
+    """Seconds since boot in which the host gave a core to another machine, of all cores."""
+    with open(path) as file:
+        return int(file.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
+
+
+def waited(paths=PRESSURES, stat="/proc/stat"):
     """Seconds since boot in which some process waited; None: the kernel does not tell."""
-    total = 0.0
+    try:
+        total = stolen(stat)
+    except (OSError, ValueError, IndexError):
+        return None
     for path in paths:
         try:
             with open(path) as file:
