@@ -246,6 +246,9 @@ void apply_action(struct daemon *d, const struct core_action *a)
     case CORE_DO_GROUP_COMMITTED:
         takeover_committed(d, a->group_committed.group);
         break;
+    case CORE_DO_RANK_ASKED:
+        takeover_rank_asked(d, a->rank_asked.group, a->rank_asked.rank, a->rank_asked.req);
+        break;
     case CORE_DO_GROUP_OPEN:
         apply_group_open(d, a->group_open.group);
         break;

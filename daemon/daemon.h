@@ -214,6 +214,7 @@ void takeover_farewell(struct daemon *d, unsigned slot);
  * rank has gone, with its number of operations; the group is broken; it is closed here; nobody has
  * to hear of it any more. */
 void takeover_committed(struct daemon *d, uint64_t group);
+void takeover_rank_asked(struct daemon *d, uint64_t group, uint32_t rank, uint32_t req);
 void takeover_group(struct daemon *d, const struct core_group_view *view,
                     struct board_entry *entry);
 void takeover_rank_gone(struct daemon *d, const struct core_rank_gone *gone);

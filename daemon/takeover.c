@@ -475,6 +475,12 @@ void takeover_committed(struct daemon *d, uint64_t group)
         keep_group(d, group, true);
 }
 
+void takeover_rank_asked(struct daemon *d, uint64_t group, uint32_t rank, uint32_t req)
+{
+    if (keeps(d))
+        state_rank_asked(d->state, group, rank, req);
+}
+
 void takeover_group(struct daemon *d, const struct core_group_view *view, struct board_entry *entry)
 {
     char name[STORE_NAME_MAX];

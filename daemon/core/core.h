@@ -126,6 +126,7 @@ enum core_action_type {
     CORE_DO_GPU_KILL,
     CORE_DO_GPU_SESSION,
     CORE_DO_GROUP_COMMITTED,
+    CORE_DO_RANK_ASKED,
     CORE_DO_GROUP_OPEN,
     CORE_DO_GROUP_POSITION,
     CORE_DO_GROUP_BIND,
@@ -280,6 +281,12 @@ struct core_action {
         struct {
             uint64_t group;
         } group_committed;
+        /* A rank of a group that was COMMITTED, and has not opened, waits for the answer to another
+         * request now: write that down. */
+        struct {
+            uint64_t group;
+            uint32_t rank, req;
+        } rank_asked;
         /* Make the board of @group (core_group()), send JOINED + fds to each local member's client
          * (req in core_group_waiter()), and BOARD_ADD + fd to the engine if nnodes > 1. RANK_GONE
          * follows for each rank that is gone already. */

@@ -99,6 +99,10 @@ bool follow_replaces(struct core *core, struct client *client, const struct msg_
         if (member->state == MEMBER_COMMITTED) {
             member->req = msg->req;
             member->claim = CLAIM_IN;
+            act_push(core, (struct core_action){.type = CORE_DO_RANK_ASKED,
+                                                .rank_asked = {.group = member->group->id,
+                                                               .rank = member->rank,
+                                                               .req = member->req}});
             join_begin(core, member, msg->timeout_ms);
             return true;
         }

@@ -6,6 +6,7 @@
  *   a client closed, or is closed (CLIENT_CLOSE)           state_client_gone()
  *   CORE_DO_GROUP_COMMITTED; CORE_DO_GROUP_OPEN of one node, before JOINED is sent
  *                                                          state_group()
+ *   CORE_DO_RANK_ASKED                                     state_rank_asked()
  *   CORE_DO_GROUP_OPEN of several; CORE_DO_GROUP_CLOSE, if others have to hear of it
  *                                                          state_group_step()
  *   CORE_DO_RANK_GONE, before the board is marked, with the operations that were read from it;
@@ -25,7 +26,7 @@
 struct state;
 
 enum { STATE_TOKEN = 16, STATE_SECRET = 32, STATE_TRIES = 2 };
-enum state_step { STATE_OPEN = 1, STATE_LEFT = 2 };
+enum state_step { STATE_OPEN = 1, STATE_LEFT = 2, STATE_ASKED = 3 };
 
 struct state_client {
     struct core_kept_client is;
@@ -66,6 +67,7 @@ void state_client_gone(struct state *state, unsigned slot); /* and its arenas */
 void state_group(struct state *state, const struct core *core, uint64_t id, bool committed);
 /* Of one that was written as committed. */
 void state_group_step(struct state *state, uint64_t id, enum state_step step);
+void state_rank_asked(struct state *state, uint64_t id, uint32_t rank, uint32_t req);
 void state_rank_gone(struct state *state, const struct core_rank_gone *gone);
 void state_broken(struct state *state, const struct core_group_broken *broken);
 void state_group_gone(struct state *state, uint64_t id);

@@ -31,7 +31,7 @@ struct live {
     LIST_ENTRY(live) hash;
     enum kind kind;
     uint64_t key;  /* id of the group, or of the client */
-    uint64_t key2; /* slot of the client; rank; id of the arena */
+    uint64_t key2; /* slot of the client; rank; id of the arena; step_key() */
     size_t at;     /* offset of its head in the half */
     uint32_t len;
 };
@@ -74,6 +74,12 @@ void live_forget_group(struct state *state, uint64_t id);  /* and what became of
 /* The client that has @slot now; 0: none. */
 uint64_t live_client(const struct state *state, unsigned slot);
 bool live_set_client(struct state *state, unsigned slot, uint64_t id);
+
+/* Of a step of a group, by which it is found: @rank is 0 but for STATE_ASKED. */
+static inline uint64_t step_key(uint32_t step, uint32_t rank)
+{
+    return (uint64_t)rank << 32 | step;
+}
 
 /* ---- state_read.c ---------------------------------------------------------------------------- */
 

@@ -74,12 +74,16 @@ static const char *found_group_step(struct state *state, const uint8_t *bytes, s
                                     size_t at)
 {
     DECODED(group_step, GroupStep, bytes, len);
+    struct live *before;
 
     if (!msg)
         return "a step of a group cannot be decoded";
     if (!live_find(state, KIND_GROUP, msg->group, 0, true))
         return "a step of no group";
-    live_add(state, KIND_GROUP_STEP, msg->group, msg->step, at, len);
+    before = live_find(state, KIND_GROUP_STEP, msg->group, step_key(msg->step, msg->rank), false);
+    if (before)
+        live_forget(state, before);
+    live_add(state, KIND_GROUP_STEP, msg->group, step_key(msg->step, msg->rank), at, len);
     return NULL;
 }
 
@@ -307,6 +311,19 @@ static void kept_lists_fini(struct kept_lists *lists)
     free(lists->ranks);
 }
 
+/* The request of @rank that waits for an answer; @req: as it was when the group was written down.
+ */
+static uint32_t asked_last(const struct state *state, uint64_t group, uint32_t rank, uint32_t req)
+{
+    const struct live *live =
+        live_find(state, KIND_GROUP_STEP, group, step_key(STATE_ASKED, rank), false);
+
+    if (!live)
+        return req;
+    DECODED(group_step, GroupStep, file_record(state, live), live->len);
+    return msg ? msg->req : req;
+}
+
 static bool take_lists(const struct state *state, const CommdState__Group *msg,
                        struct kept_lists *lists)
 {
@@ -331,10 +348,10 @@ static bool take_lists(const struct state *state, const CommdState__Group *msg,
     for (size_t i = 0; i < nranks; i++) {
         struct live *client = live_find(state, KIND_CLIENT, msg->rank_client[i], 0, true);
 
-        lists->ranks[i] =
-            (struct core_kept_rank){.rank = msg->rank[i],
-                                    .req = msg->rank_req[i],
-                                    .slot = client ? (unsigned)client->key2 : CORE_NOBODY};
+        lists->ranks[i] = (struct core_kept_rank){
+            .rank = msg->rank[i],
+            .req = asked_last(state, msg->id, msg->rank[i], msg->rank_req[i]),
+            .slot = client ? (unsigned)client->key2 : CORE_NOBODY};
     }
     return true;
 }

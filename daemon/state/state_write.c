@@ -190,15 +190,30 @@ void state_group(struct state *state, const struct core *core, uint64_t id, bool
     append_live(state, KIND_GROUP, &msg.base, id, 0);
 }
 
-void state_group_step(struct state *state, uint64_t id, enum state_step step)
+static void put_step(struct state *state, uint64_t id, enum state_step step, uint32_t rank,
+                     uint32_t req)
 {
     CommdState__GroupStep msg = COMMD_STATE__GROUP_STEP__INIT;
+    struct live *before = live_find(state, KIND_GROUP_STEP, id, step_key(step, rank), false);
 
     if (!live_find(state, KIND_GROUP, id, 0, true))
         return; /* nothing is kept of it */
     msg.group = id;
     msg.step = step;
-    append_live(state, KIND_GROUP_STEP, &msg.base, id, step);
+    msg.rank = rank;
+    msg.req = req;
+    if (append_live(state, KIND_GROUP_STEP, &msg.base, id, step_key(step, rank)) && before)
+        live_forget(state, before);
+}
+
+void state_group_step(struct state *state, uint64_t id, enum state_step step)
+{
+    put_step(state, id, step, 0, 0);
+}
+
+void state_rank_asked(struct state *state, uint64_t id, uint32_t rank, uint32_t req)
+{
+    put_step(state, id, STATE_ASKED, rank, req);
 }
 
 void state_rank_gone(struct state *state, const struct core_rank_gone *gone)

@@ -466,6 +466,11 @@ void edge_action(struct sim *sim, unsigned node, const struct core_action *actio
             state_group(sim->nodes[node].state, sim->nodes[node].core,
                         action->group_committed.group, true);
         break;
+    case CORE_DO_RANK_ASKED:
+        if (!state_cut(sim, node))
+            state_rank_asked(sim->nodes[node].state, action->rank_asked.group,
+                             action->rank_asked.rank, action->rank_asked.req);
+        break;
     case CORE_DO_GROUP_FORGET:
         state_group_gone(sim->nodes[node].state, action->group_forget.group);
         break;

@@ -717,6 +717,24 @@ static void too_late_to_take_it_back(void **state)
             "[   4] a: #a1 close\n");
 }
 
+/* The next commd knows by which number it asked last, so it is in. */
+static void asks_again_when_all_have_agreed(void **state)
+{
+    struct fix f = group(2, 0, (unsigned[]){0, 1}, 2);
+
+    (void)state;
+    all_ask(&f, &shrink);
+    sim_run(f.sim, 2); /* the COMMIT is at b, its SYNC is not at a */
+    sim_recover(f.sim, f.rank[0], f.g, NULL, &shrink);
+    sim_kill_after(f.sim, 0, 1);
+    sim_run(f.sim, 2000);
+    assert_int_equal(sim_taken_over(f.sim), 1);
+    is(&f, f.rank[0], 0, 2);
+    is(&f, f.rank[1], 1, 2);
+    sim_trace_clear(f.sim);
+    end(&f, "");
+}
+
 /* What all had agreed on comes to nothing: it does not ask again. */
 static void taken_back_while_it_fails(void **state)
 {
@@ -796,6 +814,7 @@ int main(void)
         cmocka_unit_test(another_commd_takes_over),
         cmocka_unit_test(one_takes_it_back),
         cmocka_unit_test(too_late_to_take_it_back),
+        cmocka_unit_test(asks_again_when_all_have_agreed),
         cmocka_unit_test(taken_back_while_it_fails),
     };
 

@@ -170,6 +170,9 @@ static inline void feed(struct bench *bench, struct core_event event)
         case CORE_DO_GROUP_COMMITTED:
             note(bench, "group committed\n");
             break;
+        case CORE_DO_RANK_ASKED:
+            note(bench, "rank %u asked, req %u\n", action.rank_asked.rank, action.rank_asked.req);
+            break;
         case CORE_DO_GROUP_FORGET:
             note(bench, "group forget\n");
             break;

@@ -254,6 +254,39 @@ static void a_slot_that_is_used_again(void **state)
                                  "6 slot -1 pid 101\n" CLIENT_1);
 }
 
+/* It comes back with the number of its last request, and with no other. */
+static void a_rank_that_asks_again(void **state)
+{
+    struct fix *f = *state;
+
+    add_client(f->state, 0, 100);
+    add_client(f->state, 1, 101);
+    state_rank_asked(f->state, f->g, 1, 8); /* nothing is kept of it */
+    state_group(f->state, f->bench->core, f->g, true);
+    state_rank_asked(f->state, f->g, 1, 8);
+    state_rank_asked(f->state, f->g, 1, 9);
+    state_group_step(f->state, f->g, STATE_OPEN);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_string_equal(content(f, f->state),
+                            CLIENT_0 CLIENT_1 "group g of 1000, 2 on 1 nodes of a: 0 req 5 slot 0 "
+                                              "pid 100 1 req 9 slot 1 pid 101\n");
+        assert_int_equal(dropped(f->state), 0);
+        successor(f);
+    }
+}
+
+/* However often a client asks, the file is as long. */
+static void who_asks_without_end(void **state)
+{
+    struct fix *f = *state;
+
+    add_client(f->state, 0, 100);
+    state_group(f->state, f->bench->core, f->g, true);
+    for (uint32_t i = 0; i < 10000; i++)
+        state_rank_asked(f->state, f->g, 1, i);
+    assert_true(state_is_whole(f->state));
+}
+
 static void halves_turn(void **state)
 {
     struct fix *f = *state;
@@ -568,6 +601,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(in_a_sealed_file, setup, teardown),
         cmocka_unit_test_setup_teardown(what_has_ended_is_not_there, setup, teardown),
         cmocka_unit_test_setup_teardown(a_slot_that_is_used_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_rank_that_asks_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(who_asks_without_end, setup, teardown),
         cmocka_unit_test_setup_teardown(halves_turn, setup, teardown),
         cmocka_unit_test_setup_teardown(without_room_there_is_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(there_is_room_for_what_limits_allow, setup, teardown),
