@@ -196,6 +196,30 @@ static bool renewed_in_trouble(struct sim *sim, unsigned node, uint64_t id)
     return (sim->oracle.renewed[node] || sim->nodes[node].kills) && trouble;
 }
 
+void check_withdraws(struct sim *sim, unsigned node, uint64_t id)
+{
+    struct node *n = &sim->nodes[node];
+
+    n->withdrew[n->nwithdrew++ % ARRAY_LEN(n->withdrew)] = id;
+}
+
+/* All ranks of @node gave up, at the moment when the group opened elsewhere, and of its commd,
+ * which knew why, another one has taken over since. */
+static bool withdrew_and_forgot(struct sim *sim, unsigned node, uint64_t id)
+{
+    const struct node *n = &sim->nodes[node];
+    const struct fact *fact = check_fact(sim, id);
+    unsigned i = n->forgot;
+
+    for (unsigned rank = 0; rank < fact->size; rank++)
+        if (fact->nodes[fact->members[rank].node] == node && !gave_up(sim, id, rank))
+            return false;
+    while (i && n->forgot - i < ARRAY_LEN(n->withdrew))
+        if (n->withdrew[--i % ARRAY_LEN(n->withdrew)] == id)
+            return true;
+    return false;
+}
+
 void check_broken(struct sim *sim, unsigned node, uint64_t id, enum cause cause, const char *name,
                   const char *text)
 {
@@ -212,6 +236,9 @@ void check_broken(struct sim *sim, unsigned node, uint64_t id, enum cause cause,
     if (cause == CAUSE_NODE_LOST && strstr(text, "does not know") &&
         (sim->oracle.node_fault[node] || sim->oracle.engine_fault[node] || sim_went_on(sim, id)))
         return; /* its ranks have gone on, and this node did not hear so */
+    if (cause == CAUSE_NODE_LOST && strstr(text, "does not know") && who >= 0 &&
+        withdrew_and_forgot(sim, (unsigned)who, id))
+        return;
     if (cause == CAUSE_NODE_LOST &&
         (who < 0 || (!sim->oracle.node_fault[who] && !sim->oracle.engine_fault[who])))
         sim_fail(sim, "node %s blames node '%s' without a fault: %s", sim_node_name(sim, node),

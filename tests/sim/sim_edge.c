@@ -472,6 +472,7 @@ void edge_action(struct sim *sim, unsigned node, const struct core_action *actio
                              action->rank_asked.rank, action->rank_asked.req);
         break;
     case CORE_DO_GROUP_FORGET:
+        check_withdraws(sim, node, action->group_forget.group);
         state_group_gone(sim->nodes[node].state, action->group_forget.group);
         break;
     case CORE_DO_GROUP_OPEN:

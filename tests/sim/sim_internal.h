@@ -137,10 +137,12 @@ struct node {
     struct intro engine_intro[SIM_NODES]; /* how it was told of it */
     uint64_t engine_met[SIM_NODES];       /* they are connected: .number of the peer; 0: not */
     uint64_t said_token[SIM_NODES], their_token[SIM_NODES]; /* of commd */
-    uint64_t engine_kept; /* its incarnation, as written down; 0: not */
-    bool engine_renews;   /* it was ended on purpose, and the next one is not kept yet */
-    uint64_t killed_at;   /* when commd was killed last */
-    unsigned kills;       /* that followed each other soon */
+    uint64_t engine_kept;       /* its incarnation, as written down; 0: not */
+    bool engine_renews;         /* it was ended on purpose, and the next one is not kept yet */
+    uint64_t killed_at;         /* when commd was killed last */
+    uint64_t withdrew[64];      /* the last groups that came to nothing here, of all its commds */
+    unsigned nwithdrew, forgot; /* there were; of these when commd was killed last */
+    unsigned kills;             /* that followed each other soon */
     uint64_t settings, engine_settings; /* as they are now; those of its engine */
 };
 
@@ -261,6 +263,8 @@ void check_step(struct sim *sim, unsigned node);
 void check_opened(struct sim *sim, unsigned node, const struct core_group_view *view);
 void check_gone(struct sim *sim, unsigned node, const struct core_rank_gone *gone);
 /* @id 0: a join that failed */
+/* It does not keep the group any more. */
+void check_withdraws(struct sim *sim, unsigned node, uint64_t id);
 void check_broken(struct sim *sim, unsigned node, uint64_t id, enum cause cause, const char *name,
                   const char *text);
 void check_overdue(struct sim *sim);

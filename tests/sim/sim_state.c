@@ -332,6 +332,7 @@ static void blame(struct sim *sim, unsigned node, uint64_t gap)
 
     n->kills = n->killed_at && sim->now - n->killed_at < 4000 ? n->kills + 1 : 1;
     n->killed_at = sim->now;
+    n->forgot = n->nwithdrew;
     if (gap > 1000 || n->kills > 3)
         sim->oracle.node_fault[node] = true;
     for (unsigned i = 0; i < sim->options.nodes; i++) {
