@@ -224,18 +224,22 @@ static bool rank_is_gone(const struct core *core, const struct group *group, uin
     return runs_fate(&core->runs, member)->cause || group->lost[member->node];
 }
 
-/* Is nobody left who stays in @group? Those that go on stand in @next in the order of their old
- * ranks. */
+const struct msg_member *follow_went_on(const struct group *next, uint32_t rank, uint32_t *at)
+{
+    while (*at < next->size && next->members[*at].was < rank + 1)
+        ++*at;
+    return *at < next->size && next->members[*at].was == rank + 1 ? &next->members[*at] : NULL;
+}
+
+/* Is nobody left who stays in @group? */
 static bool all_go_on(const struct core *core, const struct group *group, const struct group *next)
 {
     uint32_t at = 0;
 
     for (uint32_t rank = 0; rank < group->size; rank++) {
-        while (at < next->size && next->members[at].was < rank + 1)
-            at++;
-        if ((at == next->size || next->members[at].was != rank + 1 ||
-             runs_fate(&core->runs, &next->members[at])->cause) &&
-            !rank_is_gone(core, group, rank))
+        const struct msg_member *member = follow_went_on(next, rank, &at);
+
+        if ((!member || runs_fate(&core->runs, member)->cause) && !rank_is_gone(core, group, rank))
             return false;
     }
     return true;
@@ -370,20 +374,14 @@ void follow_run(struct core *core)
 
 /* ---- the event ------------------------------------------------------------------------------- */
 
-/* ", without rank 3,5": of @old. Those that go on stand in @group in the order of their old ranks.
- */
+/* ", without rank 3,5": of @old. */
 static void without(const struct group *old, const struct group *group, struct text *text)
 {
     uint32_t end = MIN(old->size, (uint32_t)FOLLOW_LOOKS), at = 0, found = 0;
 
-    for (uint32_t rank = 0; rank < end; rank++) {
-        while (at < group->size && !group->members[at].was)
-            at++;
-        if (at < group->size && group->members[at].was == rank + 1)
-            at++;
-        else if (found++ < FOLLOW_NAMES)
+    for (uint32_t rank = 0; rank < end; rank++)
+        if (!follow_went_on(group, rank, &at) && found++ < FOLLOW_NAMES)
             text_add(text, found == 1 ? ", without rank %u" : ",%u", rank);
-    }
     if (found > FOLLOW_NAMES)
         text_add(text, ",...");
 }

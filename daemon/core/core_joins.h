@@ -123,6 +123,9 @@ const struct group *follow_successor(const struct core *core, const struct membe
 void follow_place_lost(struct core *core, struct group *group, unsigned place, bool lost);
 void follow_node_lost(struct core *core, unsigned node); /* likewise, from all groups */
 void follow_tick(struct core *core);                     /* at each heartbeat */
+/* The member of @next that was @rank in the group before; NULL: that has not gone on. Asked for
+ * ascending ranks, in whose order they stand there; *at is 0 first. */
+const struct msg_member *follow_went_on(const struct group *next, uint32_t rank, uint32_t *at);
 /* The group as which others have gone on from that one, as this node knows; NULL: it does not. */
 const struct group *follow_gone_on(const struct core *core, uint32_t uid, uint64_t follows);
 void follow_left_behind(const struct group *group, uint32_t rank, char *buf, size_t cap);

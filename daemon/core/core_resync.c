@@ -133,17 +133,15 @@ void group_ask_left(struct core *core, const struct group *group)
     }
 }
 
-/* Its ranks in @group that were ours; if all of them are in @next they have gone on. */
+/* All of @group that were ours. */
 static bool all_went_on(const struct group *group, const struct group *next)
 {
-    uint32_t ours = 0, there = 0;
+    uint32_t at = 0;
 
     for (uint32_t i = 0; i < group->size; i++)
-        ours += group->members[i].node == group->me;
-    for (uint32_t i = 0; i < next->size; i++)
-        there += next->members[i].was && next->members[i].was <= group->size &&
-                 group->members[next->members[i].was - 1].node == group->me;
-    return ours == there;
+        if (group->members[i].node == group->me && !follow_went_on(next, i, &at))
+            return false;
+    return true;
 }
 
 /* The nodes of the next epoch know from its COMMIT who has gone on. */
