@@ -209,6 +209,12 @@ void engine_tick(struct core *core)
     }
 }
 
+void engine_ask(struct core *core)
+{
+    core->engine.life.ping_ms = MIN(core->engine.life.ping_ms, core->now);
+    engine_tick(core);
+}
+
 uint64_t engine_deadline(const struct core *core)
 {
     const struct life *life = &core->engine.life;

@@ -31,6 +31,7 @@ enum {
     CORE_SENT_MOST_MS = 60000,  /* the longest time that such a report is of */
     CORE_ENGINE_DOUBT_MS = 30,  /* a lost engine of another node breaks groups after this */
     CORE_ENGINE_TOLD_MS = 1000, /* likewise, if that side has ended the link and does not say why */
+    CORE_ENGINE_QUIET_MS = 2500,   /* nothing comes for so long: not while a node lives */
     CORE_ENGINE_STABLE_MS = 10000, /* a life this long resets the restart back-off */
     CORE_GPU_ASKS = 8,             /* of a client for GPUs, within a second */
     CORE_GPU_SPARE = 16,           /* this part of all groups: gpu_spare() */
@@ -219,6 +220,7 @@ struct peer {
     bool said;               /* over this link: ENGINE_STATE */
     uint64_t retry_ms;       /* when our engine is told of theirs again; CORE_NEVER: no need */
     uint64_t apart_ms; /* since when the two have no connection, as ours tells; 0: they have */
+    uint64_t alive_ms; /* when their node was heard of over it last; 0: not known */
     bool met;          /* they have had one since ours was told of theirs */
     uint64_t backoff_ms;
     bool given_up; /* UNLINKED, and for so long that its ranks count as gone */
@@ -443,6 +445,8 @@ void peer_refused(struct core *core, unsigned node, const char *why);
 void peer_down(struct core *core, unsigned node, enum core_loss loss, const char *why);
 void peer_lost(struct core *core, unsigned node, const char *why);      /* and not to be back */
 void peer_lost_away(struct core *core, unsigned node, const char *why); /* its link had closed */
+/* Nothing has come for so long over its link, which is closed. */
+void peer_silent(struct core *core, unsigned node, const char *why);
 void peer_add_engine(struct core *core, unsigned node); /* to ours, if it can be now */
 void peer_settle(struct core *core, unsigned node); /* groups end by the link that is in doubt */
 bool peer_linked(const struct core *core, unsigned node);
@@ -497,6 +501,7 @@ void engine_started(struct core *core, uint32_t pid);
 void engine_msg(struct core *core, const struct msg *msg);
 void engine_down(struct core *core, const char *why);
 void engine_tick(struct core *core);
+void engine_ask(struct core *core); /* now what it hears of its peers, and not when it is due */
 bool engine_speaks(const struct core *core); /* UP, and all that it has is known */
 uint64_t engine_deadline(const struct core *core);
 

@@ -1,7 +1,7 @@
 /* core_peer.c - links to the other commds, heartbeats, and whose engine accepts whose.
  *
  *   UNLINKED --PEER_UP--> LINKING <--engines accept each other--> READY
- *       ^                 ^     '---- PEER_DOWN, not READY anew ---. | PEER_DOWN
+ *       ^                 ^     '---- PEER_DOWN, not READY anew ---. | PEER_DOWN, silence
  *       |                 '------------- PEER_UP --------------- AWAY
  *       '---- silence, restart_timeout, its engine is gone or apart ----'
  *
@@ -24,7 +24,10 @@
  * joins that waited at it ask elsewhere, and groups with it stay. When it is linked again and its
  * engine is the same it is READY again, and tells anew what it knows of their groups, as we do
  * (group_resync()). It is lost when it is not READY by @lost_ms, or when our engine has lost its.
- * A node whose link closes while groups with it wait for an engine is AWAY, too: bond_waits().
+ * A node whose link closes while groups with it wait for an engine is AWAY, too: bond_waits(). So
+ * is a READY node that says nothing for node_timeout, if our engine has heard of its kernel since:
+ * its commd is stopped, or gets no time. We close its link then. As long as a node is AWAY what our
+ * engine hears is asked for at each heartbeat: when the host is silent, too, the node is lost.
  *
  * After a taking-over all nodes that we have groups with are AWAY. Which engines ours has it tells
  * before ENGINE_RESUMED; groups with others then wait for an engine (core_bond.c), and for the link
@@ -32,9 +35,9 @@
  *
  * A node whose link ends because its certificate does not hold any more is lost at once.
  *
- * What if the peer dies now: PEER_DOWN: AWAY, or lost; or node_timeout of silence: lost. Then
- * groups with it break. What if I am stopped now: peers drop the link after node_timeout; if
- * shorter, peer_forgive(). */
+ * What if the peer dies now: PEER_DOWN, or node_timeout of silence: AWAY, or lost. Then groups with
+ * it break. What if I am stopped now: I am AWAY to the others after node_timeout; if shorter,
+ * peer_forgive(). If they have given me up meanwhile, our engine says so: peer_lost_away(). */
 #include "daemon/core/core_internal.h"
 #include "shm/proto/cause_text.h"
 
@@ -234,7 +237,7 @@ static void forget_theirs(struct core *core, unsigned node)
                                        .engine_peer = {.peer = node, .engine = peer->engine}});
     set_theirs(core, node, PEER_ENGINE_UNKNOWN);
     assert(!peer->theirs);
-    peer->apart_ms = peer->intro = 0;
+    peer->apart_ms = peer->alive_ms = peer->intro = 0;
     peer->met = false;
     peer->traffic.encryption = LINK_UNTOLD;
     peer->doubt_ms = CORE_NEVER;
@@ -290,14 +293,24 @@ void peer_lost_away(struct core *core, unsigned node, const char *why)
     peer_lost(core, node, text);
 }
 
-static void peer_away(struct core *core, unsigned node, const char *why)
+/* Groups with @node, whose link ends, wait for it. */
+static bool may_be_away(const struct core *core, unsigned node)
+{
+    return !core->stopping && core->now < peer_broke_ms(core, node) &&
+           (core->peers[node].state == CORE_PEER_READY || peer_is_missed(core, node) ||
+            bond_waits(core, node));
+}
+
+static void peer_away(struct core *core, unsigned node, const char *why, const char *what)
 {
     struct peer *peer = &core->peers[node];
 
+    if (peer->doubt_ms != CORE_NEVER)
+        peer_settle(core, node); /* over this link nobody says more */
     if (!peer_is_missed(core, node)) {
         peer->lost_ms = core->now + core->config.restart_timeout_ms;
         act_note(core, CORE_NOTE_NODE_AWAY, CORE_BY_NOBODY, 0, CORE_LOG_INFO,
-                 "node %s is restarting: its link closed, data go on", core_node_name(core, node));
+                 "node %s is restarting: %s, data go on", core_node_name(core, node), what);
     }
     pause_end(core);
     text_copy(peer->error, sizeof(peer->error), why);
@@ -327,14 +340,22 @@ void peer_down(struct core *core, unsigned node, enum core_loss loss, const char
     why = why ? why : "the link closed";
     assert(loss < CORE_LOSS_KINDS && loss != CORE_LOSS_SILENCE);
     peer->losses[loss]++;
-    if (!core->stopping && core->now < peer_broke_ms(core, node) &&
-        (peer->state == CORE_PEER_READY || peer_is_missed(core, node) || bond_waits(core, node))) {
-        if (peer->doubt_ms != CORE_NEVER)
-            peer_settle(core, node); /* over this link nobody says more */
-        peer_away(core, node, why);
-    } else {
+    if (may_be_away(core, node))
+        peer_away(core, node, why, "its link closed");
+    else
         peer_lost(core, node, why);
-    }
+}
+
+void peer_silent(struct core *core, unsigned node, const char *why)
+{
+    struct peer *peer = &core->peers[node];
+
+    assert(peer_linked(core, node));
+    peer->losses[CORE_LOSS_SILENCE]++;
+    if (may_be_away(core, node) && peer->alive_ms > peer->heard_ms + core->config.heartbeat_ms)
+        peer_away(core, node, why, "its commd is silent");
+    else
+        peer_lost_away(core, node, why);
 }
 
 /* A node that is AWAY may get another certificate in time. If it does not, that is why. */
@@ -694,6 +715,23 @@ static void note_encryption(const struct core *core, struct core_traffic *traffi
     traffic->generation = msg->generation;
 }
 
+/* The kernel of their node was heard of so long ago. False: the node is lost. */
+static bool hear_alive(struct core *core, unsigned node, uint64_t quiet_ms)
+{
+    struct peer *peer = &core->peers[node];
+    uint64_t most = MAX(core->config.node_timeout_ms, (uint64_t)CORE_ENGINE_QUIET_MS);
+    char buf[MSG_TEXT_MAX];
+    struct text text = {buf, sizeof(buf), 0};
+
+    peer->alive_ms = MAX(peer->alive_ms, core->now - MIN(quiet_ms, core->now));
+    if (peer->state != CORE_PEER_AWAY || quiet_ms < most)
+        return true;
+    text_add(&text, "its engine is silent for ");
+    text_add_ms(&text, quiet_ms);
+    peer_lost_away(core, node, buf);
+    return false;
+}
+
 void peer_engine_traffic(struct core *core, const struct msg_engine_traffic *msg)
 {
     struct core_traffic *traffic;
@@ -714,6 +752,8 @@ void peer_engine_traffic(struct core *core, const struct msg_engine_traffic *msg
     }
     peer->apart_ms = 0;
     peer->met = true;
+    if (msg->quiet_ms && !hear_alive(core, msg->peer, msg->quiet_ms))
+        return;
     before = peer->reported;
     if (before.engine != msg->engine)
         before = (struct msg_engine_traffic){0};

@@ -19,8 +19,9 @@ void peer_forgive(struct core *core)
     life_forgive(core, &core->gpu.life);
 }
 
-/* It is lost, and its link, if it has one, is ours to close. */
-static void drop_peer(struct core *core, unsigned node, const char *why, uint64_t ms)
+/* @end: what becomes of it. Its link, if it has one, is ours to close. */
+static void drop_peer(struct core *core, unsigned node, const char *why, uint64_t ms,
+                      void (*end)(struct core *core, unsigned node, const char *why))
 {
     char buf[MSG_TEXT_MAX];
     struct text text = {buf, sizeof(buf), 0};
@@ -32,7 +33,7 @@ static void drop_peer(struct core *core, unsigned node, const char *why, uint64_
         act_push(core,
                  (struct core_action){.type = CORE_DO_PEER_DROP,
                                       .peer_drop = {.node = node, .why = act_text(core, buf)}});
-    peer_lost_away(core, node, buf);
+    end(core, node, buf);
 }
 
 /* When a node that is AWAY is taken for gone, because its data connection broke, too. */
@@ -48,9 +49,10 @@ static uint64_t gone_at(const struct core *core, unsigned node)
 static bool check_missed(struct core *core, unsigned node)
 {
     if (core->now >= core->peers[node].lost_ms)
-        drop_peer(core, node, "its commd is not back within ", core->config.restart_timeout_ms);
+        drop_peer(core, node, "its commd is not back within ", core->config.restart_timeout_ms,
+                  peer_lost_away);
     else if (core->now >= gone_at(core, node))
-        drop_peer(core, node, "the data connection broke", 0);
+        drop_peer(core, node, "the data connection broke", 0, peer_lost_away);
     else
         return false;
     return true;
@@ -101,8 +103,9 @@ static void check_peers(struct core *core)
         if ((!peer_linked(core, i) && peer->state != CORE_PEER_AWAY) || check_missed(core, i))
             continue;
         if (peer_linked(core, i) && core->now >= peer->heard_ms + core->config.node_timeout_ms) {
-            peer->losses[CORE_LOSS_SILENCE]++;
-            drop_peer(core, i, "silent for ", core->config.node_timeout_ms);
+            drop_peer(core, i, "silent for ", core->config.node_timeout_ms, peer_silent);
+            if (peer->state == CORE_PEER_AWAY)
+                next = MIN(next, check_at(core, i));
             continue;
         }
         if (core->now >= apart_until(core, i))
@@ -116,6 +119,18 @@ static void check_peers(struct core *core)
         next = MIN(next, check_at(core, i));
     }
     core->silent_ms = next;
+}
+
+/* What our engine hears of it says whether a node whose commd is silent, or away, is there. */
+static void ask_engine(struct core *core)
+{
+    for (unsigned i = 0; i < core->config.nnodes; i++)
+        if (core->peers[i].state == CORE_PEER_AWAY ||
+            (core->peers[i].state == CORE_PEER_READY &&
+             core->now >= core->peers[i].heard_ms + core->config.node_timeout_ms / 2)) {
+            engine_ask(core);
+            return;
+        }
 }
 
 void peer_tick(struct core *core)
@@ -134,6 +149,7 @@ void peer_tick(struct core *core)
                                                            .free = !core->peers[i].shares}});
         group_tick(core);
         follow_tick(core);
+        ask_engine(core);
     }
     if (core->now >= core->silent_ms)
         check_peers(core);

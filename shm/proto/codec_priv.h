@@ -184,7 +184,8 @@
 #define FIELDS_engine_traffic(F) \
     F(NODE, peer) F(NUM, engine) F(NUM, sent) F(NUM, received) F(NUM, segments) \
     F(NUM, retransmits) F(NUM, stalled_us) F(NUM, rtt_us) F(NUM, min_rtt_us) \
-    F(NUM, rate) F(NUM, mends) F(FLAG, apart) F(NUM, encryption) F(NUM, key_ms) F(NUM, generation)
+    F(NUM, rate) F(NUM, mends) F(FLAG, apart) F(NUM, encryption) F(NUM, key_ms) F(NUM, generation) \
+    F(NUM, quiet_ms)
 #define FIELDS_engine_sent(F) F(NUM, uid) F(NUM, ms) F(NUM, bytes)
 #define FIELDS_engine_peer(F) \
     F(NUM, engine) F(NODE, peer) F(TEXT, text) F(NUM, end) F(NUM, intro)

@@ -504,6 +504,7 @@ struct msg_engine_traffic {
     uint32_t encryption; /* enum link_encryption */
     uint64_t key_ms;
     uint32_t generation;
+    uint32_t quiet_ms; /* so long nothing has come from that node; 0: not known */
 };
 
 /* What the groups of a user sent to other nodes in the @ms since the last time. */

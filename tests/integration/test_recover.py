@@ -463,6 +463,7 @@ def no_subgroup(how, code, text):
                 equal(all_do(ranks[:3:2], "verify", name="rest"), [2, 2])
 
 
+SOON = {"timeouts": {"heartbeat": "200ms", "node": "1s", "restart": "1s"}}
 REASON = {"abort": dict(reason="enough")}
 
 
@@ -479,8 +480,8 @@ def test_a_subgroup_does_not_wait_when_its_parent_is_revoked():
 
 
 def test_a_subgroup_does_not_wait_for_a_node_that_is_lost():
-    with group(PLACES["2x2"]) as (cluster, ranks):
-        cluster.expect("node1|lost")
+    with group(PLACES["2x2"], **SOON) as (cluster, ranks):
+        cluster.expect("node1|lost|TLS handshake")
         for rank in ranks[:2]:
             rank.start("subgroup", name="g", new="s", members=[0, 1, 2])
         until(lambda: forms(cluster, "s"), "they wait for rank 2")
@@ -548,8 +549,8 @@ def test_a_subgroup_of_a_broken_group_does_not_wait_for_the_dead():
 
 
 def test_a_subgroup_of_a_broken_group_does_not_wait_for_a_lost_node():
-    with Cluster(2) as cluster:
-        cluster.expect("node[01]|lost")
+    with Cluster(2, SOON) as cluster:
+        cluster.expect("node[01]|lost|TLS handshake")
         ranks = broken_group(cluster, PLACES["2x2"], "abort")
         wait_for(cluster, ranks[:2], [0, 1, 2])
         silent = [cluster.nodes[1].engine_pid(), cluster.nodes[1].pid]  # its ranks live

@@ -11,7 +11,7 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 from cluster import check, equal, how_many, main, until  # noqa: E402
-from keeping import gap, kept_nodes, killed_at_random, restart  # noqa: E402
+from keeping import gap, kept_nodes, killed_at_random, restart, serves  # noqa: E402
 
 PLACES = [0, 0, 1, 1]
 
@@ -80,6 +80,74 @@ def test_the_others_say_that_a_node_is_restarting():
         all_do(ranks, "all_reduce", name="g", count=1000)
         for node in nodes:
             check("was lost" not in node.log(), "nobody was lost")
+
+
+@contextlib.contextmanager
+def stopped(node):
+    """Its commd is stopped as by a debugger, and goes on at the end."""
+    pid = serves(node)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    equal(serves(node), pid, "it is the same commd")
+
+
+def test_a_commd_that_is_stopped_is_waited_for():
+    with kept({"timeouts": {"restart": "10m"}}) as (cluster, nodes):
+        cluster.expect("TLS handshake")  # with the one that is stopped
+        ranks = cluster.ranks("g", PLACES)
+        away = f"node {nodes[1].name} is restarting: its commd is silent, data go on"
+        with stopped(nodes[1]):
+            rounds = 0
+            while rounds < 2 or away not in nodes[0].log():
+                all_do(ranks, "stream", name="g", seed=rounds, operations=60, max_bytes=200000)
+                rounds += 1
+            equal(states(nodes[0])[nodes[1].name], "restarting")
+            all_do(ranks, "all_reduce", name="g", count=1000)
+        nodes[0].wait_log(f"node {nodes[1].name} is back")
+        cluster.wait_linked()
+        all_do(ranks, "all_reduce", name="g", count=1000)
+        cluster.join("later", ranks)
+        for node in nodes:
+            check("was lost" not in node.log(), "nobody was lost")
+
+
+def test_a_group_that_rests_waits_for_a_commd_that_is_stopped():
+    """No data are on their way: the kernels say that both nodes are there."""
+    with kept({"timeouts": {"restart": "10m"}}) as (cluster, nodes):
+        cluster.expect("TLS handshake")
+        ranks = cluster.ranks("g", PLACES)
+        with stopped(nodes[1]):
+            nodes[0].wait_log(f"node {nodes[1].name} is restarting: its commd is silent")
+        nodes[0].wait_log(f"node {nodes[1].name} is back")
+        all_do(ranks, "all_reduce", name="g", count=1000)
+
+
+def test_a_commd_that_is_stopped_for_long_is_lost():
+    with kept({"timeouts": {"restart": "2s"}}) as (cluster, nodes):
+        for words in ("TLS handshake", "was lost", "lost each other"):
+            cluster.expect(words)
+        ranks = cluster.ranks("g", PLACES)
+        with stopped(nodes[1]):
+            nodes[0].wait_log("silent for 3 s, and its commd is not back within 2 s")
+            for rank in ranks[:2]:
+                rank.start("all_reduce", name="g", count=1000)
+            for rank in ranks[:2]:
+                error = rank.error()
+                equal((error["code"], error["node"]), ("NODE_LOST", nodes[1].name))
+        for rank in ranks[2:]:
+            rank.start("all_reduce", name="g", count=1000)
+        for rank in ranks[2:]:
+            error = rank.error()
+            equal((error["code"], error["node"]), ("NODE_LOST", nodes[0].name))
+        cluster.wait_linked()
+        cluster.join("later", ranks)
+        all_do(ranks, "all_reduce", name="later", count=1000)
+        for name in ("g", "later"):
+            all_do(ranks, "leave", name=name)
+        forgotten(nodes)
 
 
 def test_a_join_in_the_gap_waits():

@@ -182,7 +182,7 @@ void sim_input(struct sim *sim, unsigned node, struct core_event event)
     struct core *core = sim->nodes[node].core;
     struct core_action action;
 
-    if (!sim->nodes[node].alive)
+    if (!sim->nodes[node].alive || sim->nodes[node].stopped)
         sim_fail(sim, "an event for node %s, which is down", sim_node_name(sim, node));
     event.now_ms = sim->now;
     if (state_cut(sim, node)) {
@@ -212,7 +212,7 @@ static uint64_t next_tick(const struct sim *sim, unsigned *ret_node)
     for (unsigned i = 0; i < sim->options.nodes; i++) {
         uint64_t at;
 
-        if (!sim->nodes[i].alive)
+        if (!sim->nodes[i].alive || sim->nodes[i].stopped)
             continue;
         at = core_deadline(sim->nodes[i].core);
         if (at < first) {
@@ -221,6 +221,19 @@ static uint64_t next_tick(const struct sim *sim, unsigned *ret_node)
         }
     }
     return first;
+}
+
+/* Until when it has to wait, because the process that it is for is stopped; 0: not so. What is
+ * delivered lies in a socket meanwhile: sim_net.c. */
+static uint64_t stopped_until(const struct sim *sim, const struct ev *ev)
+{
+    if (ev->type == EV_TICK || ev->type == EV_DELIVER)
+        return 0;
+    if (ev->type == EV_LATE)
+        return sim->nodes[ev->b].stopped; /* again */
+    if (ev->type == EV_CONNECT)
+        return MAX(sim->nodes[ev->a].stopped, sim->nodes[ev->b].stopped);
+    return sim->nodes[ev->type >= EV_CLIENT_BACK ? sim->handles[ev->a].node : ev->a].stopped;
 }
 
 bool sim_step(struct sim *sim, uint64_t until)
@@ -234,7 +247,9 @@ bool sim_step(struct sim *sim, uint64_t until)
             return false;
         ev = pop(sim);
         sim->now = ev.at;
-        if (ev.type >= EV_LEAVE_OLD)
+        if (stopped_until(sim, &ev))
+            sim_at(sim, stopped_until(sim, &ev) + 1 - sim->now, ev);
+        else if (ev.type >= EV_LEAVE_OLD)
             recover_event(sim, &ev);
         else if (ev.type >= EV_BOARD_HELD && ev.type <= EV_BOARD_MISSING)
             hold_event(sim, &ev);
@@ -365,6 +380,38 @@ void sim_crash_after(struct sim *sim, unsigned from, enum msg_type type, unsigne
     sim->crash_from = from;
     sim->crash_type = type;
     sim->crash_after = n;
+}
+
+/* Nobody loses anything by it if all can tell that its engine goes on, and it is back in time. */
+static void blame_stopped(struct sim *sim, unsigned node, uint64_t ms)
+{
+    const struct core_config *config = &sim->nodes[node].core->config;
+    bool fault = ms + READY_MS > config->node_timeout_ms + config->restart_timeout_ms;
+
+    for (unsigned i = 0; i < sim->options.nodes; i++)
+        fault |= i != node && sim->nodes[i].alive &&
+                 (!peer_usable(sim->nodes[i].core, node) || !sim->nodes[i].engine_met[node]);
+    if (fault)
+        sim->oracle.node_fault[node] = true;
+}
+
+void sim_stop(struct sim *sim, unsigned node, uint64_t ms)
+{
+    struct node *n = &sim->nodes[node];
+
+    if (!n->alive)
+        return;
+    sim_note(sim, "commd of %s is stopped for %llu ms", sim_node_name(sim, node),
+             (unsigned long long)ms);
+    if (ms > n->core->config.node_timeout_ms / 2)
+        blame_stopped(sim, node, ms);
+    for (unsigned i = 0; i < sim->nhandles; i++)
+        for (unsigned j = 0; j < sim->handles[i].njoins; j++)
+            sim->handles[i].joins[j].at += sim->handles[i].node == node ? ms : 0;
+    n->stopped = sim->now + ms;
+    sim_run(sim, ms);
+    n->stopped = 0;
+    sim_note(sim, "commd of %s goes on", sim_node_name(sim, node));
 }
 
 void sim_shutdown(struct sim *sim, unsigned node)

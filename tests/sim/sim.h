@@ -99,6 +99,9 @@ void sim_start(struct sim *sim, unsigned node); /* with a new incarnation */
 void sim_kill_after(struct sim *sim, unsigned node, unsigned n);
 uint64_t sim_taken_over(const struct sim *sim); /* how often */
 uint64_t sim_kept_on(const struct sim *sim);    /* likewise, a node with a group: sim_hold.c */
+/* Its process is stopped, and goes on after @ms, which pass here. Its engine and its clients are
+ * not stopped: these do nothing meanwhile. */
+void sim_stop(struct sim *sim, unsigned node, uint64_t ms);
 void sim_shutdown(struct sim *sim, unsigned node);
 void sim_crash_engine(struct sim *sim, unsigned node);
 /* A reload of @node: its engine has other settings than those that it shall have. */

@@ -102,11 +102,13 @@ static void say_traffic(struct sim *sim, unsigned node, unsigned peer)
     struct node *n = &sim->nodes[node];
     struct msg msg = {.type = MSG_ENGINE_TRAFFIC};
 
-    if (!n->alive || !n->engine_hello || !n->engine_has[peer])
+    if (!n->alive || n->stopped || !n->engine_hello || !n->engine_has[peer])
         return;
     msg.engine_traffic.peer = peer;
     msg.engine_traffic.engine = n->engine_for[peer];
     msg.engine_traffic.apart = !n->engine_met[peer];
+    msg.engine_traffic.quiet_ms =
+        sim->cut[node][peer] ? (uint32_t)(sim->now - sim->cut_ms[node][peer]) + 1 : 1;
     say(sim, node, &msg);
 }
 

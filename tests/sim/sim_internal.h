@@ -12,6 +12,7 @@ enum ev_type {
     EV_CONNECT,   /* a < b */
     EV_LINK_UP,   /* a: node, b: peer; gen: link */
     EV_LINK_DOWN, /* likewise */
+    EV_LATE,      /* a: from, b: to, which was stopped when it was delivered */
     EV_ENGINE_STARTED,
     EV_ENGINE_HELLO,  /* a: node; gen: engine */
     EV_ENGINE_ADDED,  /* a: node, b: peer; gen: engine; arg: peer's incarnation */
@@ -42,7 +43,10 @@ struct packet {
     struct msg msg; /* owned: members and nodes of a COMMIT */
 };
 
-enum { KEPT = 64 };
+enum {
+    KEPT = 64,
+    READY_MS = 2500, /* until all engines accept each other: see engine_delay */
+};
 struct kept {
     unsigned from, to;
     struct packet *packet; /* owned */
@@ -52,7 +56,8 @@ struct kept {
 struct pipe {
     struct packet *head, **tail;
     uint64_t last;
-    uint64_t slow; /* extra delay */
+    uint64_t slow;                    /* extra delay */
+    struct packet *late, **late_tail; /* delivered, and not read yet: it is stopped */
 };
 
 struct join {
@@ -121,6 +126,7 @@ struct node {
     bool alive;
     bool gap;            /* commd was killed, and none has taken over yet */
     bool dying;          /* killed: it does nothing any more */
+    uint64_t stopped;    /* until then; 0: it is not */
     unsigned kill_after; /* places; 0: it is not killed */
     void *memory;        /* owned: what it wrote down */
     struct state *state;
@@ -165,6 +171,7 @@ struct sim {
     bool up[SIM_NODES][SIM_NODES];   /* [a][b]: a's side of the link is up */
     bool live[SIM_NODES][SIM_NODES]; /* symmetric: what is sent arrives */
     bool cut[SIM_NODES][SIM_NODES];
+    uint64_t cut_ms[SIM_NODES][SIM_NODES];   /* since when */
     uint64_t link_gen[SIM_NODES][SIM_NODES]; /* symmetric */
     struct kept kept[KEPT];                  /* the last messages about groups, for sim_replay() */
     unsigned nkept;

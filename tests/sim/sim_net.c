@@ -117,6 +117,34 @@ void net_send(struct sim *sim, unsigned from, unsigned to, const struct msg *msg
            (struct ev){.type = EV_DELIVER, .a = from, .b = to, .gen = sim->link_gen[from][to]});
 }
 
+/* It lies in the socket of a process that is stopped, whatever becomes of the link. */
+static void deliver_late(struct sim *sim, const struct ev *ev, struct packet *packet)
+{
+    struct pipe *pipe = &sim->pipes[ev->a][ev->b];
+
+    packet->next = NULL;
+    if (!pipe->late)
+        pipe->late_tail = &pipe->late;
+    *pipe->late_tail = packet;
+    pipe->late_tail = &packet->next;
+    sim_at(sim, sim->nodes[ev->b].stopped + 1 - sim->now,
+           (struct ev){.type = EV_LATE, .a = ev->a, .b = ev->b});
+}
+
+static void read_packet(struct sim *sim, const struct ev *ev, struct packet *packet)
+{
+    if (!sim->up[ev->b][ev->a]) {
+        packet_free(packet);
+        return;
+    }
+    if (packet->msg.type == MSG_ENGINE_STATE)
+        memcpy(&sim->nodes[ev->b].their_token[ev->a], packet->msg.engine_state.token,
+               sizeof(uint64_t));
+    sim_input(sim, ev->b,
+              (struct core_event){.type = CORE_PEER_MSG, .node = ev->a, .msg = &packet->msg});
+    packet_free(packet);
+}
+
 static void deliver(struct sim *sim, const struct ev *ev)
 {
     struct pipe *pipe = &sim->pipes[ev->a][ev->b];
@@ -127,12 +155,19 @@ static void deliver(struct sim *sim, const struct ev *ev)
     pipe->head = packet->next;
     if (!pipe->head)
         pipe->tail = &pipe->head;
-    if (packet->msg.type == MSG_ENGINE_STATE)
-        memcpy(&sim->nodes[ev->b].their_token[ev->a], packet->msg.engine_state.token,
-               sizeof(uint64_t));
-    sim_input(sim, ev->b,
-              (struct core_event){.type = CORE_PEER_MSG, .node = ev->a, .msg = &packet->msg});
-    packet_free(packet);
+    if (sim->nodes[ev->b].stopped)
+        deliver_late(sim, ev, packet);
+    else
+        read_packet(sim, ev, packet);
+}
+
+static void late(struct sim *sim, const struct ev *ev)
+{
+    struct pipe *pipe = &sim->pipes[ev->a][ev->b];
+    struct packet *packet = pipe->late;
+
+    pipe->late = packet->next;
+    read_packet(sim, ev, packet);
 }
 
 static void reconnect(struct sim *sim, unsigned a, unsigned b)
@@ -233,6 +268,8 @@ void net_event(struct sim *sim, const struct ev *ev)
 
     if (ev->type == EV_CONNECT)
         connect_pair(sim, ev);
+    else if (ev->type == EV_LATE)
+        late(sim, ev);
     else if (stale && ev->type == EV_LINK_UP)
         reconnect(sim, ev->a, ev->b); /* it ended before this side knew that it began */
     else if (stale)
@@ -283,6 +320,8 @@ void sim_cut(struct sim *sim, unsigned a, unsigned b)
     sim->oracle.node_fault[a] = sim->oracle.node_fault[b] = true;
     sim->oracle.engine_fault[a] = sim->oracle.engine_fault[b] = true;
     sim_note(sim, "link %s-%s is cut", sim_node_name(sim, a), sim_node_name(sim, b));
+    if (!sim->cut[a][b])
+        sim->cut_ms[a][b] = sim->cut_ms[b][a] = sim->now;
     sim->cut[a][b] = sim->cut[b][a] = true;
 }
 

@@ -12,7 +12,6 @@
 
 enum {
     STATE_BYTES = 64 << 10, /* small, so that its halves turn often */
-    READY_MS = 2500,        /* until all engines accept each other: see engine_delay */
 };
 
 void state_start(struct sim *sim, unsigned node)

@@ -35,6 +35,7 @@ struct run {
     uint64_t random;
     unsigned nodes, faults;
     bool renews; /* engines are replaced */
+    bool stops;  /* commds are stopped, and go on */
     bool here;   /* all clients are on one node: groups that another commd takes over */
     unsigned clients[256], nclients;
     unsigned sizes[GROUPS];
@@ -319,6 +320,7 @@ static struct sim_result run_seed(uint64_t seed, bool trace)
     run.faults = (unsigned)draw(&run, FAULT_ALL + 1) & (unsigned)(draw(&run, 4) ? FAULT_ALL : 0);
     run.here = has(&run, FAULT_KILL) && draw(&run, 2);
     run.renews = seed % 2;
+    run.stops = seed % 16 == 9;
     /* Nothing happens but that engines are replaced, and commds restarted then: no group ends. */
     options.calm = seed % 10 == 1 || seed % 10 == 5;
     run.faults = options.calm ? 0 : run.faults;
@@ -341,6 +343,9 @@ static struct sim_result run_seed(uint64_t seed, bool trace)
             kill_commd(&run, run.here ? 0 : (unsigned)draw(&run, run.nodes));
         if (run.renews && core_mix(seed + i) % 8 == 0)
             sim_renew(run.sim, (unsigned)(core_mix(seed + i) / 8 % run.nodes));
+        if (run.stops && core_mix(seed + i) % 8 == 3)
+            sim_stop(run.sim, (unsigned)(core_mix(seed + i) / 8 % run.nodes),
+                     1 + core_mix(seed + i) / 64 % (core_mix(seed + i) / 32 % 2 ? 900 : 6000));
         if (what < 3)
             join_many(&run);
         else if (what < 6)

@@ -581,6 +581,48 @@ static void all_leave(void **state)
 }
 
 /* The same name a second time is another group. */
+static void stopped_in_a_group(struct sim *sim, uint64_t ms)
+{
+    unsigned p = sim_client(sim, 0), q = sim_client(sim, 1);
+
+    sim_join(sim, p, "g", 0, 2, 5000);
+    sim_join(sim, q, "g", 1, 2, 5000);
+    sim_run(sim, 100);
+    sim_trace_clear(sim);
+    sim_stop(sim, 1, ms);
+    sim_run(sim, 1000);
+}
+
+/* Its engine goes on, so the others wait for it. */
+static void a_commd_that_is_stopped(void **state)
+{
+    struct sim *sim = cluster(2);
+
+    stopped_in_a_group(sim, 3000);
+    end(sim, "[   0] commd of b is stopped for 3000 ms\n"
+             "[ 562] a drops the link to b: silent for 600 ms\n"
+             "[3000] commd of b goes on\n");
+}
+
+static void a_commd_that_is_stopped_for_too_long(void **state)
+{
+    struct sim *sim = cluster(2);
+
+    stopped_in_a_group(sim, 6000);
+    end(sim,
+        "[   0] commd of b is stopped for 6000 ms\n"
+        "[ 562] a drops the link to b: silent for 600 ms\n"
+        "[4562] a: #b1 broken, 6 node b: node b was lost: silent for 600 ms, and its commd is not "
+        "back within 4 s\n"
+        "[6000] commd of b goes on\n"
+        "[6001] b: #b1 broken, 6 node a: node a was lost: connection reset, and the engines of "
+        "nodes b and a lost each other: connection reset\n"
+        "[6006] b -> a BROKEN #b1 6: node a was lost: connection reset, and the engines of nodes b "
+        "and a lost each other: connection reset\n"
+        "[6006] a -> b BROKEN #b1 6: node b was lost: silent for 600 ms, and its commd is not back "
+        "within 4 s\n");
+}
+
 static void joined_again(void **state)
 {
     struct sim *sim = cluster(2);
@@ -739,6 +781,8 @@ int main(void)
         cmocka_unit_test(commd_killed),
         cmocka_unit_test(node_vanishes),
         cmocka_unit_test(all_leave),
+        cmocka_unit_test(a_commd_that_is_stopped),
+        cmocka_unit_test(a_commd_that_is_stopped_for_too_long),
         cmocka_unit_test(joined_again),
         cmocka_unit_test(client_aborts),
         cmocka_unit_test(shutdown_tells_all),

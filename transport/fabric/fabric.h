@@ -65,6 +65,7 @@ struct fabric_traffic {
     enum link_encryption encryption;
     uint64_t key_ms;     /* age of the oldest key in use; in the clear: of the link */
     uint32_t generation; /* of that key: how many there were before it */
+    uint32_t quiet_ms;   /* so long nothing has come, not even an acknowledgement; 0: not known */
 };
 
 struct fabric_ops {

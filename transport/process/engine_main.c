@@ -146,6 +146,7 @@ static void tell_traffic_of(struct shell *s, unsigned peer)
         .encryption = traffic.encryption,
         .key_ms = traffic.key_ms,
         .generation = traffic.generation,
+        .quiet_ms = traffic.quiet_ms,
     };
     control_send(&s->control, &m, -1);
 }

@@ -227,8 +227,10 @@ def commd_killed():
 
 
 def commd_stopped():
-    """a commd that stands still (SIGSTOP): lost after timeouts.node, here 1 s"""
-    with Cluster(2, {"timeouts": {"heartbeat": "200ms", "node": "1s"}}) as cluster:
+    """a commd that stands still (SIGSTOP): lost after timeouts.node and .restart, here 1 s each"""
+    changes = {"timeouts": {"heartbeat": "200ms", "node": "1s", "restart": "1s"}}
+    with Cluster(2, changes) as cluster:
+        cluster.expect("TLS handshake")  # with the one that stands still
         cluster.expect("node node1 was lost")
         cluster.expect("node node0 was lost")
         cluster.expect("the engines of nodes .* lost each other")

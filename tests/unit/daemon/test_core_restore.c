@@ -790,6 +790,59 @@ static void engines_that_have_not_met_yet(void **state)
     bench_free(bench);
 }
 
+/* The kernel of b's node was heard of @ms ago; 0: an engine that does not tell. */
+static void engine_hears(struct bench *bench, uint32_t ms)
+{
+    engine_tells(bench, (struct msg){.type = MSG_ENGINE_TRAFFIC,
+                                     .engine_traffic = {.peer = 1, .engine = 77, .quiet_ms = ms}});
+}
+
+/* commd of b says nothing for 3 s. After 2.4 s of these our engine tells what it hears. */
+static struct bench *silent_b(uint32_t heard_ago_ms)
+{
+    struct bench *bench = introduced();
+
+    b_accepts(bench, BEFORE);
+    bench->got[0] = 0;
+    wait_for(bench, 2400);
+    assert_non_null(strstr(bench->got, "to engine message")); /* it was asked */
+    engine_hears(bench, heard_ago_ms);
+    wait_for(bench, 599);
+    expect_peer(bench, CORE_PEER_READY);
+    wait_for(bench, 1);
+    assert_non_null(strstr(bench->got, "drop 1: silent for 3 s\n"));
+    return bench;
+}
+
+static void a_node_whose_commd_is_stopped(void **state)
+{
+    struct bench *bench = silent_b(1000);
+
+    expect_peer(bench, CORE_PEER_AWAY);
+    engine_hears(bench, 2999);
+    expect_peer(bench, CORE_PEER_AWAY);
+    b_is_linked(bench); /* it goes on */
+    b_accepts(bench, BEFORE);
+    expect_peer(bench, CORE_PEER_READY);
+    bench_free(bench);
+    bench = silent_b(1000);
+    engine_hears(bench, 3000); /* and then its host dies */
+    expect_peer(bench, CORE_PEER_UNLINKED);
+    bench_free(bench);
+}
+
+/* What came from there came when its commd was not silent yet. */
+static void a_node_that_is_gone(void **state)
+{
+    struct bench *bench = silent_b(1900);
+
+    expect_peer(bench, CORE_PEER_UNLINKED);
+    bench_free(bench);
+    bench = silent_b(0);
+    expect_peer(bench, CORE_PEER_UNLINKED);
+    bench_free(bench);
+}
+
 static struct msg closed(unsigned end, const char *why)
 {
     struct msg msg = {.type = MSG_ENGINE_PEER_DOWN,
@@ -1047,6 +1100,8 @@ int main(void)
         cmocka_unit_test(engines_that_were_introduced_before),
         cmocka_unit_test(an_engine_that_may_not_have_been_told),
         cmocka_unit_test(engines_that_have_not_met_yet),
+        cmocka_unit_test(a_node_whose_commd_is_stopped),
+        cmocka_unit_test(a_node_that_is_gone),
         cmocka_unit_test(engines_that_never_meet_are_linked_anew),
         cmocka_unit_test(a_doubt_ends_with_the_link),
         cmocka_unit_test(the_other_engine_gives_up_the_link),

@@ -36,9 +36,9 @@ enum {
     ACCEPT_BUDGET = 4,   /* of those that are due, where turns take long */
     DEAF_NS = 100000000, /* out of descriptors */
     HOST_HASHES = 256,
-    KEEP_IDLE_S = 5,
+    KEEP_IDLE_S = 1, /* so what is heard of a peer is never older, while it is there: quiet_ms */
     KEEP_EVERY_S = 1,
-    KEEP_COUNT = 3,
+    KEEP_COUNT = 7,
 };
 
 /* clang-format off */

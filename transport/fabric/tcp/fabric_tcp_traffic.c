@@ -16,6 +16,14 @@ uint32_t tcp_rtt_add(uint32_t rtt_us, uint32_t us, uint32_t idle_ms)
     return idle_ms <= LATELY_MS ? MAX(rtt_us, us) : rtt_us;
 }
 
+/* Data, acknowledgements of ours, and answers to what the kernel asks on a socket without data. */
+static void add_quiet(const struct tcp_info *info, struct fabric_traffic *traffic)
+{
+    uint32_t ms = MAX(MIN(info->tcpi_last_data_recv, info->tcpi_last_ack_recv), 1u);
+
+    traffic->quiet_ms = traffic->quiet_ms ? MIN(traffic->quiet_ms, ms) : ms;
+}
+
 void conn_add_traffic(const struct conn *c, struct fabric_traffic *traffic)
 {
     struct tcp_info info = {0};
@@ -32,6 +40,7 @@ void conn_add_traffic(const struct conn *c, struct fabric_traffic *traffic)
         info.tcpi_total_retrans - MIN(info.tcpi_total_retrans, info.tcpi_dsack_dups);
     traffic->stalled_us += info.tcpi_rwnd_limited;
     traffic->rate += info.tcpi_delivery_rate; /* of a flight, not over the time between two */
+    add_quiet(&info, traffic);
     traffic->rtt_us = tcp_rtt_add(traffic->rtt_us, info.tcpi_rtt, info.tcpi_last_data_sent);
     if (info.tcpi_min_rtt && info.tcpi_min_rtt != UINT32_MAX)
         traffic->min_rtt_us =
