@@ -29,8 +29,7 @@ static void tell_all(struct core *core, const struct group *group, unsigned node
 {
     if (group->cause)
         group_tell_broken(core, group, node);
-    else
-        act_fates_to(core, group, node);
+    act_fates_to(core, group, node); /* behind that: what broke the group comes first */
     bond_tell(core, group, node);
     act_to_peer(core, node, ask_again(core, group));
 }
