@@ -195,7 +195,7 @@ void hold_check(struct sim *sim, unsigned node)
     const struct node *n = &sim->nodes[node];
     uint64_t limit = n->core->config.restart_timeout_ms + n->core->config.engine_timeout_ms;
 
-    if (!n->alive || n->core->engine.resuming)
+    if (!n->alive || n->stopped || n->core->engine.resuming)
         return;
     for (unsigned i = 0; i < SIM_BOARDS; i++)
         if (n->boards[i].group && n->boards[i].held && !n->boards[i].broken &&
