@@ -659,7 +659,16 @@ class RankJoins(Row):
             ranks[victim].start("joining", rank=victim, **join)
             answers = [rank.finish() for rank in ranks]
             for error in itertools.chain(*(answer["errors"] for answer in answers)):
-                named(error, ["RANK_LOST"], lost.node.name, rank=victim, pid=lost.pid)
+                who = victim
+                if "left the group" in error["message"]:  # since it had been told before this one
+                    who = error["rank"]
+                    check(who != victim, f"who was killed has not left: {error}")
+                rank = lost if who == victim else ranks[who]
+                node, text = rank.node.name, f"rank {who} (pid {rank.pid} on node {rank.node.name})"
+                check(text in error["message"], f"no {text}: {error}")
+                if "before the group opened" in error["message"]:  # another node may have said so
+                    node = error["node"]
+                named(error, ["RANK_LOST"], node)
             yield {BACK: (max(answer["again"] for answer in answers) - at) * 1000}
 
 

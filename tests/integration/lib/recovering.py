@@ -181,14 +181,16 @@ def joining(context, name, rank, size):
     """Joins until nobody of the group has died: then its first operation is done."""
     errors = []
     while True:
-        group = context.join(name, rank, size)
+        group = None
         try:
+            group = context.join(name, rank, size)
             Kind(numbers_of(group), 1000).all_reduce()
             return dict(again=now(), errors=errors)
         except CommdError as error:
             errors.append(error.fields)
         finally:
-            group.leave()
+            if group:
+                group.leave()
 
 
 def reconfigure(group, times, pause=0.02):
