@@ -411,6 +411,10 @@ void sim_stop(struct sim *sim, unsigned node, uint64_t ms)
     n->stopped = sim->now + ms;
     sim_run(sim, ms);
     n->stopped = 0;
+    for (unsigned i = 0; i < sim->options.nodes; i++) /* another engine there had not met its yet */
+        if (i != node && ms > n->core->config.node_timeout_ms / 2 &&
+            !sim->nodes[i].engine_met[node])
+            sim->oracle.node_fault[node] = true;
     for (unsigned i = 0; i < SIM_BOARDS; i++) /* its core has not had that time */
         n->boards[i].held_at = MIN(n->boards[i].held_at + ms, sim->now);
     sim_note(sim, "commd of %s goes on", sim_node_name(sim, node));

@@ -372,9 +372,13 @@ static void two_halves(void **state)
             "[6003] d: group \"g7\": goes on as epoch 2, 2 ranks on 2 nodes, without rank 0,1\n"
             "[6003] d: #d1 open, 2 ranks on 2 nodes\n"
             "[6003] d: pid 403 is rank 1 of 2 of epoch 2\n"
+            "[6003] c: #a1 rank 2 gone after 0 ops, 16: rank 2 (pid 302 on node c) left\n"
             "[6003] c: #a1 close, abort\n"
+            "[6004] a: #a1 rank 0 gone after 0 ops, 16: rank 0 (pid 100 on node a) left\n"
             "[6004] a: #a1 close, abort\n"
+            "[6016] b: #a1 rank 1 gone after 0 ops, 16: rank 1 (pid 201 on node b) left\n"
             "[6016] b: #a1 close, abort\n"
+            "[6018] d: #a1 rank 3 gone after 0 ops, 16: rank 3 (pid 403 on node d) left\n"
             "[6018] d: #a1 close, abort\n");
 }
 
@@ -424,7 +428,9 @@ static void one_half_at_most(void **state)
             "[6003] a: group \"g7\": goes on as epoch 2, 2 ranks on 2 nodes, without rank 2\n"
             "[6003] a: #a2 open, 2 ranks on 2 nodes\n"
             "[6003] a: pid 100 is rank 0 of 2 of epoch 2\n"
+            "[6008] a: #a1 rank 0 gone after 0 ops, 16: rank 0 (pid 100 on node a) left\n"
             "[6008] a: #a1 close, abort\n"
+            "[6016] b: #a1 rank 1 gone after 0 ops, 16: rank 1 (pid 201 on node b) left\n"
             "[6016] b: #a1 close, abort\n");
 }
 
