@@ -94,7 +94,7 @@ def test_from_the_key_to_certificates_under_a_job():
         until(lambda: keys(cluster.nodes[0])[0] == 0, "all have the same")
         equal({(row["key"], row["other_key"]) for row in keys(cluster.nodes[0])[1]},
               {("certificate", old)})  # fmt: skip
-        equal(made_by(cluster), old, "links stay")
+        equal(until(lambda: made_by(cluster), "all nodes say so"), old, "links stay")
         for node in cluster.nodes:
             reload(node, "certificate")
         until(lambda: made_by(cluster) == "certificate", "links by certificates")
