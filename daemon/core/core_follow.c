@@ -68,9 +68,12 @@ bool follow_ok(const struct core *core, const struct client *client,
         return REFUSE(CAUSE_INVALID, "group \"%s\": this is no way to go on from a group",
                       msg->name);
     if (!old)
-        return REFUSE(CAUSE_INVALID,
-                      "group \"%s\": this client is not in the group that it wants to go on from",
-                      msg->name);
+        return REFUSE(
+            CAUSE_INVALID,
+            "group \"%s\": commd does not know the group that this client wants to go on "
+            "from; it does not after a start without what the commd before it knew: leave "
+            "the group and rejoin, or make a subgroup of the ranks that live",
+            msg->name);
     if (other)
         return REFUSE(CAUSE_INVALID,
                       "group \"%s\": this client %s from its epoch %llu already, as group \"%s\"",

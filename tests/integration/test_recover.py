@@ -479,6 +479,42 @@ def test_a_subgroup_does_not_wait_when_its_parent_is_revoked():
     no_subgroup("abort", "ABORTED", "rank 3 aborted the group: enough")
 
 
+def broken_everywhere(cluster):
+    return all(group["state"] == "broken" for node in cluster.nodes for group in node.groups())
+
+
+def code_of(rank, do, **arguments):
+    rank.start(do, **arguments)
+    return rank.error()["code"]
+
+
+def test_a_subgroup_of_a_revoked_group_that_has_lost_a_rank():
+    """Who has not been told of either is told once: by the first call."""
+    for places in ("1x4", "2x2"):
+        for how in ("subgroup", "check"):
+            with group(PLACES[places]) as (cluster, ranks):
+                ranks[2].kill()
+                all_fail(ranks[:1], "all_reduce", ("RANK_LOST",), name="g", count=10)
+                ranks[0].call("abort", name="g", reason="without rank 2")
+                new = dict(name="g", new="s", members=[0, 1, 3])
+                until(lambda cluster=cluster: broken_everywhere(cluster), "all nodes are told")
+                for rank in ranks[1::2]:
+                    if how == "check":
+                        check(code_of(rank, "check", name="g") in ("RANK_LOST", "ABORTED"), how)
+                    else:
+                        equal(code_of(rank, "subgroup", **new), "ABORTED")
+                rest = [ranks[0], *ranks[1::2]]
+                rest[0].start("subgroup", **new)
+                until(lambda: forms(cluster, "s"), "rank 0 waits")
+                for rank in rest[1:]:
+                    time.sleep(0.3)  # it looks at its parent, too, while it waits
+                    rank.start("subgroup", **new)
+                for rank in rest:
+                    rank.finish()
+                all_do(rest, "where", name="s")
+                equal(all_do(rest, "verify", name="s"), [3] * 3)
+
+
 def test_a_subgroup_does_not_wait_for_a_node_that_is_lost():
     with group(PLACES["2x2"], **SOON) as (cluster, ranks):
         cluster.expect("node1|lost|TLS handshake")

@@ -306,7 +306,8 @@ int commd_group_rank_before(const struct commd_group *group, int rank);
  * details in commd_last_error(). Does not wait for anything, and may be called from any thread that
  * may call the group's operations. A rank that is gone may have completed operations that this rank
  * has not called yet, where the root waits for nobody (see collectives): their data can still be
- * taken, and the group stands until that is done. */
+ * taken, and the group stands until that is done. Of a group that was revoked this rank has been
+ * told by this call: its operations fail from then on, in all threads. */
 int commd_group_check(struct commd_group *group);
 
 /* ---- collectives --------------------------------------------------------------------------------

@@ -162,7 +162,7 @@ int run_foretold(struct membership *g)
         snprintf(e->message, sizeof e->message, "%s", about + strlen(" of "));
     e->seq = 0;
     snprintf(e->op, sizeof e->op, "check");
-    if (e->code == COMMD_E_ABORTED) /* this rank has been told, as by any operation */
+    if (e->code == COMMD_E_ABORTED || is_revoked(&r)) /* it is told, as by any operation */
         group_fail(g, e);
     return e->code;
 }

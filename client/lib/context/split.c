@@ -90,7 +90,7 @@ PUBLIC int commd_group_subgroup(struct commd_group *group, const char *name, con
     struct parent from = {.group = g, .ranks = ranks, .count = (unsigned)size};
     struct msg_client_join join = {.rank = UINT32_MAX, .size = (uint32_t)size};
     uint64_t given[MSG_MAX_RANKS / 64] = {0}, bit;
-    struct commd_error *e = error_mine();
+    struct commd_error *e = error_mine(), revoked;
     int r;
 
     if (!g || !ret_group || !ranks)
@@ -127,10 +127,13 @@ PUBLIC int commd_group_subgroup(struct commd_group *group, const char *name, con
                     timeout_ms ? timeout_ms : atomic_load(&g->timeout_ms), ret_group);
     if (!r)
         return 0;
-    if (from.revoked)
-        r = commd_group_check(group); /* by whom, and why */
-    else if (!from.named)             /* commd counts in the new group */
+    if (from.revoked) {
+        revoked = *e;
+        if (commd_group_check(group) != COMMD_E_ABORTED) /* else by whom, and why */
+            *e = revoked;
+    } else if (!from.named) { /* commd counts in the new group */
         e->rank = e->rank >= 0 && e->rank < size ? ranks[e->rank] : -1;
+    }
     snprintf(e->op, sizeof e->op, "subgroup");
     return r;
 }

@@ -401,11 +401,17 @@ static void only_members_follow(void **state)
     uint64_t old = group_id(bench, 0);
 
     recover(bench, 3, 2, "g", MSG_RECOVERY_SHRINK, old, 0);
-    expect(bench, "3 JOIN_FAILED req 2 cause 1 rank -1 node a: group \"g\": this client is not in "
-                  "the group that it wants to go on from\n");
+    expect(bench,
+           "3 JOIN_FAILED req 2 cause 1 rank -1 node a: group \"g\": commd does not know "
+           "the group that this client wants to go on from; it does not after a start without "
+           "what the commd before it knew: leave the group and rejoin, or make a subgroup of "
+           "the ranks that live\n");
     recover(bench, 0, 2, "g", MSG_RECOVERY_SHRINK, old + 1, 0);
-    expect(bench, "0 JOIN_FAILED req 2 cause 1 rank -1 node a: group \"g\": this client is not in "
-                  "the group that it wants to go on from\n");
+    expect(bench,
+           "0 JOIN_FAILED req 2 cause 1 rank -1 node a: group \"g\": commd does not know "
+           "the group that this client wants to go on from; it does not after a start without "
+           "what the commd before it knew: leave the group and rejoin, or make a subgroup of "
+           "the ranks that live\n");
     recover(bench, 0, 2, "g", MSG_RECOVERY_WAIT, old, 4);
     expect(bench, "0 JOIN_FAILED req 2 cause 1 rank -1 node a: group \"g\": at least 4 ranks are "
                   "wanted, and it has 3\n");
