@@ -67,7 +67,7 @@ static void drop_all(const char *prefix)
     unsigned at = 0;
 
     while ((found = store_next(&at)))
-        if (!strncmp(found, prefix, strlen(prefix)))
+        if (starts_with(found, prefix))
             store_drop(found);
 }
 

@@ -179,7 +179,7 @@ static void keep_frames(uint32_t pid, char *text, char *ret_stack)
         size_t left = STACK_TEXT - used;
 
         if (*line != ' ') {
-            within = !strncmp(line, main_thread, strlen(main_thread));
+            within = starts_with(line, main_thread);
             continue;
         }
         line += strspn(line, " ");

@@ -73,7 +73,7 @@ static bool scan_text(const char *text, const char *format, char names[2][MSG_NA
             snprintf(names[n], MSG_NAME_MAX, "%.*s", (int)(end - text), text);
         text = end;
     }
-    return !strncmp(text, format, strlen(format));
+    return starts_with(text, format);
 }
 
 enum cause_told read_cause_text(enum cause cause, const char *text, char names[2][MSG_NAME_MAX])

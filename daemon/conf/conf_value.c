@@ -186,8 +186,7 @@ static const char *check_name(const struct conf_key *key, const char *text)
 
 static const char *check_path(const struct conf_key *key, const char *text)
 {
-    bool credential = key->flags & CONF_CREDENTIAL &&
-                      !strncmp(text, CREDENTIALS_PREFIX, strlen(CREDENTIALS_PREFIX));
+    bool credential = key->flags & CONF_CREDENTIAL && starts_with(text, CREDENTIALS_PREFIX);
 
     if (text[0] != '/' && !credential)
         return "not an absolute path";

@@ -159,7 +159,7 @@ static bool quota_ok(struct core *core, const struct client *client, const char 
 
 static bool is_gpu_name(const char *name)
 {
-    return !strncmp(name, CORE_GPU_NAMES, strlen(CORE_GPU_NAMES));
+    return starts_with(name, CORE_GPU_NAMES);
 }
 
 static bool request_ok(struct core *core, unsigned slot, const struct msg_client_join *msg,

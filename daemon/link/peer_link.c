@@ -510,7 +510,7 @@ static void refusal_text(const struct link *link, const struct msg_refused *refu
 {
     const char *self = link->links->peers[link->links->self].name, *why = refused->text;
 
-    if (!strncmp(why, TEXT_CERTIFICATE, strlen(TEXT_CERTIFICATE)))
+    if (starts_with(why, TEXT_CERTIFICATE))
         snprintf(ret_text, MSG_TEXT_MAX, TEXT_REFUSES_THAT ": it%.400s", self,
                  why + strlen(TEXT_CERTIFICATE));
     else

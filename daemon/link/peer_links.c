@@ -132,9 +132,9 @@ static void peer_ask(struct link_peer *peer)
     dial(peer);
 }
 
-static bool begins_with(const char *text, const char *begin)
+static bool is_about_certificate(const char *text)
 {
-    return !strncmp(text, begin, strlen(begin));
+    return starts_with(text, TEXT_CERTIFICATE) || starts_with(text, TEXT_OURS_REFUSED);
 }
 
 void peer_blame_by_address(const struct link *link, const char *text)
@@ -155,7 +155,7 @@ void peer_blame_by_address(const struct link *link, const char *text)
     if (!blamed)
         return;
     snprintf(blamed->error, sizeof(blamed->error), "%s", text);
-    if (begins_with(text, TEXT_CERTIFICATE) || begins_with(text, TEXT_OURS_REFUSED))
+    if (is_about_certificate(text))
         peer_ask(blamed);
 }
 
@@ -164,9 +164,9 @@ void peer_tell_refused(struct link_peer *peer, const char *text)
     struct peer_links *links = peer->links;
     char that[MSG_TEXT_MAX];
 
-    if (!text || (!begins_with(text, TEXT_CERTIFICATE) && !begins_with(text, TEXT_OURS_REFUSED)))
+    if (!text || !is_about_certificate(text))
         return;
-    if (begins_with(text, TEXT_OURS_REFUSED)) { /* other nodes read it, too */
+    if (starts_with(text, TEXT_OURS_REFUSED)) { /* other nodes read it, too */
         snprintf(that, sizeof(that), TEXT_REFUSES_THAT "%s", links->peers[links->self].name,
                  text + strlen(TEXT_OURS_REFUSED));
         text = that;

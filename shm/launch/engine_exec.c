@@ -14,11 +14,6 @@
 
 #include "shm/util/base.h"
 
-static bool starts_with(const char *text, const char *prefix)
-{
-    return strncmp(text, prefix, strlen(prefix)) == 0;
-}
-
 static bool is_for_child(const char *var)
 {
     static const char *const ours[] = {"COMMD_", "NOTIFY_SOCKET=", "WATCHDOG_", "LISTEN_",

@@ -94,6 +94,11 @@ static inline void *free_wiped(void *p, size_t n)
     return NULL;
 }
 
+static inline bool starts_with(const char *text, const char *prefix)
+{
+    return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
 static inline bool add_overflows(size_t a, size_t b, size_t *ret_sum)
 {
     return __builtin_add_overflow(a, b, ret_sum);
