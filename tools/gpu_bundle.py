@@ -42,6 +42,7 @@ TREE = [
     "tests/gpu/*.py", "tests/bench/gpu.py", "tests/bench/torch_gpu.py",
     "tests/bench/torch_overlap.py", "tests/bench/rivals.py", "tests/integration/test_gpu_path.py",
     "tests/integration/test_gpu_nodes.py", "tests/integration/test_gpu_restart.py",
+    "tests/integration/test_gpu_recover.py",
     "tests/integration/lib/*.py", "tests/torch/programs/*.py",
 ]  # fmt: skip
 # Of an MPI's folder.

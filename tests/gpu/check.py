@@ -298,6 +298,9 @@ CPU = {
 # Without MPS each operation of NCCL between nodes that share a GPU takes a time slice or more.
 NODES_GROUPS = tests("test_gpu_nodes.py", "test_several_groups_over_three_nodes")
 RESTART_NODES = tests("test_gpu_restart.py", "test_ranks_on_two_nodes_go_on")
+RECOVER_NODES = tests(
+    "test_gpu_recover.py", "test_on_two_nodes", "test_an_abort_frees_who_waits_for_a_gpu"
+)
 # (group, name, limit in seconds, what)
 CHECKS = [
     ("driver", "surroundings", 40, surroundings),
@@ -369,10 +372,16 @@ CHECKS = [
         "test_gpu_restart.py", "test_operations_while_no_commd_is_there",
         "test_a_session_that_is_asked_for_in_the_gap", "test_a_rank_dies_in_the_gap",
         "test_commd_gpu_dies_in_the_gap", "test_commd_gpu_dies_later")),
+    ("commd", "recover_sharing", 100, tests(
+        "test_gpu_recover.py", "test_on_one_node",
+        "test_commd_gpu_dies_and_the_group_is_repaired_in_place")),
+    ("commd", "recover_nodes", 120, under_mps(RECOVER_NODES, RECOVER_NODES)),
     ("torch", "torch_lazy", 120, torch_programs("gpu_operations", CUDA_MODULE_LOADING="LAZY")),
     ("torch", "torch_one_queue", 120, torch_programs("gpu_operations", **EAGER, **ONE_QUEUE)),
     ("torch", "torch_threads", 120, torch_programs("threads", **EAGER)),
     ("torch", "torch_lost_rank", 100, torch_programs("gpu_lost_rank", **EAGER)),
+    ("torch", "torch_interrupted", 100, torch_programs("gpu_interrupted", **EAGER)),
+    ("torch", "torch_section", 100, torch_programs("gpu_section", **EAGER)),
     ("torch", "torch_nodes", 100, torch_programs("collectives@2", **EAGER)),
     ("torch", "torch_fsdp2", 100, torch_programs("fsdp2", **EAGER)),
     ("torch", "torch_messages", 100, torch_programs("model_parallel", **EAGER)),
@@ -402,10 +411,11 @@ ROUNDS = {
     "2": [
         (90, "path_gpus", "nodes_groups"),
         (80, "restart_sharing", "restart_gap"),
+        (40, "recover_sharing", "recover_nodes"),
         (20, "ipc_small", "ipc_open"),
         (20, "nccl_many", "nccl_many"),
         (40, "slices", "host_func"),
-        (170, "torch_lazy", "torch_messages"),
+        (210, "torch_lazy", "torch_messages"),
         (90, "overlap", "overlap_mps"),
         (120, "memcheck_kernels", "initcheck_kernels"),
         (240, "cpu_1x2", "impi_2x4"),
