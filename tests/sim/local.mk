@@ -37,12 +37,15 @@ tests_sim_epoch_LDADD = libcommd-core.la libcommd-proto.la libcommd-shm.la $(PRO
 TESTS += tests/sim/epoch
 
 if HAVE_CMOCKA
-check_PROGRAMS += tests/sim/test_join tests/sim/test_recover tests/sim/test_absent
-TESTS += tests/sim/test_join tests/sim/test_recover tests/sim/test_absent
+check_PROGRAMS += tests/sim/test_join tests/sim/test_recover tests/sim/test_absent \
+	tests/sim/test_killed
+TESTS += tests/sim/test_join tests/sim/test_recover tests/sim/test_absent tests/sim/test_killed
 tests_sim_test_recover_SOURCES = tests/sim/test_recover.c $(sim_sources)
 tests_sim_test_recover_LDADD = $(sim_libs) $(CMOCKA_LIBS)
 tests_sim_test_absent_SOURCES = tests/sim/test_absent.c $(sim_sources)
 tests_sim_test_absent_LDADD = $(sim_libs) $(CMOCKA_LIBS)
+tests_sim_test_killed_SOURCES = tests/sim/test_killed.c $(sim_sources)
+tests_sim_test_killed_LDADD = $(sim_libs) $(CMOCKA_LIBS)
 tests_sim_test_join_SOURCES = tests/sim/test_join.c $(sim_sources)
 tests_sim_test_join_LDADD = $(sim_libs) $(CMOCKA_LIBS)
 

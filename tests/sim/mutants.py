@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Proves that the simulator sees: breaks one rule of the core at a time and expects that test_join,
-recover or swarm fails on each.
+"""Proves that the simulator sees: breaks one rule of the core at a time and expects that a story
+with a fixed course (test_join, test_recover, test_killed), recover or swarm fails on each.
 
     tests/sim/mutants.py [WORD...]      WORD: part of what is broken; none: all
 
@@ -26,7 +26,10 @@ SIM = [
     "sim", "sim_net", "sim_edge", "sim_engine", "sim_check", "sim_hold", "sim_pause", "sim_recover",
     "sim_state", "seeds",
 ]  # fmt: skip
-PROGRAMS = [("test_join", []), ("recover", ["--seeds", SEEDS]), ("swarm", ["--seeds", SEEDS])]
+STORIES = ["test_join", "test_recover", "test_killed"]
+PROGRAMS = [(name, []) for name in STORIES] + [
+    (name, ["--seeds", SEEDS]) for name in ("recover", "swarm")
+]  # fmt: skip
 BUILD = os.environ.get("COMMD_BUILD") or os.getcwd()
 if not os.path.exists(f"{BUILD}/config.status"):
     BUILD = f"{TOP}/build"
@@ -101,7 +104,7 @@ def failure(folder, objects, seed):
     """What noticed, or None."""
     for name, arguments in PROGRAMS:
         program = f"{folder}/{name}"
-        libraries = ["-lprotobuf-c", *(["-lcmocka"] if name == "test_join" else [])]
+        libraries = ["-lprotobuf-c", *(["-lcmocka"] if name in STORIES else [])]
         link(program, [f"{program}.o", *objects], *libraries)
         done = subprocess.run(
             [program, *(["--seed", seed, *arguments] if arguments else [])],

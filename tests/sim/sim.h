@@ -23,6 +23,7 @@ struct sim_options {
     unsigned part;                 /* ranks of a client that end at a time; likewise */
     bool kills_renewed;            /* a commd dies when an engine is replaced */
     bool calm;                     /* the next one is there soon, and its engine lives */
+    uint64_t back_ms;              /* most, until a client comes back to it; 0: 60 */
     unsigned ration;               /* joins of all users in a window; 0: as many as usual */
     unsigned old;                  /* 1 + a node whose hello has the version before; 0: none */
 };

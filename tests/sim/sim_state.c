@@ -477,8 +477,10 @@ static void take_over(struct sim *sim, unsigned node)
     net_node_started(sim, node);
     for (unsigned i = 0; i < sim->nhandles; i++)
         if (sim->handles[i].node == node && sim->handles[i].alive && sim->handles[i].away)
-            sim_at(sim, 1 + sim_random(sim, STREAM_NODE, 60),
-                   (struct ev){.type = EV_CLIENT_BACK, .a = i});
+            sim_at(
+                sim,
+                1 + sim_random(sim, STREAM_NODE, sim->options.back_ms ? sim->options.back_ms : 60),
+                (struct ev){.type = EV_CLIENT_BACK, .a = i});
 }
 
 /* ---- clients --------------------------------------------------------------------------------- */

@@ -532,6 +532,34 @@ static void commd_killed(void **state)
              "[   1] c: #a1 broken, 6 node b: node b was lost: connection reset\n");
 }
 
+/* Who finds it out tells the first participant, which tells those that do not. */
+static void a_link_that_two_of_them_had(void **state)
+{
+    struct sim *sim = cluster(4);
+    const char *g = sim_name_at(sim, 0);
+
+    for (unsigned i = 0; i < 4; i++)
+        sim_join(sim, sim_client(sim, i), g, i, 4, 5000);
+    sim_run(sim, 50);
+    sim_trace_clear(sim);
+    sim_cut(sim, 2, 3);
+    sim_run(sim, 1000);
+    sim_heal(sim);
+    sim_settle(sim);
+    end(sim, "[   0] link c-d is cut\n"
+             "[ 599] c drops the link to d: silent for 600 ms\n"
+             "[ 599] c -> a BROKEN #a1 6: node d was lost: silent for 600 ms\n"
+             "[ 599] c: #a1 broken, 6 node d: node d was lost: silent for 600 ms\n"
+             "[ 599] d drops the link to c: silent for 600 ms\n"
+             "[ 599] d -> a BROKEN #a1 6: node c was lost: silent for 600 ms\n"
+             "[ 599] d: #a1 broken, 6 node c: node c was lost: silent for 600 ms\n"
+             "[ 600] a -> b BROKEN #a1 6: node d was lost: silent for 600 ms\n"
+             "[ 600] a -> c BROKEN #a1 6: node d was lost: silent for 600 ms\n"
+             "[ 600] a -> d BROKEN #a1 6: node d was lost: silent for 600 ms\n"
+             "[ 600] a: #a1 broken, 6 node d: node d was lost: silent for 600 ms\n"
+             "[ 601] b: #a1 broken, 6 node d: node d was lost: silent for 600 ms\n");
+}
+
 /* Nobody closes the connection: silence for the node timeout does. */
 static void node_vanishes(void **state)
 {
@@ -779,6 +807,7 @@ int main(void)
         cmocka_unit_test(rank_killed),
         cmocka_unit_test(engine_killed),
         cmocka_unit_test(commd_killed),
+        cmocka_unit_test(a_link_that_two_of_them_had),
         cmocka_unit_test(node_vanishes),
         cmocka_unit_test(all_leave),
         cmocka_unit_test(a_commd_that_is_stopped),
