@@ -82,7 +82,7 @@ enum msg_type {
     MSG_DOORBELL_ADD = 48,      /* commd -> engine, + eventfd */
     MSG_DOORBELL_DEL = 49,      /* commd -> engine */
     MSG_PING = 50,              /* both ways; answered with the same seq, pong set */
-    MSG_ENGINE_TRAFFIC = 51,    /* engine -> commd, before a PONG and when `apart` changes */
+    MSG_ENGINE_TRAFFIC = 51,    /* engine -> commd, after a PONG and when `apart` changes */
     MSG_ENGINE_SENT = 52,       /* engine -> commd, before it answers a PING */
     MSG_ENGINE_RESUMED = 53, /* engine -> commd: a hello with `resumed`, and all it has, is told */
     MSG_ENGINE_KEEP = 54,    /* commd -> engine: drop the boards not sent since that hello */

@@ -39,7 +39,8 @@ enum {
     RESCUE_MS = 100,      /* sleep at most so long while operations are under way */
     REST_MS = 1000,       /* while only idle boards exist */
     CONTROL_AT_ONCE = 32, /* frames of commd in one look */
-    TRAFFIC_AT_ONCE = 64, /* peers in one report, and users */
+    TRAFFIC_AT_ONCE = 16, /* peers whose traffic is told in one turn */
+    USERS_AT_ONCE = 64,   /* in one report */
     HEAP_ONE = 1 << 20,   /* more than any body in memory of ours, or a record, has */
     HEAP_KEPT = 16 << 20,
 };
@@ -58,7 +59,7 @@ struct shell {
         char *lost;           /* owned: why it was lost; NULL: it was not */
         enum link_end end;    /* who has ended the link to it */
     } peers[FABRIC_MAX_PEERS];
-    unsigned traffic_at; /* whose traffic is told next */
+    unsigned traffic_at, traffic_left; /* whose traffic is told next; how many may follow */
     const char *node;
     struct fabric_wants wants; /* of the fabric */
     char runs_on[300];         /* for people */
@@ -265,14 +266,11 @@ static void board_add(struct shell *s, const struct msg_board_add *b, int fd)
                                     : "the engine cannot use the board");
 }
 
-/* Of some peers at a time: asking the kernel takes a microsecond for each connection. */
+/* Each turn of a few peers, until all are told: asking the kernel takes a microsecond for each
+ * connection, and operations are not to wait for a thousand. */
 static void tell_traffic(struct shell *s)
 {
-    unsigned told = 0;
-
-    if (!s->fabric || !s->fabric->ops->traffic)
-        return;
-    for (unsigned n = 0; n < FABRIC_MAX_PEERS && told < TRAFFIC_AT_ONCE; n++) {
+    for (unsigned told = 0; s->traffic_left && told < TRAFFIC_AT_ONCE; s->traffic_left--) {
         unsigned peer = s->traffic_at++ % FABRIC_MAX_PEERS;
 
         if (!s->peers[peer].incarnation)
@@ -284,7 +282,7 @@ static void tell_traffic(struct shell *s)
 
 static void tell_users(struct shell *s)
 {
-    struct engine_sent told[TRAFFIC_AT_ONCE];
+    struct engine_sent told[USERS_AT_ONCE];
     unsigned n = s->engine ? engine_sent(s->engine, told, ARRAY_LEN(told)) : 0;
 
     for (unsigned i = 0; i < n; i++) {
@@ -368,7 +366,7 @@ static void control_msg(struct shell *s, struct msg *m, int *fd)
     } else if (m->type == MSG_DOORBELL_DEL) {
         bell_del(s, m->doorbell.client);
     } else if (m->type == MSG_PING && !m->ping.pong) {
-        tell_traffic(s);
+        s->traffic_left = s->fabric && s->fabric->ops->traffic ? FABRIC_MAX_PEERS : 0;
         tell_users(s);
         pong.ping.seq = m->ping.seq;
         pong.ping.pong = 1;
@@ -426,7 +424,7 @@ static void rest(struct shell *s)
 {
     int timeout = -1, armed;
 
-    if (engine_arm(s->engine))
+    if (s->traffic_left || engine_arm(s->engine))
         return;
     armed = s->fabric->ops->arm(s->fabric);
     if (armed == 1)
@@ -450,6 +448,7 @@ static void shell_serve(struct shell *s)
         /* the boards first: after a yield it is a member that has just run */
         bool moved = engine_poll(s->engine), came = s->fabric->ops->progress(s->fabric);
 
+        tell_traffic(s);
         if (++turns % LOOK_EVERY == 0)
             look(s, 0);
         if (engine_published(s->engine)) {

@@ -243,6 +243,74 @@ static void a_client_in_many_groups(void **state)
     cluster_free(c);
 }
 
+static int has_more(struct fabric *f)
+{
+    return 1;
+}
+
+static int commd_end;
+static unsigned told, told_before, last_seq;
+static bool heard[FABRIC_MAX_PEERS];
+
+static bool quiet_for(struct fabric *f, unsigned peer, struct fabric_traffic *ret_traffic)
+{
+    *ret_traffic = (struct fabric_traffic){.quiet_ms = peer + 1};
+    return true;
+}
+
+/* Takes what the turn before has told. */
+static bool hears_all(struct fabric *f)
+{
+    static struct msg_reader in;
+    const char *why;
+    struct msg msg;
+    unsigned nfds;
+
+    for (; !msg_read_fd(commd_end, &in, &msg, NULL, 0, &nfds, &why); msg_fini(&msg)) {
+        if (msg.type == MSG_PING)
+            last_seq = msg.ping.seq;
+        if (msg.type != MSG_ENGINE_TRAFFIC)
+            continue;
+        assert_int_equal(msg.engine_traffic.quiet_ms, msg.engine_traffic.peer + 1);
+        assert_false(heard[msg.engine_traffic.peer]);
+        heard[msg.engine_traffic.peer] = true;
+        told++;
+    }
+    assert_in_range(told - told_before, 0, TRAFFIC_AT_ONCE);
+    told_before = told;
+    shell.running = ++turns < TURNS && told < 1000;
+    return false;
+}
+
+/* In a cluster of a thousand nodes commd learns of each after each PING: by that it tells a commd
+ * that is stopped from a node that is gone. No turn is long by that. */
+static void all_peers_are_told_of(void **state)
+{
+    static const uint16_t placement[] = {0, 1};
+    static const struct fabric_ops ops = {
+        .progress = hears_all, .arm = has_more, .traffic = quiet_for};
+    struct cluster *c = cluster_new(2, 2, placement, 1);
+    struct fabric fabric = {.ops = &ops};
+    struct msg ping = {.type = MSG_PING};
+
+    commd_end = shell_begin(c, &fabric);
+    fcntl(commd_end, F_SETFL, O_NONBLOCK);
+    for (unsigned i = 0; i < 1000; i++)
+        shell.peers[i + 24].incarnation = i + 1;
+    for (unsigned round = 1; round < 3; round++) {
+        told = told_before = turns = 0;
+        memset(heard, 0, sizeof(heard));
+        ping.ping.seq = round;
+        control_msg(&shell, &ping, &(int){-1});
+        shell.running = true;
+        shell_serve(&shell);
+        assert_int_equal(told, 1000);
+        assert_int_equal(last_seq, round);
+    }
+    shell_end(commd_end);
+    cluster_free(c);
+}
+
 /* Orders of commd without end leave the boards their turns. */
 static void orders_come_in_parts(void **state)
 {
@@ -519,6 +587,7 @@ static void without_a_line_it_ends_with_commd(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_peers_are_told_of),
         cmocka_unit_test(orders_come_in_parts),
         cmocka_unit_test(busy_engine_hears_doorbells),
         cmocka_unit_test(a_doorbell_is_not_read),
