@@ -83,15 +83,17 @@ def test_the_others_say_that_a_node_is_restarting():
 
 
 @contextlib.contextmanager
-def stopped(node):
-    """Its commd is stopped as by a debugger, and goes on at the end."""
-    pid = serves(node)
-    os.kill(pid, signal.SIGSTOP)
+def stopped(node, engine=False):
+    """Its commd is stopped as by a debugger, and goes on at the end. @engine: as by a freezer."""
+    pids = [serves(node), node.engine_pid()][: 1 + engine]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
     try:
         yield
     finally:
-        os.kill(pid, signal.SIGCONT)
-    equal(serves(node), pid, "it is the same commd")
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+    equal(serves(node), pids[0], "it is the same commd")
 
 
 def test_a_commd_that_is_stopped_is_waited_for():
@@ -123,6 +125,37 @@ def test_a_group_that_rests_waits_for_a_commd_that_is_stopped():
             nodes[0].wait_log(f"node {nodes[1].name} is restarting: its commd is silent")
         nodes[0].wait_log(f"node {nodes[1].name} is back")
         all_do(ranks, "all_reduce", name="g", count=1000)
+
+
+def test_a_node_that_is_frozen_is_waited_for():
+    """Its kernel answers: nobody can tell it from one whose commd alone is stopped."""
+    with kept({"timeouts": {"restart": "10m"}}) as (cluster, nodes):
+        cluster.expect("TLS handshake")
+        ranks = cluster.ranks("g", PLACES)
+        engine = nodes[1].engine_pid()
+        with stopped(nodes[1], engine=True):
+            nodes[0].wait_log(f"node {nodes[1].name} is restarting: its commd is silent")
+            for rank in ranks:
+                rank.start("all_reduce", name="g", count=1000)
+        for rank in ranks:
+            rank.finish()
+        nodes[0].wait_log(f"node {nodes[1].name} is back")
+        equal(nodes[1].engine_pid(), engine, "it is the same engine")
+        all_do(ranks, "all_reduce", name="g", count=1000)
+
+
+def test_a_node_that_is_frozen_for_long_is_lost():
+    with kept({"timeouts": {"restart": "2s"}}) as (cluster, nodes):
+        for words in ("TLS handshake", "was lost", "lost each other"):
+            cluster.expect(words)
+        ranks = cluster.ranks("g", PLACES)
+        with stopped(nodes[1], engine=True):
+            for rank in ranks[:2]:
+                rank.start("all_reduce", name="g", count=1000)
+            nodes[0].wait_log("silent for 3 s, and its commd is not back within 2 s")
+            for rank in ranks[:2]:
+                error = rank.error()
+                equal((error["code"], error["node"]), ("NODE_LOST", nodes[1].name))
 
 
 def test_a_commd_that_is_stopped_for_long_is_lost():
