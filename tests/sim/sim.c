@@ -382,39 +382,41 @@ void sim_crash_after(struct sim *sim, unsigned from, enum msg_type type, unsigne
     sim->crash_after = n;
 }
 
-/* Nobody loses anything by it if all can tell that its engine goes on, and it is back in time. */
-static void blame_stopped(struct sim *sim, unsigned node, uint64_t ms)
+/* Has another engine not met that of @node, or is, if @linked, @node not READY for another one? */
+static bool is_apart(const struct sim *sim, unsigned node, bool linked)
 {
-    const struct core_config *config = &sim->nodes[node].core->config;
-    bool fault = ms + READY_MS > config->node_timeout_ms + config->restart_timeout_ms;
+    for (unsigned i = 0; i < sim->options.nodes; i++) {
+        const struct node *n = &sim->nodes[i];
 
-    for (unsigned i = 0; i < sim->options.nodes; i++)
-        fault |= i != node && sim->nodes[i].alive &&
-                 (!peer_usable(sim->nodes[i].core, node) || !sim->nodes[i].engine_met[node]);
-    if (fault)
-        sim->oracle.node_fault[node] = true;
+        if (i != node && n->alive &&
+            (!n->engine_met[node] || (linked && !peer_usable(n->core, node))))
+            return true;
+    }
+    return false;
 }
 
 void sim_stop(struct sim *sim, unsigned node, uint64_t ms)
 {
     struct node *n = &sim->nodes[node];
+    const struct core_config *config = n->alive ? &n->core->config : NULL;
+    bool noticed = config && ms > config->node_timeout_ms / 2;
 
     if (!n->alive)
         return;
     sim_note(sim, "commd of %s is stopped for %llu ms", sim_node_name(sim, node),
              (unsigned long long)ms);
-    if (ms > n->core->config.node_timeout_ms / 2)
-        blame_stopped(sim, node, ms);
+    /* Nobody loses anything if all can tell that its engine goes on, and it is back in time. */
+    if (noticed && (ms + READY_MS > config->node_timeout_ms + config->restart_timeout_ms ||
+                    is_apart(sim, node, true)))
+        sim->oracle.node_fault[node] = true;
     for (unsigned i = 0; i < sim->nhandles; i++)
         for (unsigned j = 0; j < sim->handles[i].njoins; j++)
             sim->handles[i].joins[j].at += sim->handles[i].node == node ? ms : 0;
     n->stopped = sim->now + ms;
     sim_run(sim, ms);
     n->stopped = 0;
-    for (unsigned i = 0; i < sim->options.nodes; i++) /* another engine there had not met its yet */
-        if (i != node && ms > n->core->config.node_timeout_ms / 2 &&
-            !sim->nodes[i].engine_met[node])
-            sim->oracle.node_fault[node] = true;
+    if (noticed && is_apart(sim, node, false)) /* they had not met yet when it was stopped */
+        sim->oracle.node_fault[node] = true;
     for (unsigned i = 0; i < SIM_BOARDS; i++) /* its core has not had that time */
         n->boards[i].held_at = MIN(n->boards[i].held_at + ms, sim->now);
     sim_note(sim, "commd of %s goes on", sim_node_name(sim, node));
