@@ -6,6 +6,7 @@ in the function of that name (torch_staged.py says what has to be said of it).""
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -101,10 +102,15 @@ def holds_the_gil(rank):
 def in_the_kernel(rank):
     """Until a child has got to its program, which opens a pipe that nobody writes to before."""
     if rank == 2:
-        with tempfile.TemporaryDirectory() as place:
-            os.mkfifo(f"{place}/pipe")
-            opens = [(os.POSIX_SPAWN_OPEN, 0, f"{place}/pipe", os.O_RDONLY, 0)]
-            os.posix_spawn("/bin/true", ["true"], {}, file_actions=opens)
+        place = tempfile.mkdtemp()
+        os.mkfifo(f"{place}/pipe")
+        lets_go = 'cat; : >"$0/pipe"; rm -r "$0"'  # the child, when this rank is gone
+        waits = subprocess.Popen(["sh", "-c", lets_go, place], stdin=subprocess.PIPE)
+        opens = [
+            (os.POSIX_SPAWN_CLOSE, waits.stdin.fileno()),
+            (os.POSIX_SPAWN_OPEN, 0, f"{place}/pipe", os.O_RDONLY, 0),
+        ]
+        os.posix_spawn("/bin/true", ["true"], {}, file_actions=opens)
     dist.all_reduce(torch.ones(4))
 
 
