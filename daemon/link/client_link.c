@@ -523,6 +523,7 @@ static void client_died(evutil_socket_t fd, short what, void *arg)
 static void client_timer(evutil_socket_t fd, short what, void *arg)
 {
     struct client_link *client = arg;
+    char why[64];
 
     if (client->state == CONN_CLOSING)
         client_bury(client); /* the client does not read its last message */
@@ -532,8 +533,10 @@ static void client_timer(evutil_socket_t fd, short what, void *arg)
         client_lost(client, closed);
     else if (client->queued)
         client_arm(client, CLIENT_HELLO_MS); /* commd is late, not the client */
-    else if (client->session < SESSION_WELCOME)
-        client_refuse(client, CAUSE_PROTOCOL, "no hello within 10 s");
+    else if (client->session < SESSION_WELCOME) {
+        snprintf(why, sizeof(why), "no hello within %u s", CLIENT_HELLO_MS / 1000u);
+        client_refuse(client, CAUSE_PROTOCOL, why);
+    }
 }
 
 static void client_freep(struct client_link **client)
