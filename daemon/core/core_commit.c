@@ -314,10 +314,8 @@ void group_sync(struct core *core, unsigned node, const struct msg_sync *msg)
     }
     if (group->state == GROUP_BROKEN && msg->all) /* open there: the node was lost, and is back */
         follow_place_lost(core, group, (unsigned)place, false);
-    if (group->cause && !msg->told)
-        group_tell_broken(core, group, node);
-    if ((msg->again & CORE_SYNC_FATES) || (group->cause && !msg->told))
-        act_fates_to(core, group, node);
+    if (!msg->told && (group->cause || (msg->again & CORE_SYNC_FATES)))
+        group_tell_ends(core, group, node);
     if (group->cause)
         return;
     if (msg->again && group->state == GROUP_LEFT && group->confirmed[place])

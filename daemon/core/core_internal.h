@@ -579,6 +579,8 @@ void group_withdraw(struct core *core, struct group *group, int32_t rank, uint32
 unsigned group_first(const struct core *core, const struct group *group);
 /* BROKEN with the cause of the group, to @node. */
 void group_tell_broken(struct core *core, const struct group *group, unsigned node);
+/* To @node what broke the group, and which of our ranks are gone. */
+void group_tell_ends(struct core *core, const struct group *group, unsigned node);
 void group_mark_broken(struct core *core, const struct group *group, bool again);
 /* A user named the group, and may have written the cause: both are quoted. */
 void group_log(struct core *core, enum core_note note, uint32_t uid, unsigned level,

@@ -25,11 +25,16 @@ static struct act_msg ask_again(struct core *core, const struct group *group)
     return group_vote(group, ++core->asked, 0);
 }
 
-static void tell_all(struct core *core, const struct group *group, unsigned node)
+void group_tell_ends(struct core *core, const struct group *group, unsigned node)
 {
     if (group->cause)
         group_tell_broken(core, group, node);
     act_fates_to(core, group, node); /* behind that: what broke the group comes first */
+}
+
+static void tell_all(struct core *core, const struct group *group, unsigned node)
+{
+    group_tell_ends(core, group, node);
     bond_tell(core, group, node);
     act_to_peer(core, node, ask_again(core, group));
 }
