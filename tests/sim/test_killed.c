@@ -30,6 +30,7 @@ static struct story begin(unsigned nodes, uint64_t seed)
                                           .seed = seed,
                                           .delay_min = 1,
                                           .delay_max = 1,
+                                          .engine_delay = seed % 2 ? 0 : 20,
                                           .calm = true,
                                           .back_ms = 400,
                                           .trace = true});
@@ -192,7 +193,7 @@ static void an_answer_that_is_older(void **state)
 static void lose_an_engine(struct story *s)
 {
     open_group(s, (unsigned[]){0, 1}, 2);
-    sim_slow(s->sim, s->seed % 2, 1 - s->seed % 2, s->seed / 2 * 5);
+    sim_slow(s->sim, s->seed % 2, 1 - s->seed % 2, s->seed / 2 * 120);
     aim(s);
     sim_crash_engine(s->sim, 1);
     sim_run(s->sim, 400);
@@ -239,7 +240,7 @@ static void an_engine_that_ends_after_its_commd(void **state)
 static void replace_an_engine(struct story *s)
 {
     open_group(s, (unsigned[]){0, 1}, 2);
-    sim_slow(s->sim, 1, 0, s->seed % 4 * 5);
+    sim_slow(s->sim, 1, 0, s->seed % 4 * 20);
     sim_renew(s->sim, 1);
     sim_run(s->sim, 600);
     assert_int_equal(sim_renewed(s->sim), 0);
