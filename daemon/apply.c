@@ -177,7 +177,7 @@ static void write_down(struct daemon *d, const struct core_log *line)
         whose = line->by_id;
         payer = payer_of(d->payers, line->by_id);
     }
-    diary_add(d->diary, words[line->note], whose, payer, clock_wall_ms(), line->text);
+    daemon_event(d, words[line->note], whose, payer, line->text);
 }
 
 static void apply_log_line(struct daemon *d, const struct core_log *line)

@@ -236,7 +236,7 @@ static int start_core(struct daemon *d)
         return -ENOMEM;
     for (unsigned i = 0; i < d->conf->nnodes; i++)
         snprintf(names[i], sizeof(names[i]), "%s", d->conf->nodes[i].name);
-    d->incarnation = random[1] ? random[1] : 1;
+    d->diary->life = d->incarnation = random[1] ? random[1] : 1;
     daemon_core_config(d, &config);
     config.seed = random[0];
     config.incarnation = d->incarnation;
@@ -385,7 +385,6 @@ int daemon_start(struct daemon *d)
     if (!d->ended)
         return complain(NULL, EXIT_INTERNAL);
     ended_init(d->ended);
-    daemon_note(d, "start", "commd %s, pid %d", COMMD_BUILD_VERSION, (int)getpid());
     topology_here(); /* reads thousands of files on a large machine: now, and not during a join */
     if (loop_init(d) || admin_init(d) || gather_init(d))
         return complain(NULL, EXIT_INTERNAL);
@@ -401,6 +400,8 @@ int daemon_start(struct daemon *d)
     r = start_gpu(d);
     if (r)
         return r;
+    takeover_diary(d);
+    daemon_note(d, "start", "commd %s, pid %d", COMMD_BUILD_VERSION, (int)getpid());
     takeover_restore(d);
     r = start_http(d);
     if (r)
@@ -461,6 +462,12 @@ void daemon_fini(struct daemon *d)
     d->conf = conf_free(d->conf);
 }
 
+void daemon_event(struct daemon *d, const char *what, int64_t whose, int64_t payer,
+                  const char *text)
+{
+    takeover_event(d, diary_add(d->diary, what, whose, payer, clock_wall_ms(), text));
+}
+
 void daemon_note(struct daemon *d, const char *what, const char *fmt, ...)
 {
     char text[DIARY_TEXT];
@@ -469,5 +476,5 @@ void daemon_note(struct daemon *d, const char *what, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
-    diary_add(d->diary, what, DIARY_EVERYBODY, DIARY_EVERYBODY, clock_wall_ms(), text);
+    daemon_event(d, what, DIARY_EVERYBODY, DIARY_EVERYBODY, text);
 }

@@ -131,7 +131,11 @@ void daemon_fini(struct daemon *d);
 
 /* The core's part of the configuration. */
 void daemon_core_config(const struct daemon *d, struct core_config *ret_config);
-/* Adds an event that is no decision of the core to the diary. @what is a word of commctl events. */
+/* Adds an event to the diary, for @whose and paid by @payer, or DIARY_EVERYBODY. @what is a word of
+ * commctl events. */
+void daemon_event(struct daemon *d, const char *what, int64_t whose, int64_t payer,
+                  const char *text);
+/* Likewise, for everybody. */
 void daemon_note(struct daemon *d, const char *what, const char *fmt, ...) _printf_(3, 4);
 
 /* ---- payers.c -------------------------------------------------------------------------------- */
@@ -191,6 +195,8 @@ void daemon_dispatch(struct daemon *d, struct core_event *event);
 
 /* Opens what the commd before this one has left, or begins anew. 0 or -ENOMEM. */
 int takeover_begin(struct daemon *d);
+/* Takes over its diary, before anything is added to this one. */
+void takeover_diary(struct daemon *d);
 /* Gives it to the core, the listener and the boards; then, as the first event, to the core to
  * decide on. */
 void takeover_restore(struct daemon *d);
@@ -225,6 +231,8 @@ void takeover_forget(struct daemon *d, uint64_t group);
 void takeover_program(struct daemon *d, const struct engine_link *link,
                       const struct core_kept_engine *engine);
 void takeover_program_gone(struct daemon *d, const struct engine_link *link);
+/* The newest entry of the diary, before anybody can read it; it has pushed out @pushed, or 0. */
+void takeover_event(struct daemon *d, uint64_t pushed);
 /* At the end of a turn: what the core has counted. */
 void takeover_counts(struct daemon *d);
 

@@ -2,7 +2,8 @@
  * from the commd before it.
  *
  * Four kinds of things are kept, by the service manager or the keeper (daemon/process/store.h):
- *   state               records of clients, groups and what became of ranks: daemon/state/
+ *   state               records of clients, groups, what became of ranks, and of the diary:
+ *                       daemon/state/
  *   pid.SLOT            the pidfd of a client
  *   board.GROUP.PAYER   the board of a group; who pays for it stands in its name, because a board
  *                       that processes hold is charged longer than its group is known
@@ -13,16 +14,19 @@
  * namespace that we do not see), or one for which there is no room, is not kept: then nor are the
  * groups that it is in. A successor does not know these; they go on without a commd.
  *
- * Taking over. Clients come first, each with its pidfd: it is away (listener_away.c). Then groups,
- * each with its board. Then the core decides what cannot go on (CORE_TAKEN_OVER). What does not fit
- * is left out. Two commds that ended while they took over make the third one start clean.
+ * Taking over. The diary comes first: its numbers go on, and so does its life, by which whoever
+ * follows it (commctl events --follow) sees that. Then clients, each with its pidfd: it is away
+ * (listener_away.c). Then groups, each with its board. Then the core decides what cannot go on
+ * (CORE_TAKEN_OVER). What does not fit is left out. Two commds that ended while they took over make
+ * the third one start clean.
  *
  * A client that ends while it is away may have left its groups before, and could tell nobody but
  * the board: takeover_farewell() lets the core know. So does a look at the boards, now and then, of
  * who has left groups and lives on: a process may compute for days before it comes back. The same
  * is true of one that has sent its hello, and reads the answer when it needs commd the next time.
  *
- * At an orderly end nothing is written any more: what is kept is what a restart takes over. */
+ * At an orderly end nothing but the diary is written any more: what is kept is what a restart takes
+ * over. */
 #include <stdio.h>
 #include <sys/random.h>
 
@@ -86,15 +90,16 @@ static void state_begin(struct daemon *d)
     if (unfit) {
         log_warn("what the commd before this one left is of another version, or damaged -> "
                  "starting clean");
-        daemon_note(d, "start", "nothing was taken over: it is of another version, or damaged");
     }
     r = state_new(size, &d->state, &fd);
     if (r == 0)
         r = store_put("state", fd);
-    if (r == 0)
-        return;
-    log_info("nothing can be kept for the next commd: %s", memfd_strerror(r));
-    d->state = state_free(d->state);
+    if (r) {
+        log_info("nothing can be kept for the next commd: %s", memfd_strerror(r));
+        d->state = state_free(d->state);
+    }
+    if (unfit)
+        daemon_note(d, "start", "nothing was taken over: it is of another version, or damaged");
 }
 
 int takeover_begin(struct daemon *d)
@@ -287,6 +292,41 @@ static bool try_to_restore(struct daemon *d)
     return false;
 }
 
+_Static_assert((int)STATE_EVENTS == DIARY_MAX && (int)STATE_WHAT == DIARY_WHAT &&
+                   (int)STATE_TEXT == DIARY_TEXT,
+               "what a diary has fits into a state");
+
+static bool take_entry(void *arg, const struct state_entry *event)
+{
+    struct daemon *d = arg;
+    struct diary_entry entry = {.number = event->number,
+                                .wall_ms = event->wall_ms,
+                                .total = event->total,
+                                .whose = event->whose,
+                                .payer = event->payer};
+    uint64_t pushed;
+
+    snprintf(entry.what, sizeof(entry.what), "%s", event->what);
+    snprintf(entry.text, sizeof(entry.text), "%s", event->text);
+    if (!event->life || !diary_restore(d->diary, &entry, &pushed))
+        return false;
+    d->diary->life = event->life;
+    if (pushed)
+        state_entry_gone(d->state, pushed);
+    return true;
+}
+
+void takeover_diary(struct daemon *d)
+{
+    const char *why;
+
+    if (!d->restoring || !try_to_restore(d))
+        return;
+    state_read_events(d->state, take_entry, d);
+    if (state_dropped(d->state, &why))
+        d->diary->life = d->incarnation; /* perhaps newer numbers are lost: who follows asks anew */
+}
+
 void takeover_restore(struct daemon *d)
 {
     static const struct state_ops ops = {
@@ -299,7 +339,7 @@ void takeover_restore(struct daemon *d)
     const char *why = "";
     unsigned dropped;
 
-    if (!d->restoring || !try_to_restore(d))
+    if (!d->restoring)
         return takeover_programs(d); /* which ends what there is */
     core_restore_begin(d->core, clock_ms());
     takeover_programs(d);
@@ -533,4 +573,22 @@ void takeover_counts(struct daemon *d)
         return;
     d->counted = *counts;
     state_counts(d->state, counts);
+}
+
+void takeover_event(struct daemon *d, uint64_t pushed)
+{
+    const struct diary_entry *entry = TAILQ_LAST(&d->diary->kept, diary_list);
+
+    if (!d->state)
+        return;
+    if (pushed)
+        state_entry_gone(d->state, pushed);
+    state_entry(d->state, &(struct state_entry){.life = d->diary->life,
+                                                .number = entry->number,
+                                                .wall_ms = entry->wall_ms,
+                                                .total = entry->total,
+                                                .whose = entry->whose,
+                                                .payer = entry->payer,
+                                                .what = entry->what,
+                                                .text = entry->text});
 }

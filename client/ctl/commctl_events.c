@@ -4,7 +4,8 @@
  * A line per event, or with --json one object per event when they are followed. commd keeps the
  * last ones, bounded, and does not wait for readers. --follow asks every LOOK_MS for the events
  * after the last number that it has, and for how many events there have been at all: so it can tell
- * how many were lost. If commd goes away, --follow waits for it; a new commd begins with number 1.
+ * how many were lost. If commd goes away, --follow waits for it. The next one goes on with the next
+ * number, or begins with number 1, which is another life of the diary.
  */
 #include <stdio.h>
 #include <time.h>
@@ -16,7 +17,7 @@ enum { LOOK_MS = 300 };
 
 struct followed {
     uint64_t last, total; /* number of the last one that was shown; how many there had been */
-    uint64_t life;        /* of that commd; 0: none was seen */
+    uint64_t life;        /* of that diary; 0: none was seen */
     bool away;            /* it has been said that nobody answers */
 };
 
@@ -71,6 +72,7 @@ static int show_more(struct options *o, struct followed *f, const char *from)
     _cleanup_(msg_fini) struct msg answer = {.type = MSG_NONE};
     const struct msg_tables *t = &answer.tables;
     char why[512];
+    uint64_t life;
     uint32_t rows;
     bool asked;
 
@@ -87,11 +89,12 @@ static int show_more(struct options *o, struct followed *f, const char *from)
         return -1;
     }
     f->away = false;
-    if (f->life && f->life != o->ask.welcome.incarnation) {
-        *f = (struct followed){.life = o->ask.welcome.incarnation};
+    life = t->life ? t->life : o->ask.welcome.incarnation; /* of a commd that keeps none */
+    if (f->life && f->life != life) {
+        *f = (struct followed){.life = life};
         return -1; /* ask anew, from its beginning */
     }
-    f->life = o->ask.welcome.incarnation;
+    f->life = life;
     if (t->text[0]) {
         complain("%s", t->text);
         return EXIT_BAD_ANSWER;

@@ -554,6 +554,7 @@ void answer_send(struct daemon *d, unsigned slot, bool healthy, struct table *ta
 
     msg.tables.ntables = table != NULL;
     msg.tables.tables = table ? &table->t : NULL;
+    msg.tables.life = ask ? d->diary->life : 0;
     snprintf(msg.tables.text, sizeof(msg.tables.text), "%s", text);
     listener_send(d->listener, slot, &msg, NULL, 0);
 }

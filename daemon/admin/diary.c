@@ -2,7 +2,10 @@
  *
  * An entry is for everybody, or for one uid. When there is no room, the payer with most entries
  * loses its oldest one. So a user pushes out entries of others only until all have equal shares.
- * Entries for everybody keep half of the room. */
+ * Entries for everybody keep half of the room.
+ *
+ * The entries outlive commd (daemon/takeover.c). Added again in their order they push out what they
+ * pushed out before, or of two payers with equal shares the other one's. */
 #include "daemon/admin/diary.h"
 
 void diary_init(struct diary *diary)
@@ -48,7 +51,7 @@ static struct diary_owner *loser(struct diary *diary, int64_t payer)
     return most ? most : node;
 }
 
-static void forget_one(struct diary *diary, int64_t payer)
+static uint64_t forget_one(struct diary *diary, int64_t payer)
 {
     struct diary_owner *owner = loser(diary, payer);
     struct diary_entry *entry;
@@ -61,32 +64,50 @@ static void forget_one(struct diary *diary, int64_t payer)
     owner_of(diary->seers, entry->whose, false)->kept--;
     TAILQ_REMOVE(&diary->kept, entry, entry);
     TAILQ_INSERT_TAIL(&diary->free, entry, entry);
+    return entry->number;
 }
 
-void diary_add(struct diary *diary, const char *what, int64_t whose, int64_t payer,
-               uint64_t wall_ms, const char *text)
+static void copy_text(char *to, size_t cap, const char *from)
 {
-    struct diary_owner *seer;
-    struct diary_entry *entry;
-    size_t len = strnlen(text, DIARY_TEXT - 1);
+    size_t len = strnlen(from, cap - 1);
+
+    memcpy(to, from, len);
+    to[len] = 0;
+}
+
+uint64_t diary_add(struct diary *diary, const char *what, int64_t whose, int64_t payer,
+                   uint64_t wall_ms, const char *text)
+{
+    uint64_t pushed = TAILQ_EMPTY(&diary->free) ? forget_one(diary, payer) : 0;
+    struct diary_owner *seer = owner_of(diary->seers, whose, true);
+    struct diary_entry *entry = TAILQ_FIRST(&diary->free);
 
     assert(*what && whose >= DIARY_EVERYBODY && payer >= DIARY_EVERYBODY);
-    if (TAILQ_EMPTY(&diary->free))
-        forget_one(diary, payer);
-    seer = owner_of(diary->seers, whose, true);
     seer->kept++;
-    seer->total++;
     owner_of(diary->payers, payer, true)->kept++;
-    entry = TAILQ_FIRST(&diary->free);
     TAILQ_REMOVE(&diary->free, entry, entry);
     TAILQ_INSERT_TAIL(&diary->kept, entry, entry);
     entry->number = ++diary->last;
     entry->wall_ms = wall_ms;
     entry->whose = whose;
     entry->payer = payer;
-    entry->what = what;
-    memcpy(entry->text, text, len);
-    entry->text[len] = 0;
+    entry->total = ++seer->total;
+    copy_text(entry->what, sizeof(entry->what), what);
+    copy_text(entry->text, sizeof(entry->text), text);
+    return pushed;
+}
+
+bool diary_restore(struct diary *diary, const struct diary_entry *from, uint64_t *ret_pushed)
+{
+    if (from->number <= diary->last || from->number > INT64_MAX || !from->total ||
+        from->total > from->number || from->whose < DIARY_EVERYBODY || from->whose > UINT32_MAX ||
+        from->payer < DIARY_EVERYBODY || from->payer > UINT32_MAX || !*from->what)
+        return false;
+    diary->last = from->number - 1;
+    *ret_pushed = diary_add(diary, from->what, from->whose, from->payer, from->wall_ms, from->text);
+    TAILQ_LAST(&diary->kept, diary_list)->total = from->total;
+    owner_of(diary->seers, from->whose, false)->total = from->total;
+    return true;
 }
 
 const struct diary_entry *diary_next(const struct diary *diary, uint64_t since, const uint32_t *uid)

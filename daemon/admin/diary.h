@@ -6,17 +6,17 @@
 
 #include <sys/queue.h>
 
-enum { DIARY_MAX = 512, DIARY_NODE = DIARY_MAX / 2, DIARY_TEXT = 320 };
+enum { DIARY_MAX = 512, DIARY_NODE = DIARY_MAX / 2, DIARY_WHAT = 24, DIARY_TEXT = 320 };
 #define DIARY_EVERYBODY (-1)
 
 struct diary_entry {
     TAILQ_ENTRY(diary_entry) entry;
     uint64_t number; /* from 1; 0: free */
     uint64_t wall_ms;
-    int64_t whose;    /* the uid that may see the entry, or DIARY_EVERYBODY */
-    int64_t payer;    /* the payer whose room the entry takes, or DIARY_EVERYBODY */
-    const char *what; /* borrowed: a string literal */
-    char text[DIARY_TEXT];
+    int64_t whose;  /* the uid that may see the entry, or DIARY_EVERYBODY */
+    int64_t payer;  /* the payer whose room the entry takes, or DIARY_EVERYBODY */
+    uint64_t total; /* entries of @whose so far, with this one */
+    char what[DIARY_WHAT], text[DIARY_TEXT];
 };
 
 struct diary_owner {
@@ -29,14 +29,18 @@ TAILQ_HEAD(diary_list, diary_entry);
 struct diary {
     struct diary_list kept, free;
     uint64_t last; /* number of the newest entry */
+    uint64_t life; /* within which numbers are not used again */
     struct diary_entry entries[DIARY_MAX];
     struct diary_owner seers[DIARY_MAX + 1], payers[DIARY_MAX + 1];
 };
 
 void diary_init(struct diary *diary);
-/* @text is cut at DIARY_TEXT. */
-void diary_add(struct diary *diary, const char *what, int64_t whose, int64_t payer,
-               uint64_t wall_ms, const char *text);
+/* @text is cut at DIARY_TEXT. Returns the number of the entry that was pushed out; 0: none. */
+uint64_t diary_add(struct diary *diary, const char *what, int64_t whose, int64_t payer,
+                   uint64_t wall_ms, const char *text);
+/* Adds one that another diary had. False: it cannot stand behind the last one, or says what no
+ * entry says. @ret_pushed: as diary_add(). */
+bool diary_restore(struct diary *diary, const struct diary_entry *from, uint64_t *ret_pushed);
 /* The first entry after number @since, or NULL. @uid: only entries that this uid may see; NULL: all
  * entries. */
 const struct diary_entry *diary_next(const struct diary *diary, uint64_t since,

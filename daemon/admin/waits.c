@@ -99,7 +99,7 @@ static void wait_failed(struct daemon *d, const struct client_command *client, e
     describe_wait(client, text, sizeof(text));
     used = strlen(text);
     snprintf(text + used, sizeof(text) - used, " \"%s\": %s", client->wait.name, why);
-    diary_add(d->diary, "group_failed", client->uid, client->payer, clock_wall_ms(), text);
+    daemon_event(d, "group_failed", client->uid, client->payer, text);
 }
 
 void waits_failed(struct daemon *d, unsigned slot, const struct msg_join_failed *msg)

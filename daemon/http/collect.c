@@ -148,12 +148,12 @@ static void collect_counts(struct collect *c)
     http_counts(d->http, m);
 }
 
-static bool is_one_of(const char *word, const char *const *words, unsigned n)
+static const char *one_of(const char *word, const char *const *words, unsigned n)
 {
     for (unsigned i = 0; i < n; i++)
         if (!strcmp(word, words[i]))
-            return true;
-    return false;
+            return words[i];
+    return NULL;
 }
 
 /* Not everybody may know which user drained a node or had a group. So most events are shown without
@@ -172,15 +172,16 @@ static void collect_events(struct collect *c)
         return;
     TAILQ_FOREACH_REVERSE(entry, &c->d->diary->kept, diary_list, entry)
     {
-        bool told = is_one_of(entry->what, whole, ARRAY_LEN(whole));
+        const char *told = one_of(entry->what, whole, ARRAY_LEN(whole));
+        const char *what = told ? told : one_of(entry->what, words, ARRAY_LEN(words));
         struct metrics_event *event = &m->events[m->nevents];
 
         if (m->nevents == METRICS_EVENTS_SHOWN)
             return;
-        if (!told && !is_one_of(entry->what, words, ARRAY_LEN(words)))
+        if (!what)
             continue;
         event->wall_ms = entry->wall_ms;
-        event->what = entry->what;
+        event->what = what;
         snprintf(event->text, sizeof(event->text), "%.*s", METRICS_ERROR - 1,
                  told ? entry->text : "");
         m->nevents++;

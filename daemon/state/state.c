@@ -16,8 +16,9 @@
  * A record that is damaged ends the file: those before it are what was true once. Nothing that is
  * read is believed: lengths here, contents in state_read.c, what it means in the core.
  *
- * What if there is no room: the file is made empty, because a part of the truth could give a rank
- * to somebody who is not in the group any more. */
+ * What if there is no room: the events of the diary go, all of them, and no more are written, so
+ * that the next commd gives no number twice. If that is not enough the file is made empty, because
+ * a part of the truth could give a rank to somebody who is not in the group any more. */
 #include "daemon/state/state_priv.h"
 
 #include <stdatomic.h>
@@ -36,6 +37,7 @@ enum {
     PER_GROUP = 2048,
     PER_MEMBER = 192,
     PER_ARENA = 64,
+    PER_EVENT = 448,
 };
 #define STATE_MAGIC UINT64_C(0x6574617473646d63) /* "cmdstate" */
 
@@ -260,12 +262,37 @@ static void compact(struct state *state)
     punch_half(state, old, had);
 }
 
+/* Their records in the half would count for the next commd, so it is left at once. */
+static void drop_events(struct state *state)
+{
+    struct live *live, *next;
+
+    if (state->no_events)
+        return;
+    state->no_events = true;
+    for (live = TAILQ_FIRST(&state->all); live; live = next) {
+        next = TAILQ_NEXT(live, all);
+        if (live->kind == KIND_EVENT)
+            live_forget(state, live);
+    }
+    compact(state);
+}
+
+bool file_event_room(struct state *state, size_t len)
+{
+    if (state->whole && record_size(len) > state->room - state->live_bytes)
+        drop_events(state);
+    return state->whole && !state->no_events;
+}
+
 uint8_t *file_room(struct state *state, size_t len)
 {
     size_t want = record_size(len);
 
     if (!state->whole)
         return NULL;
+    if (len <= UINT32_MAX && want > state->room - state->live_bytes)
+        drop_events(state);
     if (len > UINT32_MAX || want > state->room - state->live_bytes) {
         lose_all(state);
         return NULL;
@@ -301,6 +328,7 @@ void state_clear(struct state *state)
     state->head->tries = 0;
     use_half(state, word_after(state->word), 0);
     state->whole = true;
+    state->no_events = false;
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -445,7 +473,8 @@ struct state *state_free(struct state *state)
 size_t state_size(unsigned clients, unsigned groups, unsigned members, unsigned arenas)
 {
     size_t records = (size_t)clients * PER_CLIENT + (size_t)groups * PER_GROUP +
-                     (size_t)members * PER_MEMBER + (size_t)arenas * PER_ARENA;
+                     (size_t)members * PER_MEMBER + (size_t)arenas * PER_ARENA +
+                     (size_t)STATE_EVENTS * PER_EVENT;
 
     return ALIGN_UP(HEAD + 2 * (sizeof(struct half) + SLACK + records), (size_t)HEAD);
 }

@@ -16,6 +16,7 @@
  *                                                          state_group_gone()
  *   CORE_DO_ENGINE_KEPT, GPU_HELLO came; it ended          state_program()
  *   an arena was taken, before its answer; it ended        state_arena(), state_arena_gone()
+ *   an entry of the diary, and which one it pushed out     state_entry(), state_entry_gone()
  *
  * Writing costs some copying, and no system call but for the memory that it touches. */
 #ifndef COMMD_STATE_H
@@ -47,7 +48,16 @@ struct state_arena {
     uint64_t id, size;
 };
 
-/* Memory for so many, as limits allow them: @members are ranks over all groups. */
+/* An entry of the diary: daemon/admin/diary.h. */
+enum { STATE_EVENTS = 512, STATE_WHAT = 24, STATE_TEXT = 320 };
+struct state_entry {
+    uint64_t life, number, wall_ms, total;
+    int64_t whose, payer; /* a uid; -1: everybody */
+    const char *what, *text;
+};
+
+/* Memory for so many, as limits allow them: @members are ranks over all groups. And for the diary.
+ */
 size_t state_size(unsigned clients, unsigned groups, unsigned members, unsigned arenas);
 /* A new and empty one, in a sealed file of its own. The descriptor is the caller's. Negative errno.
  */
@@ -76,6 +86,9 @@ void state_program(struct state *state, enum state_program which,
                    const struct state_engine *engine);
 void state_arena(struct state *state, const struct state_arena *arena);
 void state_arena_gone(struct state *state, unsigned slot, uint64_t id);
+/* It is kept as long as there is room. If there is none, no event is kept any more. */
+void state_entry(struct state *state, const struct state_entry *event);
+void state_entry_gone(struct state *state, uint64_t number);
 /* Nothing is kept any more: the next commd starts clean. */
 void state_clear(struct state *state);
 /* False: there was no room for a record. Nothing is kept any more, and the next commd starts clean.
@@ -100,6 +113,10 @@ struct state_ops {
 bool state_read_program(const struct state *state, enum state_program which,
                         struct state_engine *ret_engine);
 void state_read(struct state *state, const struct state_ops *ops, void *arg);
+/* The entries of the diary, in their order. @event may call state_entry_gone() for others before
+ * it. False: as in state_ops. */
+void state_read_events(struct state *state,
+                       bool (*event)(void *arg, const struct state_entry *event), void *arg);
 /* Records that did not fit so far; *ret_why: of the last one, for the log. */
 unsigned state_dropped(const struct state *state, const char **ret_why);
 /* A try to take over begins: how many before it began and did not come to state_taken_over(). From

@@ -21,6 +21,7 @@ enum kind {
     KIND_GROUP_STEP = 10,
     KIND_ENGINE = 11,
     KIND_GPU = 12,
+    KIND_EVENT = 13,
 };
 
 enum { STATE_BUCKETS = 1024, STATE_SLOTS_MAX = 1 << 20 };
@@ -42,6 +43,7 @@ struct state {
     struct head *head; /* the memory; mapped by us if @mapped */
     size_t size, room; /* of all; of the records in a half */
     bool mapped, whole;
+    bool no_events;             /* what else there is needs their room */
     uint64_t word;              /* as in the head */
     size_t used;                /* of the present half */
     size_t live_bytes;          /* of the records that count */
@@ -57,8 +59,10 @@ struct state {
 /* ---- state.c --------------------------------------------------------------------------------- */
 
 /* Room for a record of @len bytes at the end; NULL: the state is not whole any more. What is
- * written there counts from file_commit() on. */
+ * written there counts from file_commit() on. Events give way to it. */
 uint8_t *file_room(struct state *state, size_t len);
+/* Is there room for another event? If not, none is kept any more. */
+bool file_event_room(struct state *state, size_t len);
 size_t file_commit(struct state *state, enum kind kind, size_t len); /* returns where it lies */
 const uint8_t *file_record(const struct state *state, const struct live *live);
 void file_drop(struct state *state, const char *why); /* a record that does not fit */

@@ -148,6 +148,18 @@ static const char *found_arena_gone(struct state *state, const uint8_t *bytes, s
     return NULL;
 }
 
+static const char *found_event(struct state *state, const uint8_t *bytes, size_t len, size_t at)
+{
+    DECODED(event, Event, bytes, len);
+
+    if (!msg)
+        return "an event cannot be decoded";
+    if (live_find(state, KIND_EVENT, msg->number, 0, true))
+        return "an event that is there already";
+    live_add(state, KIND_EVENT, msg->number, 0, at, len);
+    return NULL;
+}
+
 void record_found(struct state *state, uint32_t kind, const uint8_t *bytes, size_t len, size_t at)
 {
     const char *why = NULL;
@@ -187,12 +199,17 @@ void record_found(struct state *state, uint32_t kind, const uint8_t *bytes, size
     case KIND_ARENA_GONE:
         why = found_arena_gone(state, bytes, len);
         break;
+    case KIND_EVENT:
+        why = found_event(state, bytes, len, at);
+        break;
     default:
         break;
     }
     if (why)
         file_drop(state, why);
 }
+
+#define STATE_WALL_END UINT64_C(253402300800000) /* the year 10000 */
 
 /* ---- all that it says ------------------------------------------------------------------------ */
 
@@ -456,6 +473,8 @@ static bool read_one(struct state *state, const struct live *live, const struct 
     case KIND_ENGINE:
     case KIND_GPU:
         return true; /* state_read_program() */
+    case KIND_EVENT:
+        return true; /* state_read_events() */
     case KIND_CLIENT_GONE:
     case KIND_GROUP_GONE:
     case KIND_ARENA_GONE:
@@ -474,6 +493,7 @@ static void refuse_record(struct state *state, struct live *live)
         [KIND_RANK_GONE] = "the end of a rank that cannot be",
         [KIND_BROKEN] = "what broke a group cannot be",
         [KIND_ARENA] = "an arena that cannot be",
+        [KIND_EVENT] = "an event that cannot be",
     };
 
     file_drop(state, words[live->kind]);
@@ -483,6 +503,41 @@ static void refuse_record(struct state *state, struct live *live)
         state_group_gone(state, live->key);
     else
         live_forget(state, live);
+}
+
+static bool read_event(const uint8_t *bytes, size_t len,
+                       bool (*event)(void *arg, const struct state_entry *event), void *arg)
+{
+    char what[STATE_WHAT], text[STATE_TEXT];
+    DECODED(event, Event, bytes, len);
+
+    if (!msg || msg->whose > UINT32_MAX + UINT64_C(1) || msg->payer > UINT32_MAX + UINT64_C(1) ||
+        msg->wall_ms >= STATE_WALL_END || !take_name(&msg->what, what, sizeof(what)) ||
+        !take_text(&msg->text, text, sizeof(text)))
+        return false;
+    return event(arg, &(struct state_entry){.life = msg->life,
+                                            .number = msg->number,
+                                            .wall_ms = msg->wall_ms,
+                                            .total = msg->total,
+                                            .whose = (int64_t)msg->whose - 1,
+                                            .payer = (int64_t)msg->payer - 1,
+                                            .what = what,
+                                            .text = text});
+}
+
+void state_read_events(struct state *state,
+                       bool (*event)(void *arg, const struct state_entry *event), void *arg)
+{
+    struct live *live, *next;
+
+    for (live = TAILQ_FIRST(&state->all); live; live = next) {
+        bool fits =
+            live->kind != KIND_EVENT || read_event(file_record(state, live), live->len, event, arg);
+
+        next = TAILQ_NEXT(live, all); /* now: what came before may be gone */
+        if (!fits)
+            refuse_record(state, live);
+    }
 }
 
 bool state_read_program(const struct state *state, enum state_program which,

@@ -290,6 +290,32 @@ void state_arena(struct state *state, const struct state_arena *arena)
     append_live(state, KIND_ARENA, &msg.base, msg.client, arena->id);
 }
 
+void state_entry(struct state *state, const struct state_entry *event)
+{
+    CommdState__Event msg = COMMD_STATE__EVENT__INIT;
+
+    msg.number = event->number;
+    msg.life = event->life;
+    msg.wall_ms = event->wall_ms;
+    msg.total = event->total;
+    msg.whose = (uint64_t)(event->whose + 1);
+    msg.payer = (uint64_t)(event->payer + 1);
+    msg.what = field_of(event->what);
+    msg.text = field_of(event->text);
+    if (file_event_room(state, commd_state__event__get_packed_size(&msg)))
+        append_live(state, KIND_EVENT, &msg.base, msg.number, 0);
+}
+
+/* No record says so: who reads them adds them to a diary in their order, which pushes out the same.
+ */
+void state_entry_gone(struct state *state, uint64_t number)
+{
+    struct live *live = live_find(state, KIND_EVENT, number, 0, true);
+
+    if (live)
+        live_forget(state, live);
+}
+
 void state_arena_gone(struct state *state, unsigned slot, uint64_t id)
 {
     CommdState__ArenaGone msg = COMMD_STATE__ARENA_GONE__INIT;

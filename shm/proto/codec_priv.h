@@ -134,7 +134,8 @@
 #define FIELDS_join_failed(F)                                                                      \
     F(NUM, req) F(CAUSE, cause) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
 #define FIELDS_refused(F)      F(CAUSE, cause) F(TEXT, text)
-#define FIELDS_tables(F)       F(FLAG, healthy) F(TABLES, tables) F(TEXT, text) F(NUM, ask)
+#define FIELDS_tables(F)                                                                           \
+    F(FLAG, healthy) F(TABLES, tables) F(TEXT, text) F(NUM, ask) F(NUM, life)
 #define FIELDS_absent(F) \
     F(NUM, req) F(NUM, count) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
 #define FIELDS_peer_hello(F)   F(NUM, version) F(NUM, incarnation) F(NAME, cluster) F(NAME, node)

@@ -295,7 +295,8 @@ struct msg_tables {
     uint32_t ntables;
     struct msg_table *tables;
     char text[MSG_TEXT_MAX]; /* a line for people when something is wrong, or "" */
-    uint64_t ask; /* RANKS_HERE: that of ASK_RANKS; "events": how many this user could have seen */
+    uint64_t ask;  /* RANKS_HERE: that of ASK_RANKS; "events": how many this user could have seen */
+    uint64_t life; /* "events": within which their numbers count on; 0: in that of this commd */
 };
 
 struct msg_peer_hello {

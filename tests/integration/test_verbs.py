@@ -19,6 +19,7 @@ import urllib.request
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 from cluster import LATEST, Cluster, check, commctl, equal, main, until  # noqa: E402
+from keeping import gap, kept_nodes, restart  # noqa: E402
 from test_turns import HOSTILE, VICTIM, as_user, open_to_all, victims  # noqa: E402
 
 CONTAINED = 0xFFFFFFF1  # CORE_CONTAINED_UID
@@ -174,6 +175,15 @@ class Follower:
                 return row
         raise AssertionError(f"no {event}: {self.process.stderr.read()}")
 
+    def numbers_until(self, event):
+        """Of all lines up to that one."""
+        rows = []
+        for line in self.process.stdout:
+            rows.append(json.loads(line))
+            if rows[-1].get("event") == event:
+                return [row.get("number", row) for row in rows]
+        raise AssertionError(f"no {event}: {self.process.stderr.read()}")
+
     def close(self):
         self.process.send_signal(signal.SIGINT)
         equal(self.process.wait(), -signal.SIGINT)
@@ -215,13 +225,42 @@ def test_events():
         equal(events(a, "--since", "1h"), rows)
         code, out, _ = ctl(a, "events")
         check(code == 0 and "  node_up  " in out and out.count("\n") >= len(rows), out)
-        # commd is restarted: its events begin anew, and are followed
+        # commd ends, and another one is started: its events begin anew, and are followed
         equal(a.stop(), 0)
         check("waiting for it" in follower.process.stderr.readline(), "it is said")
         a.start()
         equal(follower.until("start")["number"], 1)
         follower.close()
         cluster.wait_linked()
+
+
+def test_events_go_on_when_commd_is_killed():
+    with kept_nodes(1) as cluster:
+        node = cluster.nodes[0]
+        open_to_all(cluster)
+        os.chmod(node.socket, 0o666)
+        follower, other = Follower(node), Follower(node, user=as_user(HOSTILE))
+        last = follower.numbers_until("start")
+        equal((last, other.numbers_until("start")), ([1], [1]))
+        ranks = cluster.ranks("g", [0] * 3)
+        last = follower.numbers_until("group_open")
+        for _ in range(2):  # the second one takes over from one that took over
+            before = events(node)
+            restart(node)
+            rows = events(node)
+            equal(rows[: len(before)], before)
+            # no gap, and nothing twice; another user sees what is everybody's
+            numbers = follower.numbers_until("start")
+            equal(numbers, list(range(last[-1] + 1, last[-1] + 1 + len(numbers))))
+            equal(other.numbers_until("start"), numbers[-1:])
+            last = numbers
+        with gap(node):
+            ranks[2].kill()
+        cluster.all_ranks.remove(ranks[2])
+        numbers = follower.numbers_until("rank_lost")
+        equal(numbers, list(range(last[-1] + 1, last[-1] + 1 + len(numbers))))
+        follower.close()
+        other.close()
 
 
 def test_a_file_that_was_changed():

@@ -157,8 +157,7 @@ tests_unit_daemon_test_rank_view_SOURCES = tests/unit/daemon/test_rank_view.c \
 	daemon/admin/rank_view.h daemon/admin/records.c \
 	daemon/admin/records.h daemon/admin/table.c daemon/admin/table.h daemon/memory/boards.c \
 	daemon/memory/boards.h daemon/memory/boards_priv.h daemon/process/ended.c daemon/process/ended.h \
-	daemon/admin/past.c daemon/admin/past.h daemon/admin/waits.c daemon/admin/waits.h \
-	daemon/admin/diary.c daemon/admin/diary.h
+	daemon/admin/past.c daemon/admin/past.h daemon/admin/waits.c daemon/admin/waits.h
 tests_unit_daemon_test_rank_view_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS) $(OPENSSL_CFLAGS)
 tests_unit_daemon_test_rank_view_LDADD = libcommd-core.la libcommd-conf.la libcommd-proto.la \
 	libcommd-shm.la $(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)

@@ -109,6 +109,69 @@ static void many_users(void **state)
     assert_true(seen(&(uint32_t){3 * DIARY_MAX}, 0) >= 1);
 }
 
+/* All that the diary has, added to another one. */
+static void restore_all(struct diary *to)
+{
+    const struct diary_entry *entry;
+    uint64_t pushed;
+
+    diary_init(to);
+    TAILQ_FOREACH(entry, &diary.kept, entry) {
+        assert_true(diary_restore(to, entry, &pushed));
+        assert_int_equal(pushed, 0);
+    }
+}
+
+static void another_diary_goes_on(void **state)
+{
+    static struct diary next;
+    const struct diary_entry *entry;
+
+    many(DIARY_EVERYBODY, 300);
+    many(alice, 1000);
+    many(bob, 1000);
+    restore_all(&next);
+    TAILQ_FOREACH(entry, &diary.kept, entry)
+        assert_int_equal(diary_next(&next, entry->number - 1, NULL)->number, entry->number);
+    assert_int_equal(diary_total(&next, NULL), 2300);
+    assert_int_equal(diary_total(&next, &alice), diary_total(&diary, &alice));
+    assert_int_equal(diary_total(&next, &bob), 1300);
+    for (unsigned i = 0; i < 3 * DIARY_MAX; i++) {
+        int64_t whose = i % 3 ? (int64_t)alice : DIARY_EVERYBODY;
+
+        assert_int_equal(diary_add(&next, "test", whose, whose, 7, "text"),
+                         diary_add(&diary, "test", whose, whose, 7, "text"));
+    }
+    assert_int_equal(next.last, diary.last);
+    assert_int_equal(diary_total(&next, &alice), diary_total(&diary, &alice));
+}
+
+/* An entry that a stranger wrote. */
+static void no_entry_is_believed(void **state)
+{
+    const struct diary_entry right = {
+        .number = 5, .whose = alice, .payer = bob, .total = 2, .what = "test", .text = "text"};
+    struct diary_entry bad[] = {right, right, right, right, right, right, right, right, right};
+    uint64_t pushed;
+
+    many(DIARY_EVERYBODY, 4);
+    bad[0].number = 4;
+    bad[1].number = UINT64_MAX;
+    bad[2].total = 0;
+    bad[3].total = 6;
+    bad[4].whose = -2;
+    bad[5].whose = 1ll << 32;
+    bad[6].payer = -2;
+    bad[7].payer = 1ll << 32;
+    bad[8].what[0] = 0;
+    for (unsigned i = 0; i < ARRAY_LEN(bad); i++)
+        assert_false(diary_restore(&diary, &bad[i], &pushed));
+    assert_int_equal(diary.last, 4);
+    assert_true(diary_restore(&diary, &right, &pushed));
+    assert_int_equal(diary.last, 5);
+    assert_int_equal(diary_total(&diary, &alice), 6);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -117,6 +180,8 @@ int main(void)
         cmocka_unit_test_setup(a_flood_leaves_others_theirs, setup),
         cmocka_unit_test_setup(uids_of_one_person_share, setup),
         cmocka_unit_test_setup(the_node_keeps_half, setup),
+        cmocka_unit_test_setup(another_diary_goes_on, setup),
+        cmocka_unit_test_setup(no_entry_is_believed, setup),
         cmocka_unit_test_setup(many_users, setup),
     };
 

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 
+#include "daemon/state/state.pb-c.h"
 #include "daemon/state/state_priv.h"
 
 enum { BYTES = 16 << 10, WORD = 24 /* its place in the head */, HALVES = 4096 };
@@ -15,7 +16,7 @@ struct fix {
     struct state *state;
     uint64_t g, h;
     char got[8192];
-    bool refuse_clients, refuse_groups;
+    bool refuse_clients, refuse_groups, refuse_events;
 };
 
 static void fix_note(struct fix *f, const char *format, ...) _printf_(2, 3);
@@ -89,9 +90,23 @@ static const struct state_ops all = {.counts = on_counts,
                                      .rank_gone = on_gone,
                                      .broken = on_broken};
 
+static bool on_event(void *arg, const struct state_entry *event)
+{
+    struct fix *f = arg;
+
+    if (f->refuse_events)
+        return false;
+    fix_note(f, "event %llu of %d, life %u at %llu, %u of %d: %s: %s\n",
+             (unsigned long long)event->number, (int)event->payer, (unsigned)event->life,
+             (unsigned long long)event->wall_ms, (unsigned)event->total, (int)event->whose,
+             event->what, event->text);
+    return true;
+}
+
 static const char *content(struct fix *f, struct state *state)
 {
     f->got[0] = 0;
+    state_read_events(state, on_event, f);
     state_read(state, &all, f);
     return f->got;
 }
@@ -121,6 +136,18 @@ static void add_client(struct state *state, unsigned slot, uint32_t pid)
                                                .token = {[15] = 9},
                                                .command = "train.py --lr 1",
                                                .job = "run"});
+}
+
+static void add_event(struct state *state, uint64_t number, const char *text)
+{
+    state_entry(state, &(struct state_entry){.life = 77,
+                                             .number = number,
+                                             .wall_ms = 1000,
+                                             .total = 2,
+                                             .whose = number % 2 ? -1 : 1000,
+                                             .payer = number % 2 ? -1 : 1001,
+                                             .what = "test",
+                                             .text = text});
 }
 
 static int setup(void **state)
@@ -305,6 +332,113 @@ static void halves_turn(void **state)
                         CLIENT_0 CLIENT_1 GROUP_G GROUP_H WHAT_HAPPENED "counts 1999 0\n");
 }
 
+/* Entries of the diary: the next commd has those that nobody pushed out. */
+static void what_happened(void **state)
+{
+    struct fix *f = *state;
+
+    add_event(f->state, 1, "hello");
+    add_client(f->state, 0, 100);
+    add_event(f->state, 2, "pushed out");
+    add_event(f->state, 4, "a\nb \x1b[1m \xff");
+    state_entry_gone(f->state, 2);
+    state_entry_gone(f->state, 3);
+#define EVENT_1 "event 1 of -1, life 77 at 1000, 2 of -1: test: hello\n"
+#define EVENT_2 "event 2 of 1001, life 77 at 1000, 2 of 1000: test: pushed out\n"
+#define EVENT_4 "event 4 of 1001, life 77 at 1000, 2 of 1000: test: a?b ?[1m ?\n"
+    assert_string_equal(content(f, f->state), EVENT_1 EVENT_4 CLIENT_0);
+    successor(f); /* finds it again: its diary pushes it out once more */
+    assert_string_equal(content(f, f->state), EVENT_1 EVENT_2 EVENT_4 CLIENT_0);
+    state_entry_gone(f->state, 2);
+    assert_string_equal(content(f, f->state), EVENT_1 EVENT_4 CLIENT_0);
+    f->refuse_events = true;
+    assert_string_equal(content(f, f->state), CLIENT_0);
+    assert_int_equal(dropped(f->state), 2);
+    f->refuse_events = false;
+    assert_string_equal(content(f, f->state), CLIENT_0);
+}
+
+static void put_event(struct fix *f, uint64_t whose, uint64_t wall_ms, const char *what,
+                      const char *text)
+{
+    CommdState__Event msg = COMMD_STATE__EVENT__INIT;
+    size_t len;
+
+    msg.number = 9;
+    msg.life = msg.total = 1;
+    msg.whose = whose;
+    msg.wall_ms = wall_ms;
+    msg.what = (ProtobufCBinaryData){strlen(what), (uint8_t *)what};
+    msg.text = (ProtobufCBinaryData){strlen(text), (uint8_t *)text};
+    len = commd_state__event__get_packed_size(&msg);
+    commd_state__event__pack(&msg, file_room(f->state, len));
+    file_commit(f->state, KIND_EVENT, len);
+}
+
+static void no_event_is_believed(void **state)
+{
+    static const struct {
+        uint64_t whose, wall_ms;
+        const char *what;
+        size_t len;
+    } bad[] = {{UINT32_MAX + 2ull, 1, "test", 4},
+               {UINT64_MAX, 1, "test", 4},
+               {1, 253402300800000, "test", 4},
+               {1, UINT64_MAX, "test", 4},
+               {1, 1, "te\nst", 4},
+               {1, 1, "a_word_of_24_characters_", 4},
+               {1, 1, "test", STATE_TEXT}};
+    struct fix *f = *state;
+    char text[STATE_TEXT + 1];
+
+    for (unsigned i = 0; i < ARRAY_LEN(bad); i++) {
+        memset(text, 't', sizeof(text));
+        text[bad[i].len] = 0;
+        put_event(f, bad[i].whose, bad[i].wall_ms, bad[i].what, text);
+        successor(f);
+        assert_string_equal(content(f, f->state), "");
+        assert_int_equal(dropped(f->state), 1);
+        state_clear(f->state);
+    }
+    put_event(f, UINT32_MAX + 1ull, 253402300799999, "what_a_later_one_has", "x");
+    put_event(f, 0, 1, "test", "a number twice");
+    successor(f);
+    assert_string_equal(content(f, f->state),
+                        "event 9 of -1, life 1 at 253402300799999, 1 of -1: what_a_later_one_has: "
+                        "x\n");
+    assert_int_equal(dropped(f->state), 1);
+}
+
+/* For a client as for another event. Then the next commd has none: it gives no number twice. */
+static void events_give_way(void **state)
+{
+    struct fix *f = *state;
+
+    for (unsigned of_clients = 0; of_clients < 2; of_clients++) {
+        state_clear(f->state);
+        add_event(f->state, 1, "hello");
+        for (uint64_t number = 2; number < 9; number++)
+            add_event(f->state, number, "pushed out");
+        state_entry_gone(f->state, 2);
+        for (unsigned i = 0; !f->state->no_events; i++) {
+            assert_in_range(i, 0, 1000);
+            if (of_clients)
+                add_client(f->state, i, 100 + i);
+            else
+                add_event(f->state, 9 + i, "more");
+        }
+        add_event(f->state, 2000, "no more");
+        assert_true(state_is_whole(f->state));
+        for (unsigned turn = 0; turn < 2; turn++) {
+            assert_null(strstr(content(f, f->state), "event"));
+            assert_int_equal(!!strstr(f->got, CLIENT_0), of_clients);
+            successor(f);
+        }
+        add_event(f->state, 1, "hello"); /* there is room again */
+        assert_non_null(strstr(content(f, f->state), EVENT_1));
+    }
+}
+
 static void without_room_there_is_nothing(void **state)
 {
     struct fix *f = *state;
@@ -323,7 +457,8 @@ static void without_room_there_is_nothing(void **state)
 static void there_is_room_for_what_limits_allow(void **state)
 {
     enum { CLIENTS = 50, ARENAS = 500 };
-    char program[MSG_NAME_MAX], command[MSG_COMMAND_MAX], text[MSG_TEXT_MAX];
+    char program[MSG_NAME_MAX], command[MSG_COMMAND_MAX], text[MSG_TEXT_MAX], event[STATE_TEXT];
+    uint64_t number = INT64_MAX - 2000;
     struct fix *f = *state;
     size_t size = state_size(CLIENTS, 2, 3, ARENAS);
     void *memory = calloc(1, size);
@@ -332,6 +467,8 @@ static void there_is_room_for_what_limits_allow(void **state)
     memset(program, 'p', sizeof(program) - 1);
     memset(command, 'c', sizeof(command) - 1);
     memset(text, 't', sizeof(text) - 1);
+    memset(event, 'e', sizeof(event) - 1);
+    event[sizeof(event) - 1] = 0;
     program[sizeof(program) - 1] = command[sizeof(command) - 1] = text[sizeof(text) - 1] = 0;
     assert_int_equal(state_on(memory, size, true, &full), 0);
     for (unsigned turn = 0; turn < 50; turn++) {
@@ -353,8 +490,19 @@ static void there_is_room_for_what_limits_allow(void **state)
         state_group(full, f->bench->core, f->g, false);
         state_broken(full, &(struct core_group_broken){
                                .group = f->g, .cause = 8, .node = program, .text = text});
+        for (unsigned i = 0; i < (turn ? 20 : STATE_EVENTS); i++) {
+            state_entry_gone(full, ++number - STATE_EVENTS);
+            state_entry(full, &(struct state_entry){.life = 1,
+                                                    .number = number,
+                                                    .wall_ms = 253402300799999,
+                                                    .total = number,
+                                                    .whose = UINT32_MAX,
+                                                    .payer = UINT32_MAX,
+                                                    .what = "a_word_of_23_characters",
+                                                    .text = event});
+        }
     }
-    assert_true(state_is_whole(full));
+    assert_true(state_is_whole(full) && !full->no_events);
     state_free(full);
     free(memory);
 }
@@ -463,6 +611,7 @@ static void any_bytes_in_the_file(void **state)
     struct state *next;
 
     write_some(f);
+    add_event(f->state, 1, "hello");
     memcpy(image, f->memory, BYTES);
     f->state = state_free(f->state);
     for (unsigned i = 0; i < 20000; i++) {
@@ -492,6 +641,7 @@ static void any_record(void **state)
         if (i % 200 == 0) {
             state_clear(f->state);
             write_some(f);
+            add_event(f->state, 1, "hello");
         }
         room = file_room(f->state, len);
         if (!room) {
@@ -501,7 +651,7 @@ static void any_record(void **state)
         for (size_t at = 0; at < len; at++)
             room[at] =
                 some(2) ? (uint8_t)some(256) : (uint8_t)hello_bytes[some(sizeof(hello_bytes))];
-        file_commit(f->state, (enum kind)some(12), len);
+        file_commit(f->state, (enum kind)some(KIND_EVENT + 1), len);
         if (i % 20 == 0) {
             successor(f);
             content(f, f->state);
@@ -604,6 +754,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_rank_that_asks_again, setup, teardown),
         cmocka_unit_test_setup_teardown(who_asks_without_end, setup, teardown),
         cmocka_unit_test_setup_teardown(halves_turn, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_happened, setup, teardown),
+        cmocka_unit_test_setup_teardown(no_event_is_believed, setup, teardown),
+        cmocka_unit_test_setup_teardown(events_give_way, setup, teardown),
         cmocka_unit_test_setup_teardown(without_room_there_is_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(there_is_room_for_what_limits_allow, setup, teardown),
         cmocka_unit_test_setup_teardown(a_torn_record_is_not_there, setup, teardown),
