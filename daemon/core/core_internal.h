@@ -231,6 +231,7 @@ struct peer {
     uint64_t links, losses[CORE_LOSS_KINDS];
     struct core_traffic traffic;
     struct msg_engine_traffic reported; /* by the engine, last */
+    uint64_t had; /* that engine ours had before this commd: its first report is no gain */
     uint32_t addr_len;
     uint8_t addr[MSG_ADDR_MAX];
     char error[MSG_TEXT_MAX];

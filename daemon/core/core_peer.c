@@ -645,7 +645,7 @@ static void engine_has(struct core *core, const struct msg_engine_peer *msg)
         (peer->said && peer->engine != msg->engine))
         return; /* peer_engine_resumed() */
     peer_miss(core, node);
-    peer->engine = msg->engine;
+    peer->engine = peer->had = msg->engine;
     peer->intro = msg->intro;
     set_theirs(core, node, PEER_ENGINE_ACCEPTED);
 }
@@ -756,7 +756,7 @@ void peer_engine_traffic(struct core *core, const struct msg_engine_traffic *msg
         return;
     before = peer->reported;
     if (before.engine != msg->engine)
-        before = (struct msg_engine_traffic){0};
+        before = peer->had == msg->engine ? *msg : (struct msg_engine_traffic){0};
     peer->reported = *msg;
     traffic = &peer->traffic;
     traffic->recent_ms = traffic->told_ms ? core->now - traffic->told_ms : 0;

@@ -766,6 +766,41 @@ static void an_engine_that_may_not_have_been_told(void **state)
     bench_free(bench);
 }
 
+static struct core_traffic engine_reports(struct bench *bench, uint64_t sent, uint64_t mends)
+{
+    struct core_peer_view view;
+
+    engine_tells(
+        bench,
+        (struct msg){
+            .type = MSG_ENGINE_TRAFFIC,
+            .engine_traffic = {
+                .peer = 1, .engine = 77, .sent = sent, .segments = sent / 10, .mends = mends}});
+    assert_true(core_peer_at(bench->core, 1, &view));
+    return *view.traffic;
+}
+
+/* What went over the engines before was counted, and told, by the commd before this one. */
+static void traffic_counts_from_here(void **state)
+{
+    struct bench *bench = with_its_engine(77);
+    struct core_traffic traffic;
+
+    engine_tells(bench, (struct msg){.type = MSG_ENGINE_RESUMED});
+    b_is_back(bench);
+    bench->got[0] = 0;
+    traffic = engine_reports(bench, 5000, 3);
+    assert_int_equal(traffic.sent + traffic.segments + traffic.mends, 0);
+    assert_int_equal(traffic.recent_sent + traffic.recent_segments, 0);
+    traffic = engine_reports(bench, 5100, 4);
+    assert_int_equal(traffic.sent, 100);
+    assert_int_equal(traffic.segments, 10);
+    assert_int_equal(traffic.mends, 1);
+    traffic = engine_reports(bench, 30, 4); /* connected anew */
+    assert_int_equal(traffic.sent, 130);
+    bench_free(bench);
+}
+
 /* A commd that dies while the engines have yet to meet is one that restarts. */
 static void engines_that_have_not_met_yet(void **state)
 {
@@ -1099,6 +1134,7 @@ int main(void)
         cmocka_unit_test(engines_that_were_introduced_over_different_links),
         cmocka_unit_test(engines_that_were_introduced_before),
         cmocka_unit_test(an_engine_that_may_not_have_been_told),
+        cmocka_unit_test(traffic_counts_from_here),
         cmocka_unit_test(engines_that_have_not_met_yet),
         cmocka_unit_test(a_node_whose_commd_is_stopped),
         cmocka_unit_test(a_node_that_is_gone),
