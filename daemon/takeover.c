@@ -567,12 +567,17 @@ void takeover_forget(struct daemon *d, uint64_t group)
 
 void takeover_counts(struct daemon *d)
 {
-    const struct core_counts *counts = core_counts(d->core);
+    struct core_counts counts;
 
-    if (!keeps(d) || !memcmp(&d->counted, counts, sizeof(d->counted)))
+    if (!keeps(d))
         return;
-    d->counted = *counts;
-    state_counts(d->state, counts);
+    counts = *core_counts(d->core);
+    for (unsigned i = 0; i < CAUSE_COUNT; i++)
+        counts.clients_refused[i] += listener_refused(d->listener)[i]; /* of this commd's */
+    if (!memcmp(&d->counted, &counts, sizeof(counts)))
+        return;
+    d->counted = counts;
+    state_counts(d->state, &counts);
 }
 
 void takeover_event(struct daemon *d, uint64_t pushed)

@@ -583,16 +583,26 @@ def test_reload_keeps_the_address():
 
 def test_counters_go_on_when_commd_is_killed():
     """Those of the commd that follows do not begin at 0."""
-    with HttpCluster(1, start=False) as cluster:
+    with HttpCluster(1, {"limits": {"max_clients_per_user": "2"}}, start=False) as cluster:
         node = cluster.nodes[0]
         cluster.expect("killed by signal 9")
+        cluster.expect("refused")
         node.start(arguments=["--keep"])
         until(lambda: node.ctl("status"), "commd serves")
         ranks = cluster.ranks("g", [0] * 2)
         cluster.join("h", ranks)
-        counted = ("commd_clients_total", "commd_groups_opened_total")
-        before = [fresh(node, lambda m: m[counted[1]] == 2, "two groups")[name] for name in counted]
-        equal(before, [2, 2])
+        counted = ("commd_clients_total", "commd_groups_opened_total",
+                   'commd_clients_refused_total{cause="quota exceeded"}')  # fmt: skip
+        with contextlib.ExitStack() as crowd:  # too many for the listener, before their hello
+            for _ in range(17):
+                crowd.enter_context(socket.socket(socket.AF_UNIX)).connect(node.socket)
+            fresh(node, lambda m: m[counted[2]] == 1, "one of them is refused")
+        late = cluster.rank(0, connect=False)
+        late.start("connect")  # the core refuses it
+        equal(late.error()["code"], "QUOTA")
+        found = fresh(node, lambda m: m[counted[2]] == 2, "another one")
+        before = [found[name] for name in counted]
+        equal(before, [2, 2, 2])
         with open(os.path.join(node.home, "commd.pid")) as file:
             os.kill(int(file.read()), signal.SIGKILL)
 
