@@ -7,6 +7,7 @@
 
 #include "daemon/daemon.h"
 #include "daemon/process/clock.h"
+#include "shm/proto/cause_text.h"
 
 enum { APART_MS = 3000 }; /* engines that have just been told of each other meet within two */
 
@@ -36,10 +37,15 @@ const char *answer_node_error(const struct daemon *d, unsigned node,
 
     if (view->state == CORE_PEER_UNLINKED && link[0])
         return link;
+    if (view->state == CORE_PEER_AWAY && starts_with(view->last_error, TEXT_SILENT))
+        return "its commd is silent, its engine answers; groups wait timeouts.restart for it: is "
+               "commd stopped there, or its node overloaded?";
+    if (view->state == CORE_PEER_AWAY && !view->last_error[0])
+        return "no link with its commd since this one was started; groups wait timeouts.restart "
+               "for it: see the log of commd there";
     if (view->state == CORE_PEER_AWAY)
         return "its commd ended, its engine has the data; groups wait timeouts.restart for it: if "
-               "it "
-               "does not come back, see the log of commd there";
+               "it does not come back, see the log of commd there";
     if (answer_apart_ms(view))
         return "its engine and ours have no connection: what drops the ports of the engines "
                "(transport.port_range)?";

@@ -3,6 +3,7 @@
  *
  * Who wakes me: peer_deadline(). What if I am stopped now: peer_forgive(). */
 #include "daemon/core/core_internal.h"
+#include "shm/proto/cause_text.h"
 
 void peer_forgive(struct core *core)
 {
@@ -103,7 +104,7 @@ static void check_peers(struct core *core)
         if ((!peer_linked(core, i) && peer->state != CORE_PEER_AWAY) || check_missed(core, i))
             continue;
         if (peer_linked(core, i) && core->now >= peer->heard_ms + core->config.node_timeout_ms) {
-            drop_peer(core, i, "silent for ", core->config.node_timeout_ms, peer_silent);
+            drop_peer(core, i, TEXT_SILENT, core->config.node_timeout_ms, peer_silent);
             if (peer->state == CORE_PEER_AWAY)
                 next = MIN(next, check_at(core, i));
             continue;

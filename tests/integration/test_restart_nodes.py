@@ -107,6 +107,8 @@ def test_a_commd_that_is_stopped_is_waited_for():
                 all_do(ranks, "stream", name="g", seed=rounds, operations=60, max_bytes=200000)
                 rounds += 1
             equal(states(nodes[0])[nodes[1].name], "restarting")
+            row = nodes[0].ctl("nodes")["nodes"][1]
+            check("its commd is silent, its engine answers" in row["last_error"], row)
             all_do(ranks, "all_reduce", name="g", count=1000)
         nodes[0].wait_log(f"node {nodes[1].name} is back")
         cluster.wait_linked()
