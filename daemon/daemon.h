@@ -105,6 +105,7 @@ struct daemon {
     uint64_t longest_turn_us;        /* in CPU time */
     uint64_t turns, turns_us;        /* how many turns there were; the CPU time of all of them */
 
+    pid_t parent; /* when it began */
     struct event *signals[3], *deadline, *watchdog, *status_timer, *stop_timer, *idle_timer;
     struct event *boards_timer, *payers_timer, *away_timer;
     unsigned boards_ms; /* the period of boards_timer */

@@ -21,6 +21,8 @@
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/prctl.h>
+#include <unistd.h>
 
 #include "daemon/process/clock.h"
 #include "daemon/daemon.h"
@@ -64,6 +66,7 @@ static void on_deadline(evutil_socket_t fd, short what, void *arg)
     struct core_event tick = {.type = CORE_TICK};
 
     d->deadline_ms = UINT64_MAX;
+    d->parent = getppid();
     daemon_dispatch(d, &tick);
 }
 
@@ -179,9 +182,19 @@ void loop_stop(struct daemon *d)
     event_active(d->status_timer, EV_TIMEOUT, 0);
 }
 
+/* The kernel ends who has lost its keeper. NULL: somebody asked for it. */
+static const char *why_ended(const struct daemon *d)
+{
+    int signo = 0;
+
+    if (prctl(PR_GET_PDEATHSIG, &signo) || !signo || getppid() == d->parent)
+        return NULL;
+    return "its keeper has ended";
+}
+
 static void begin_stop(struct daemon *d)
 {
-    struct core_event event = {.type = CORE_SHUTDOWN};
+    struct core_event event = {.type = CORE_SHUTDOWN, .text = why_ended(d)};
     struct timeval tv = clock_timeval(STOP_MS);
 
     d->stopping = true;
@@ -234,7 +247,8 @@ static void on_signal(evutil_socket_t signo, short what, void *arg)
         daemon_reload(d, text, sizeof(text));
         return;
     }
-    log_info("%s -> stopping", signo == SIGTERM ? "SIGTERM" : "SIGINT");
+    log_info("%s%s%s -> stopping", signo == SIGTERM ? "SIGTERM" : "SIGINT",
+             why_ended(d) ? ": " : "", why_ended(d) ? why_ended(d) : "");
     loop_stop(d);
 }
 
@@ -261,6 +275,7 @@ int loop_init(struct daemon *d)
     if (!d->base)
         return -ENOMEM;
     d->deadline_ms = UINT64_MAX;
+    d->parent = getppid();
     d->deadline = evtimer_new(d->base, on_deadline, d);
     d->watchdog = event_new(d->base, -1, EV_PERSIST, on_watchdog, d);
     d->status_timer = evtimer_new(d->base, on_nothing, d);

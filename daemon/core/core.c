@@ -121,14 +121,14 @@ void core_reconfigure(struct core *core, const struct core_config *config)
         core->silent_ms = core->now;
 }
 
-static void shutdown(struct core *core)
+static void shutdown(struct core *core, const char *why)
 {
     if (core->stopping)
         return;
     core->stopping = true;
     act_log(core, CORE_LOG_INFO, "asked to stop -> no new groups, groups over several nodes end");
     join_stop(core);
-    group_stop(core);
+    group_stop(core, why);
     peer_stop(core);
 }
 
@@ -189,7 +189,7 @@ static void core_dispatch(struct core *core, const struct core_event *event)
         restore_end(core);
         break;
     case CORE_SHUTDOWN:
-        shutdown(core);
+        shutdown(core, event->text);
         break;
     }
 }

@@ -78,7 +78,7 @@ enum core_event_type {
     CORE_BOARD_POSITION, /* answers CORE_DO_GROUP_POSITION: @group, @quiet, @position */
     CORE_BOARD_FAILED,   /* the edge could not make the board of @group: @cause, @text */
     CORE_TAKEN_OVER,     /* all that is kept was restored: what cannot go on ends now */
-    CORE_SHUTDOWN,       /* refuse new joins, tell everyone we are going */
+    CORE_SHUTDOWN,       /* refuse new joins, tell everyone we are going; @text why, or NULL */
 };
 
 /* How far a group over several nodes is on one of them; struct board_position. */

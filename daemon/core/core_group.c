@@ -693,11 +693,12 @@ void group_unconnected(struct core *core, unsigned node, const char *text)
     lose_node(core, node, CAUSE_ENGINE_LOST, text, true, LOSE_OPEN);
 }
 
-void group_stop(struct core *core)
+void group_stop(struct core *core, const char *why)
 {
     char text[MSG_TEXT_MAX];
 
     assert(core->stopping);
-    text_format(text, sizeof(text), "commd on node %s is stopping", core_self_name(core));
+    text_format(text, sizeof(text), "commd on node %s is stopping%s%s", core_self_name(core),
+                why ? ": " : "", why ? why : "");
     group_node_lost(core, core->config.self, text, true);
 }

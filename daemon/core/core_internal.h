@@ -612,7 +612,7 @@ bool group_all_gone(const struct core *core, const struct group *group, unsigned
 bool group_has_empty_node(const struct core *core, const struct group *group);
 /* Our engine, which went on, does not have that of @node: open groups with it break. */
 void group_unconnected(struct core *core, unsigned node, const char *text);
-void group_stop(struct core *core);
+void group_stop(struct core *core, const char *why); /* @why: or NULL */
 void group_reap(struct core *core);
 struct group *group_find(const struct core *core, uint64_t id); /* not DEAD */
 int group_place(const struct group *group, unsigned node);      /* participant index, -1 */

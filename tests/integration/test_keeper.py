@@ -203,8 +203,21 @@ def test_killed_keeper():
         node.kill()
         until(lambda: not running(pid), "commd's end")
         equal(sorted(os.listdir(node.home)), ["commd.log", "commd.yaml"])
-        node.wait_log("SIGTERM -> stopping")
+        node.wait_log("SIGTERM: its keeper has ended -> stopping")
         start(node)
+
+
+def test_what_others_hear_of_a_killed_keeper():
+    with Cluster(2, start=False) as cluster:
+        cluster.expect("node node0 was lost|is stopping|closed before")
+        node, other = cluster.nodes
+        start(node)
+        other.start()
+        cluster.wait_linked()
+        ranks = cluster.ranks("a", [0, 1])
+        node.kill()
+        message = ranks[1].call_error("all_reduce", name="a", count=1000)["message"]
+        check("commd on node node0 is stopping: its keeper has ended" in message, message)
 
 
 def test_one_that_does_not_come_up_again():
