@@ -52,7 +52,7 @@ void client_open(struct core *core, const struct core_event *event)
     client->payer = payer_of(core->config.payers, event->uid);
     client->pid = event->pid;
     client->admin = false;
-    client->waiting = client->groups = client->gpu_asks = 0;
+    client->waiting = client->groups = client->gpu_asks = client->repeats = 0;
     client->gpu_waits = client->gpu_session = false;
     client->program[0] = 0;
     list_init(&client->members);
@@ -272,6 +272,7 @@ void client_msg(struct core *core, const struct core_event *event)
             core_client_refuse(core, slot, CAUSE_PROTOCOL, "an admin session cannot join groups");
         else
             join_request(core, slot, &msg->client_join);
+        restore_asked(core, slot);
         break;
     case MSG_CLIENT_WITHDRAW:
         join_withdraw(core, slot, msg->client_withdraw.req);

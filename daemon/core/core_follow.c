@@ -91,6 +91,15 @@ bool follow_ok(const struct core *core, const struct client *client,
     return true;
 }
 
+void follow_asked(struct core *core, const struct member *member)
+{
+    assert(member->state == MEMBER_COMMITTED);
+    act_push(core, (struct core_action){.type = CORE_DO_RANK_ASKED,
+                                        .rank_asked = {.group = member->group->id,
+                                                       .rank = member->rank,
+                                                       .req = member->req}});
+}
+
 bool follow_replaces(struct core *core, struct client *client, const struct msg_client_join *msg)
 {
     struct member *member;
@@ -102,10 +111,7 @@ bool follow_replaces(struct core *core, struct client *client, const struct msg_
         if (member->state == MEMBER_COMMITTED) {
             member->req = msg->req;
             member->claim = CLAIM_IN;
-            act_push(core, (struct core_action){.type = CORE_DO_RANK_ASKED,
-                                                .rank_asked = {.group = member->group->id,
-                                                               .rank = member->rank,
-                                                               .req = member->req}});
+            follow_asked(core, member);
             join_begin(core, member, msg->timeout_ms);
             return true;
         }

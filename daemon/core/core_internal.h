@@ -74,6 +74,7 @@ struct client {
     uint32_t payer; /* here and below: who is charged, as it was when this came */
     bool admin;
     bool returned;    /* it was away: what it leaves it may have left already, as its board says */
+    unsigned repeats; /* likewise: of the joins that it said it would ask for again, to come yet */
     unsigned waiting; /* pending joins */
     unsigned groups;  /* ranks in open groups */
     unsigned asked;   /* questions since @asked_ms */
@@ -415,6 +416,9 @@ void restore_back(struct core *core, const struct core_event *event);
 void restore_forget_twin(struct core *core, unsigned slot);
 /* Answers a join that a commd before this one granted, if @msg is one of these. */
 bool restore_answered(struct core *core, unsigned slot, const struct msg_client_join *msg);
+/* A join of @slot has been dealt with. After the last one that it had said it would repeat: what it
+ * did not ask for it has left. */
+void restore_asked(struct core *core, unsigned slot);
 
 /* ---- core_user.c ----------------------------------------------------------------------------- */
 

@@ -103,6 +103,8 @@ bool follow_ok(const struct core *core, const struct client *client,
 /* An older request of @client for the same, which its program has given up, ends without an answer.
  * True: it is past that, and @msg takes its place. */
 bool follow_replaces(struct core *core, struct client *client, const struct msg_client_join *msg);
+/* It waits for the answer to another request than before: to be written down. */
+void follow_asked(struct core *core, const struct member *member);
 /* What @member wishes, as its client says in a request that is allowed, or was before. */
 void follow_begin(struct core *core, struct member *member, const struct msg_client_join *msg);
 /* Can @home do that? Else @member ends. */

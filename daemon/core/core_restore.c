@@ -7,8 +7,10 @@
  * commd. Its ranks are members of their groups as before, and its quotas count. It comes back
  * (restore_back()) with a list of the groups that it is in: one that is not on the list it has left
  * meanwhile, unless it waits for the very join that made it a member: then the answer was lost, and
- * the join, asked again, is answered again (restore_answered()). A process that connects anew
- * instead did not know that it was welcome (restore_forget_twin()).
+ * the join, asked again, is answered again (restore_answered()). A recovery may be asked for again
+ * with another number, because the program has given its call up and made it again. Which of its
+ * requests that is shows when they come: what none of them was for has been left (restore_asked()).
+ * A process that connects anew instead did not know that it was welcome (restore_forget_twin()).
  *
  * At CORE_TAKEN_OVER the boards are told again all that they have to know, because the old commd
  * may have died between writing it down and telling it. A rank whose client was not restored is
@@ -278,21 +280,42 @@ static bool still_asks(const struct core_event *event, const struct member *memb
     return false;
 }
 
+static void end_unclaimed(struct core *core, struct member *member)
+{
+    if (member->state == MEMBER_JOINED)
+        group_rank_left_unheard(core, member);
+    else
+        group_rank_lost(core, member, "it does not wait for the group any more");
+}
+
 /* What it was made a member of, and does not say that it is in: it left, or was never told. */
-static void end_unclaimed(struct core *core, unsigned slot, const struct core_event *event)
+static void sort_unclaimed(struct core *core, unsigned slot, const struct core_event *event)
 {
     struct client *client = &core->clients[slot];
     struct member *member;
 
+    client->repeats = event->njoins;
     list_each(member, &client->members, by_client) {
         assert(member->group);
-        if (member->claim == CLAIM_NONE && still_asks(event, member))
+        if (member->claim != CLAIM_NONE)
+            continue;
+        if (still_asks(event, member) || (event->njoins && member->group->follows))
             member->claim = CLAIM_ASKS;
-        if (member->claim == CLAIM_NONE && member->state == MEMBER_JOINED)
-            group_rank_left_unheard(core, member);
-        else if (member->claim == CLAIM_NONE)
-            group_rank_lost(core, member, "it does not wait for the group any more");
+        else
+            end_unclaimed(core, member);
     }
+}
+
+void restore_asked(struct core *core, unsigned slot)
+{
+    struct client *client = &core->clients[slot];
+    struct member *member;
+
+    if (client->state != CLIENT_READY || !client->repeats || --client->repeats)
+        return;
+    list_each(member, &client->members, by_client)
+        if (member->claim == CLAIM_ASKS)
+            end_unclaimed(core, member);
 }
 
 void restore_back(struct core *core, const struct core_event *event)
@@ -325,7 +348,7 @@ void restore_back(struct core *core, const struct core_event *event)
     for (unsigned i = 0; i < event->ngroups; i++)
         claim_group(core, slot, event->groups[i]);
     assert(client->state == CLIENT_READY);
-    end_unclaimed(core, slot, event);
+    sort_unclaimed(core, slot, event);
 }
 
 /* It has nothing to lose, and its process may never have heard that it was welcome: then it does
@@ -347,19 +370,32 @@ void restore_forget_twin(struct core *core, unsigned slot)
     }
 }
 
+/* Is it for that member that @msg asks? */
+static bool asks_for(const struct member *member, const struct msg_client_join *msg)
+{
+    const struct group *group = member->group;
+    bool is_new = !group->members[member->rank].was;
+
+    if (strcmp(member->name, msg->name))
+        return false;
+    if (!msg->recovery)
+        return member->req == msg->req && member->rank == msg->rank && member->size == msg->size;
+    return group->follows &&
+           (is_new ? msg->recovery == MSG_RECOVERY_REJOIN : msg->follows == group->follows);
+}
+
 bool restore_answered(struct core *core, unsigned slot, const struct msg_client_join *msg)
 {
     struct client *client = &core->clients[slot];
     struct member *member;
 
     list_each(member, &client->members, by_client) {
-        if (member->claim != CLAIM_ASKS || member->req != msg->req ||
-            strcmp(member->name, msg->name) ||
-            (msg->recovery ? !member->group->follows
-                           : member->rank != msg->rank || member->size != msg->size))
+        if (member->claim != CLAIM_ASKS || !asks_for(member, msg))
             continue;
         member->claim = CLAIM_IN;
+        member->req = msg->req;
         if (member->state == MEMBER_COMMITTED) {
+            follow_asked(core, member);
             follow_begin(core, member, msg);
             join_begin(core, member, msg->timeout_ms);
             return true;

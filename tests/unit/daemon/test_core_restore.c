@@ -249,14 +249,101 @@ static void a_join_whose_answer_was_lost(void **state)
 
     come_back(bench, 0, 0, 5);
     expect(bench, "0 WELCOME to a of test\n");
-    join(bench, 0, 5, "g", 1, 2); /* not what it asked */
-    expect(bench, "");
     join(bench, 0, 5, "g", 0, 2);
     expect(bench, "0 joined again, rank 0 req 5\n");
     join(bench, 0, 5, "g", 0, 2); /* once: this one is new */
-    expect(bench, "0 JOIN_FAILED req 5 cause 1 rank -1 node a: group \"g\": this client is joining "
-                  "it as rank 1 already, use one context per rank\n");
+    expect(bench, "");
     bench_free(bench);
+
+    bench = took_over();
+    come_back(bench, 0, 0, 5);
+    join(bench, 0, 5, "g", 1, 2); /* not what it asked */
+    expect(bench, "0 WELCOME to a of test\n"
+                  "rank 0 gone: rank 0 (pid 100 on node a) left while commd was restarted\n");
+    bench_free(bench);
+}
+
+/* The next epoch of group 70, which all have agreed on or that is open already. Ranks 0 and 1 are
+ * here, of epoch 1 they were 0 and 2. */
+static struct bench *took_over_recovery(enum core_group_state state)
+{
+    static const char both[2][MSG_NAME_MAX] = {"a", "b"};
+    static const struct msg_member next[3] = {{.node = 0, .pid = 100, .was = 1},
+                                              {.node = 0, .pid = 101, .was = 3},
+                                              {.node = 1, .pid = 500, .was = 4}};
+    static const uint8_t addr[4];
+    const struct core_kept_engine engine = {
+        .pid = 9, .incarnation = 55, .addr = addr, .addr_len = 4, .text = "tcp"};
+    struct bench *bench = restoring(2);
+    struct core_kept_group group = kept_group();
+
+    group.state = state;
+    group.epoch = 2;
+    group.follows = 70;
+    group.size = 3;
+    group.nnodes = 2;
+    group.nodes = both;
+    group.members = next;
+    assert_true(core_restore_group(bench->core, &group));
+    assert_true(core_restore_engine(bench->core, &engine));
+    taken_over(bench);
+    bench->got[0] = 0;
+    return bench;
+}
+
+static void goes_on_from_70(struct bench *bench, unsigned client, uint32_t req)
+{
+    say(bench, client,
+        &(struct msg){.type = MSG_CLIENT_JOIN,
+                      .client_join = {.req = req,
+                                      .size = 1,
+                                      .recovery = MSG_RECOVERY_SHRINK,
+                                      .follows = 70,
+                                      .name = "g"}});
+}
+
+/* A program gave up its call while no commd was there, and made it again: the request has another
+ * number. */
+static void a_recovery_that_is_asked_for_again(void **state)
+{
+    struct bench *bench = took_over_recovery(CORE_GROUP_COMMITTED);
+    struct core_group_view view;
+
+    come_back(bench, 0, 70, 9);
+    expect(bench, "0 WELCOME to a of test\n");
+    goes_on_from_70(bench, 0, 9);
+    expect(bench, "rank 0 asked, req 9\n");
+    come_back(bench, 1, 70, 6);
+    expect(bench, "1 WELCOME to a of test\n");
+    goes_on_from_70(bench, 1, 6);
+    expect(bench, "rank 1 asked, req 6\n");
+    assert_true(core_group(bench->core, GROUP, &view));
+    assert_int_equal(view.nlocal, 2);
+    bench_free(bench);
+
+    bench = took_over_recovery(CORE_GROUP_OPEN);
+    come_back(bench, 0, 70, 9);
+    goes_on_from_70(bench, 0, 9);
+    expect(bench, "0 WELCOME to a of test\n0 joined again, rank 0 req 9\n");
+    bench_free(bench);
+    (void)state;
+}
+
+/* What it asks for is something else: it is in the group no more. */
+static void a_recovery_that_is_not_asked_for_again(void **state)
+{
+    struct bench *bench = took_over_recovery(CORE_GROUP_COMMITTED);
+    struct core_group_view view;
+
+    come_back(bench, 0, 70, 9);
+    expect(bench, "0 WELCOME to a of test\n");
+    join(bench, 0, 9, "other", 0, 2);
+    assert_true(core_group(bench->core, GROUP, &view));
+    assert_int_equal(view.nlocal, 1);
+    come_back(bench, 1, 70, 0); /* it asks for nothing */
+    assert_true(!core_group(bench->core, GROUP, &view) || !view.nlocal);
+    bench_free(bench);
+    (void)state;
 }
 
 static void ids_of_groups_do_not_repeat(void **state)
@@ -1123,6 +1210,8 @@ int main(void)
         cmocka_unit_test(who_is_away_leaves_as_its_board_says),
         cmocka_unit_test(a_broken_group_stays_broken),
         cmocka_unit_test(an_epoch_that_has_gone_on),
+        cmocka_unit_test(a_recovery_that_is_asked_for_again),
+        cmocka_unit_test(a_recovery_that_is_not_asked_for_again),
         cmocka_unit_test(a_group_without_ranks_is_closed),
         cmocka_unit_test(ranks_without_their_client_are_lost),
         cmocka_unit_test(a_group_whose_engine_has_ended_too),
