@@ -411,7 +411,8 @@ static bool contradicts(struct core *core, unsigned node, const struct forming *
         describe_wish(wanted, places, its, sizeof(its));
         describe_wish(recovery, forming->size, theirs, sizeof(theirs));
         text_format(text, sizeof(text),
-                    "group \"%s\": rank %u of epoch %llu asks %s, but others of it asked %s",
+                    "group \"%s\": rank %u of epoch %llu asks %s, but others of it asked %s: give "
+                    "the same policy, size and min_size on all ranks",
                     msg->name, msg->was_rank, (unsigned long long)msg->was_epoch, its, theirs);
     } else if (member->join) {
         about = member->node;

@@ -299,6 +299,9 @@ def recover(pg=None, *, policy="shrink", size=None, min_size=None, wait=None, ti
     timedelta.
     name: where the ranks meet new processes; None: "torch/world".
 
+    All ranks give the same policy, size and min_size. The first call decides; one that differs
+    raises DistBackendError at once, and the others wait for it to call again.
+
     Returns Recovered. DistBackendError: the group is as it was, and the call may be repeated. Only
     if a rank dies at the very end the group is in its next epoch, and broken: then too.
 

@@ -178,7 +178,8 @@ static void contradictions_name_both(void **state)
     asks(bench, 2, 20, other);
     expect(bench,
            "to 2 JOIN_REFUSED 20 cause 1 rank 1: group \"g\": rank 1 of epoch 3 asks to wait "
-           "for 6 ranks, with at least 2, but others of it asked to shrink\n");
+           "for 6 ranks, with at least 2, but others of it asked to shrink: give the same policy, "
+           "size and min_size on all ranks\n");
     asks(bench, 2, 21, SHRINK(0));
     expect(bench,
            "to 2 JOIN_REFUSED 21 cause 1 rank 0: group \"g\": for rank 0 of epoch 3 pid 1010 "
@@ -204,8 +205,10 @@ static void lies(void **state)
 
     asks(bench, 1, 10, SHRINK(0));
     asks(bench, 2, 20, larger);
-    expect(bench, "to 2 JOIN_REFUSED 20 cause 1 rank 5: group \"g\": rank 5 of epoch 3 asks to "
-                  "shrink, but others of it asked to shrink\n");
+    expect(bench,
+           "to 2 JOIN_REFUSED 20 cause 1 rank 5: group \"g\": rank 5 of epoch 3 asks to "
+           "shrink, but others of it asked to shrink: give the same policy, size and min_size "
+           "on all ranks\n");
     news(bench, 2, 10, false, 3, 1); /* of a join of node b */
     news(bench, 1, 10, false, 2, 3); /* rank 4 of 4 */
     asks(bench, 2, 21, (struct ask){MSG_RECOVERY_SHRINK, 9, 4, 0, 0});
