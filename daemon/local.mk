@@ -29,7 +29,7 @@ libcommd_core_la_SOURCES = \
 	daemon/core/core_pause.c \
 	daemon/core/core_recover.c daemon/core/core_rendezvous.c daemon/core/core_renew.c \
 	daemon/core/core_restore.c \
-	daemon/core/core_resync.c \
+	daemon/core/core_resync.c daemon/core/core_stray.c \
 	daemon/core/core_text.c daemon/core/core_text.h daemon/core/core_unfold.c \
 	daemon/core/core_user.c daemon/core/core_view.c
 

@@ -13,17 +13,24 @@ static void client_waits_for(struct client_wait *wait, enum client_waits kind, u
     snprintf(wait->name, sizeof(wait->name), "%s", name);
 }
 
-/* Which rank of the group that it follows the client is: the core knows. */
-static void find_rank_before(const struct daemon *d, unsigned slot, uint64_t follows,
-                             struct client_wait *wait)
+/* Which rank of the group that it follows the client is: the core knows, or not even that. */
+static void find_rank_before(const struct daemon *d, unsigned slot,
+                             const struct msg_client_join *join, struct client_wait *wait)
 {
+    uint64_t follows = join->follows;
     struct core_group_view view;
     unsigned rank, client;
     uint32_t req;
 
     wait->size = 0;
-    if (!core_group(d->core, follows, &view))
+    if (!core_group(d->core, follows, &view)) {
+        if (join->was_rank < join->was_size && join->was_size <= MSG_MAX_RANKS) {
+            wait->rank = join->was_rank;
+            wait->size = join->was_size;
+            wait->epoch = join->was_epoch + 1;
+        }
         return;
+    }
     for (unsigned i = 0; core_group_local(d->core, follows, i, &rank, &client, &req); i++)
         if (client == slot) {
             wait->rank = rank;
@@ -53,7 +60,7 @@ void waits_msg(struct daemon *d, unsigned slot, const struct msg *msg)
         client->wait.req = join->req;
         client->wait.recovery = join->recovery < MSG_RECOVERY_COUNT ? join->recovery : 0;
         if (client->wait.recovery)
-            find_rank_before(d, slot, join->follows, &client->wait);
+            find_rank_before(d, slot, join, &client->wait);
     }
 }
 

@@ -83,6 +83,7 @@ void core_setup(struct core *core, const struct core_config *config)
         list_init(&core->by_id[i]);
         list_init(&core->by_name[i]);
         list_init(&core->forming_by_name[i]);
+        list_init(&core->strays_by_id[i]);
     }
     for (unsigned i = 0; i < HASH_USERS; i++)
         list_init(&core->user_by_uid[i]);
@@ -217,6 +218,7 @@ void core_input(struct core *core, const struct core_event *event)
     if (core->queue.head == core->queue.tail) {
         group_reap(core);
         home_reap(core);
+        stray_reap(core);
         pool_reap(&core->members);
         act_reset(core);
     }

@@ -17,6 +17,7 @@ struct core *core_free(struct core *core)
     free(core->formings.items);
     free(core->users.items);
     free(core->partings.items);
+    free(core->strays.items);
     free(core->runs.members);
     free(core->runs.fates);
     free(core->runs.order);
@@ -83,6 +84,7 @@ static bool tables(struct core *core)
            pool(&core->formings, core->max_groups, sizeof(struct forming)) &&
            pool(&core->users, core->max_users, sizeof(struct user)) &&
            pool(&core->partings, core->client_slots, sizeof(struct parting)) &&
+           pool(&core->strays, core->max_members, sizeof(struct stray)) && /* of each one */
            table(&runs->members, members, sizeof(*runs->members)) &&
            table(&runs->fates, members, sizeof(*runs->fates)) &&
            table(&runs->order, members, sizeof(*runs->order)) &&

@@ -2,7 +2,8 @@
  *
  * Such a join goes the way of any other (core_join.c), and says besides which group it follows, or
  * that it is a new process (REJOIN). The client is believed in nothing: it has to be in the group
- * that it follows, and its rank, size and epoch come from this node's tables.
+ * that it follows, and its rank, size and epoch come from this node's tables. Of a group that this
+ * node does not know: core_stray.c.
  *
  * The home waits for the ranks of the last epoch that live. So it is told, after the JOIN and
  * whenever more is known, which ranks are gone (JOIN_NEWS). A rank is gone when its own node has
@@ -55,7 +56,9 @@ bool follow_ok(const struct core *core, const struct client *client,
 {
     const struct member *old = rank_in(client, msg->follows);
     const struct member *other = successor(client, msg->follows);
-    uint32_t seats;
+    uint64_t epoch = old ? old->group->epoch : msg->was_epoch;
+    uint32_t rank = old ? old->rank : msg->was_rank;
+    uint32_t size = old ? old->group->size : msg->was_size, seats;
 
     if (msg->size > core->config.max_size)
         return REFUSE(CAUSE_INVALID, "group \"%s\": %u seats, allowed are 1 to %u ranks", msg->name,
@@ -67,27 +70,22 @@ bool follow_ok(const struct core *core, const struct client *client,
         !msg->follows)
         return REFUSE(CAUSE_INVALID, "group \"%s\": this is no way to go on from a group",
                       msg->name);
-    if (!old)
-        return REFUSE(
-            CAUSE_INVALID,
-            "group \"%s\": commd does not know the group that this client wants to go on "
-            "from; it does not after a start without what the commd before it knew: leave "
-            "the group and rejoin, or make a subgroup of the ranks that live",
-            msg->name);
+    if (!old && !stray_ok(core, client, msg, ret_refusal))
+        return false;
     if (other)
         return REFUSE(CAUSE_INVALID,
                       "group \"%s\": this client %s from its epoch %llu already, as group \"%s\"",
                       msg->name, other->state == MEMBER_JOINED ? "has gone on" : "asks to go on",
-                      (unsigned long long)old->group->epoch, other->name);
-    seats = msg->recovery == MSG_RECOVERY_WAIT && msg->size ? msg->size : old->group->size;
+                      (unsigned long long)epoch, other->name);
+    seats = msg->recovery == MSG_RECOVERY_WAIT && msg->size ? msg->size : size;
     if (msg->least > seats)
         return REFUSE(CAUSE_INVALID, "group \"%s\": at least %u ranks are wanted, and it has %u",
                       msg->name, msg->least, seats);
-    if (old->rank >= seats)
+    if (rank >= seats)
         return REFUSE(CAUSE_INVALID,
                       "group \"%s\": rank %u of epoch %llu has no seat among %u: leave it out, "
                       "or shrink",
-                      msg->name, old->rank, (unsigned long long)old->group->epoch, seats);
+                      msg->name, rank, (unsigned long long)epoch, seats);
     return true;
 }
 
@@ -124,9 +122,11 @@ bool follow_replaces(struct core *core, struct client *client, const struct msg_
 
 void follow_begin(struct core *core, struct member *member, const struct msg_client_join *msg)
 {
-    const struct member *old = rank_in(&core->clients[member->client], msg->follows);
+    const struct client *client = &core->clients[member->client];
+    const struct member *old = rank_in(client, msg->follows);
     struct wish *wish = &member->wish;
 
+    assert(!wish->stray);
     *wish = (struct wish){.recovery = (enum msg_recovery)msg->recovery,
                           .rank = msg->rank,
                           .size = msg->size,
@@ -135,9 +135,10 @@ void follow_begin(struct core *core, struct member *member, const struct msg_cli
                           .enough_ms = CORE_NEVER};
     if (msg->recovery == MSG_RECOVERY_NONE || msg->recovery == MSG_RECOVERY_REJOIN)
         return;
-    wish->rank = old ? old->rank : 0;
-    wish->size = old ? old->group->size : 0;
-    wish->was_epoch = old ? old->group->epoch : 0;
+    wish->stray = old ? NULL : stray_take(core, client, msg);
+    wish->rank = old ? old->rank : msg->was_rank;
+    wish->size = old ? old->group->size : msg->was_size;
+    wish->was_epoch = old ? old->group->epoch : wish->stray ? wish->stray->epoch : 0;
     wish->seats = 1;
     if (msg->recovery != MSG_RECOVERY_WAIT)
         return;
@@ -181,11 +182,17 @@ bool follow_home_ok(struct core *core, struct member *member, unsigned home)
         return false;
     }
     if (wish->follows && !wish->was_epoch) {
-        text_format(text, sizeof(text),
-                    "group \"%s\": this client is not in the group any more that it wants to go on "
-                    "from",
-                    member->name);
-        join_fail(core, member, CAUSE_INVALID, -1, -1, text);
+        if (wish->size)
+            text_format(text, sizeof(text),
+                        "group \"%s\": node %s has no room for %u ranks that go on: leave some "
+                        "groups",
+                        member->name, core_self_name(core), wish->size);
+        else
+            text_format(text, sizeof(text),
+                        "group \"%s\": this client is not in the group any more that it wants to "
+                        "go on from",
+                        member->name);
+        join_fail(core, member, wish->size ? CAUSE_QUOTA : CAUSE_INVALID, -1, -1, text);
         return false;
     }
     if (home == core->config.self || core->peers[home].version >= FOLLOW_VERSION)
@@ -268,11 +275,13 @@ void follow_fill(struct core *core, const struct member *member, uint64_t join,
                  struct msg_join_news *ret_msg)
 {
     const struct group *group = group_find(core, member->wish.follows);
+    const struct stray *stray = member->wish.stray;
+    uint32_t size = stray ? stray->size : group ? group->size : 0;
 
     *ret_msg =
         (struct msg_join_news){.join = join, .enough = member->wish.enough, .gone = core->gone};
-    for (uint32_t i = 0; group && i < group->size; i++)
-        if (rank_is_gone(core, group, i))
+    for (uint32_t i = 0; i < size; i++)
+        if (stray ? stray_gone(core, stray, i) : rank_is_gone(core, group, i))
             core->gone[ret_msg->ngone++] = i;
 }
 
@@ -336,6 +345,8 @@ static uint64_t known(const struct core *core, const struct member *member)
 {
     const struct group *group = group_find(core, member->wish.follows);
 
+    if (member->wish.stray)
+        return 1 + member->wish.stray->heard;
     return group ? 1 + group->heard : 0;
 }
 

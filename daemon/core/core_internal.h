@@ -316,7 +316,7 @@ struct core {
     struct pausing pausing;
     struct own_gpu gpu;
     struct client *clients; /* and one that stands for nobody: core_part.c */
-    struct pool members, groups, formings, users, partings;
+    struct pool members, groups, formings, users, partings, strays;
     struct runs runs;
     uint16_t *group_nodes, *forming_nodes;           /* a row for each item of these pools */
     bool *group_confirmed, *group_lost, *group_held; /* likewise */
@@ -328,6 +328,7 @@ struct core {
     /* ---- what follows: lists and tables of the objects, and the earliest deadlines ---- */
     struct list all_groups, all_formings, all_partings, waiting, todo, news, freed;
     struct list by_id[HASH_GROUPS], by_name[HASH_GROUPS], forming_by_name[HASH_GROUPS];
+    struct list strays_by_id[HASH_GROUPS];
     struct list user_by_uid[HASH_USERS];
     uint32_t *joins; /* HASH_JOINS chains through fates: (node, join) -> member of a forming */
     unsigned nclients;

@@ -54,6 +54,7 @@ void member_set_state(struct core *core, struct member *member, enum member_stat
         assert(client->waiting);
         list_del(&member->waiting);
         client->waiting--;
+        stray_put(core, member->wish.stray);
     }
     assert(client->groups || member->state != MEMBER_JOINED);
     client->groups += state == MEMBER_JOINED;
@@ -479,6 +480,8 @@ static int about_of(const struct core *core, const struct member *member,
 
     if (about < 0 && group && msg->rank >= 0 && (uint32_t)msg->rank < group->size)
         about = group->nodes[group->members[msg->rank].node];
+    if (about < 0 && member->wish.stray && msg->rank >= 0)
+        about = (int)core->config.self;
     return about;
 }
 

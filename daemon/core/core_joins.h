@@ -21,13 +21,25 @@ struct wish {
     /* The seat; of who follows a group its rank in that, and the size of that. REJOIN: MSG_ANY_SEAT
      * and 0 are there, too. */
     uint32_t rank, size;
-    uint32_t seats;     /* WAIT: that the next epoch has; SHRINK: 1, as the message says it */
-    uint32_t least;     /* fewer ranks: an error */
-    uint64_t follows;   /* SHRINK, WAIT: id of the group; 0: none */
-    uint64_t was_epoch; /* of that group; 0: it was not there any more when its client came back */
-    uint64_t enough_ms; /* when it has waited long enough for new processes; CORE_NEVER */
-    bool enough;        /* that time has come */
-    uint64_t told;      /* how much was known of the group when its home was told last */
+    uint32_t seats;      /* WAIT: that the next epoch has; SHRINK: 1, as the message says it */
+    uint32_t least;      /* fewer ranks: an error */
+    uint64_t follows;    /* SHRINK, WAIT: id of the group; 0: none */
+    uint64_t was_epoch;  /* of that group; 0: it was not there any more when its client came back */
+    uint64_t enough_ms;  /* when it has waited long enough for new processes; CORE_NEVER */
+    bool enough;         /* that time has come */
+    uint64_t told;       /* how much was known of the group when its home was told last */
+    struct stray *stray; /* that group, if this node does not know it; until it is JOINED */
+};
+
+/* A group that this node does not know: core_stray.c. */
+struct stray {
+    struct pooled pooled;
+    struct list hash;
+    uint64_t id, epoch;
+    uint64_t heard; /* grows with what is known of ranks that are gone */
+    uint32_t uid, payer, size;
+    uint32_t refs;            /* members whose wish it is of */
+    struct msg_member *ranks; /* owned run, for the fates */
 };
 
 /* Of a forming that is a recovery. */
@@ -134,6 +146,18 @@ void follow_left_behind(const struct group *group, uint32_t rank, char *buf, siz
 /* @old: the epoch before, NULL: this node had no rank in it; @came: new processes in @group. */
 void follow_note_open(struct core *core, const struct group *old, const struct group *group,
                       uint32_t came);
+
+/* ---- core_stray.c: origin, of a recovery ----------------------------------------------------- */
+
+/* May @client go on from a group of which this node knows what @msg says? */
+bool stray_ok(const struct core *core, const struct client *client,
+              const struct msg_client_join *msg, struct refusal *ret_refusal);
+/* That group, with what @msg says; until stray_put(). NULL: it may not, or there is no room. */
+struct stray *stray_take(struct core *core, const struct client *client,
+                         const struct msg_client_join *msg);
+void stray_put(struct core *core, struct stray *stray); /* or NULL */
+bool stray_gone(const struct core *core, const struct stray *stray, uint32_t rank);
+void stray_reap(struct core *core);
 
 /* ---- core_home.c ----------------------------------------------------------------------------- */
 

@@ -71,6 +71,8 @@ void msg_fini(struct msg *msg)
         free(msg->commit.nodes);
     } else if (msg->type == MSG_JOIN_NEWS) {
         free(msg->join_news.gone);
+    } else if (msg->type == MSG_CLIENT_JOIN) {
+        free(msg->client_join.gone);
     } else if (msg->type == MSG_CLIENT_HELLO) {
         free(msg->client_hello.kept);
         free(msg->client_hello.asks);

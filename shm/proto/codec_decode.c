@@ -296,9 +296,9 @@ static bool type_known(uint64_t type)
 
 static bool type_has_lists(enum msg_type type)
 {
-    return type == MSG_CLIENT_HELLO || type == MSG_WELCOME || type == MSG_JOINED ||
-           type == MSG_COMMIT || type == MSG_JOIN_NEWS || type == MSG_TABLES ||
-           type == MSG_RANKS_HERE || type == MSG_BOARD_ADD;
+    return type == MSG_CLIENT_HELLO || type == MSG_CLIENT_JOIN || type == MSG_WELCOME ||
+           type == MSG_JOINED || type == MSG_COMMIT || type == MSG_JOIN_NEWS ||
+           type == MSG_TABLES || type == MSG_RANKS_HERE || type == MSG_BOARD_ADD;
 }
 
 /* The tag of the envelope's first field: a base-128 varint, number << 3 | wire type. Two bytes

@@ -112,7 +112,8 @@
     F(KEY, resume) F(KEPT, kept) F(ASKS, asks)
 #define FIELDS_client_join(F)                                                                      \
     F(NUM, req) F(NUM, timeout_ms) F(SEAT, rank) F(NAME, name)                                     \
-    F(NUM, follows) F(NUM, least) F(NUM, wait_ms)
+    F(NUM, follows) F(NUM, least) F(NUM, wait_ms)                                                  \
+    F(NUM, was_rank) F(NUM, was_size) F(NUM, was_epoch) F(RANKS, gone)
 #define FIELDS_client_withdraw(F) F(NUM, req)
 #define FIELDS_client_leave(F) F(NUM, group) F(NUM, ops)
 #define FIELDS_client_abort(F) F(NUM, group) F(TEXT, text)

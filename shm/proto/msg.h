@@ -168,6 +168,11 @@ struct msg_client_join {
     uint32_t least;    /* fewer ranks are an error */
     uint64_t follows;  /* SHRINK, WAIT: the group, in which this client is */
     uint64_t wait_ms;  /* WAIT: so long for new processes, then without; 0: no such limit */
+    /* Of that group, if this commd does not know it: core_claim.c. was_size 0: it does. */
+    uint32_t was_rank, was_size;
+    uint64_t was_epoch;
+    uint32_t ngone;
+    uint32_t *gone; /* its ranks that are gone, ascending; owned by whoever owns the msg */
 };
 
 struct msg_client_withdraw {

@@ -15,7 +15,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 from cluster import Cluster, Limit, check, equal, how_many, main  # noqa: E402
 from cluster import sanitizer_environment, until  # noqa: E402
-from keeping import gap, kept_nodes  # noqa: E402
+from keeping import gap, kept_nodes, start_anew  # noqa: E402
 
 KINDS = """all_reduce broadcast all_gather reduce_scatter reduce gather scatter all_to_all
     all_gather_v reduce_scatter_v gather_v scatter_v all_to_all_v""".split()
@@ -28,11 +28,12 @@ def group(places, **changes):
         yield cluster, cluster.ranks("g", places)
 
 
-def until_asked(cluster, policy):
-    """Some rank's wish to go on has come to its commd."""
+def until_asked(cluster, policy, count=1):
+    """The wish of so many ranks to go on has come to their commd."""
 
     def asked():
-        return any(group["recovery"] == policy for node in cluster.nodes for group in node.groups())
+        rows = [group for node in cluster.nodes for group in node.groups()]
+        return any(row["recovery"] == policy and row["local_ranks"] >= count for row in rows)
 
     until(asked, lambda: f"a rank asks to recover: {[node.groups() for node in cluster.nodes]}")
 
@@ -724,6 +725,93 @@ def test_commd_is_killed_while_ranks_recover():
             time.sleep(0.2)
         equal(sorted(rank.finish()["rank"] for rank in ranks[:3]), [0, 1, 2])
         all_do(ranks[:3], "verify", name="g")
+
+
+@contextlib.contextmanager
+def started_anew(dead, nodes=1):
+    """Ranks of a group of four on one node, whose commd knows nothing of it; those in @dead are."""
+    with kept_nodes(nodes) as cluster:
+        if nodes > 1:
+            cluster.expect("node node0 was lost|the engines? of node|closed before")
+        ranks = cluster.ranks("g", [0] * 4)
+        all_do(ranks, "verify", name="g")
+        start_anew(cluster.nodes[0])
+        all_do(ranks, "verify", name="g")  # they need no commd
+        rest = [rank for number, rank in enumerate(ranks) if number not in dead]
+        for rank in rest:
+            rank.start("loop", name="g")
+            equal(rank.answer()["started"], True)
+        for number in dead:
+            ranks[number].kill()
+        for rank in rest:
+            error = rank.error()
+            check(error["code"] == "RANK_LOST" and error["rank"] in dead, error)
+        yield cluster, ranks, rest
+
+
+def test_shrink_by_a_commd_that_was_started_anew():
+    for dead in ([0], [1, 3]):
+        with started_anew(dead) as (cluster, ranks, rest):
+            placed = recovered(rest)
+            equal([place["rank"] for place in placed], list(range(len(rest))))
+            equal({place["epoch"] for place in placed}, {2})
+            equal(placed[0]["before"], [number for number in range(4) if number not in dead])
+            rest.pop().kill()  # from here on commd knows them
+            all_fail(rest, "all_reduce", ("RANK_LOST",), name="g", count=1000)
+            equal({place["epoch"] for place in recovered(rest)}, {3})
+            no_group_is_left(cluster, rest)
+
+
+def test_a_seat_is_taken_by_a_commd_that_was_started_anew():
+    """By a process on another node, whose commd never knew the group."""
+    with started_anew([1], nodes=2) as (cluster, ranks, rest):
+        ranks[1] = cluster.rank(1)
+        ranks[1].start("rejoin", name="g", rank=1)
+        for rank in rest:
+            rank.start("recover", name="g", policy="wait")
+        placed = [rank.finish() for rank in ranks]
+        equal([place["rank"] for place in placed], [0, 1, 2, 3])
+        equal(placed[1]["before"], [0, -1, 2, 3])
+        equal(all_do(ranks, "verify", name="g"), [4] * 4)
+        no_group_is_left(cluster, ranks)
+
+
+def test_more_die_while_they_recover_by_a_commd_that_was_started_anew():
+    for had_asked in (False, True):
+        with started_anew([1]) as (cluster, ranks, rest):
+            ranks[0].start("recover", name="g")
+            until_asked(cluster, "shrink")
+            if had_asked:
+                ranks[3].start("recover", name="g")
+                until_asked(cluster, "shrink", 2)
+            ranks[3].kill()
+            ranks[2].start("recover", name="g")
+            placed = [ranks[number].finish() for number in (0, 2)]
+            equal(placed[0]["before"], [0, 2])
+            equal(all_do([ranks[0], ranks[2]], "verify", name="g"), [2, 2])
+
+
+def test_commd_is_started_anew_while_ranks_recover():
+    """The one that they asked is gone with all that it knew, too."""
+    with started_anew([1]) as (cluster, ranks, rest):
+        for number in (0, 2):
+            ranks[number].start("recover", name="g")
+        until_asked(cluster, "shrink", 2)
+        start_anew(cluster.nodes[0])
+        ranks[3].start("recover", name="g")
+        equal([rank.finish()["rank"] for rank in rest], [0, 1, 2])
+        equal(all_do(rest, "verify", name="g"), [3] * 3)
+
+
+def test_a_group_over_nodes_is_not_known_to_a_commd_that_was_started_anew():
+    """Others may have gone on without this node: its ranks rejoin."""
+    with kept_nodes(2) as cluster:
+        cluster.expect("node0|lost|closed before")
+        ranks = cluster.ranks("g", PLACES["2x2"])
+        start_anew(cluster.nodes[0])
+        error = ranks[0].call_error("recover", name="g")
+        check("commd does not know the group" in error["message"], error)
+        equal(error["code"], "INVALID")
 
 
 def test_nothing_grows_over_a_hundred_recoveries():

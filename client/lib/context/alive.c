@@ -135,3 +135,15 @@ bool alive_ended(const struct membership *g, unsigned rank, bool *ret_left)
     *ret_left = atomic_load_explicit(word, memory_order_acquire) == MEMBER_LEFT;
     return ended || *ret_left || (g->alive.pids && pid > 0 && process_ended(pid));
 }
+
+uint32_t alive_gone(const struct membership *g, uint32_t *ret_ranks, uint32_t most)
+{
+    uint32_t n = 0;
+    bool left;
+
+    assert(g->board.nnodes == 1);
+    for (unsigned k = 0; k < g->board.world && n < most; k++)
+        if (k != g->rank && (board_is_gone(&g->board, k) || alive_ended(g, k, &left)))
+            ret_ranks[n++] = k;
+    return n;
+}

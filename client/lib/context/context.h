@@ -193,6 +193,9 @@ bool control_lost(const struct membership *g);
 /* The rest with the lock held: parts of it that back.c needs. */
 int control_send_locked(struct commd_context *ctx, const struct msg *msg);
 void control_ask_again(struct commd_context *ctx, struct awaited *w);
+/* Its join says of the group that it follows what commd does not know of that. True: something else
+ * than before. */
+bool control_tells_gone(struct awaited *w);
 /* A thread waits for the @answer to a question, whose number becomes @w->req, until
  * control_wait_end(). control_wait_slice() drops the lock, for a moment or until something came. */
 void control_wait_begin(struct commd_context *ctx, enum msg_type answer, struct awaited *w);

@@ -17,6 +17,7 @@
 
 enum { READ_SLICE_MS = 100, FRAME_MS = 5000, READ_BUDGET = 64 };
 enum { GPU_ASK_MS = 120000 };
+enum { GONE_MOST = 16384 };                    /* ranks, so that a frame holds them */
 enum { LEAVING_MS = 20, LEAVING_TRIES = 100 }; /* a daemon takes a moment to end */
 
 static int not_commd(const struct commd_context *ctx, const char *what)
@@ -370,6 +371,27 @@ static bool is_beyond(const struct commd_context *ctx, struct awaited *w)
     return true;
 }
 
+bool control_tells_gone(struct awaited *w)
+{
+    const struct membership *g = w->follows;
+    struct msg_client_join *join = &w->ask.client_join;
+    bool knows = !g || g->board.nnodes > 1 || back_knows(g->ctx, g->board.group);
+    uint32_t most, before = join->ngone;
+
+    join->was_size = join->ngone = 0;
+    if (knows)
+        return before;
+    most = MIN(g->board.world, (unsigned)GONE_MOST);
+    if (!w->gone)
+        w->gone = calloc(most, sizeof *w->gone);
+    join->was_rank = g->rank;
+    join->was_size = g->board.world;
+    join->was_epoch = g->board.epoch;
+    join->gone = w->gone;
+    join->ngone = w->gone ? alive_gone(g, w->gone, most) : 0;
+    return join->ngone != before;
+}
+
 /* The join of @w is about to be sent. False: this commd must not get it, and @w has its answer. */
 static bool join_again(const struct commd_context *ctx, struct awaited *w)
 {
@@ -380,6 +402,7 @@ static bool join_again(const struct commd_context *ctx, struct awaited *w)
         w->ask.client_join.timeout_ms = ms_until(w->deadline_ms);
     if (w->patient_ms)
         w->ask.client_join.wait_ms = ms_until(w->patient_ms);
+    control_tells_gone(w);
     return true;
 }
 

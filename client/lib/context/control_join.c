@@ -7,6 +7,9 @@
  * when the recovery is not over in a moment, if it has lost a rank. In a moment those that can have
  * seen that themselves, and know who it was.
  *
+ * A commd that was started anew does not know that group. If it is on this node alone, its ranks
+ * tell what they know of it (daemon/core/core_stray.c), and again when one more has died meanwhile.
+ *
  * A join that is interrupted is withdrawn: else commd would count this rank in when the others
  * come, and they would lose it at once. commd's answer is awaited, for it may be that all had
  * agreed. So is the join of a group that is made of ranks of another, when one of these cannot come
@@ -93,9 +96,10 @@ static int await_join(struct commd_context *ctx, struct awaited *w,
                 name, ctx->node, JOIN_GRACE_MS / 1000);
         if (!w->done && !atomic_load(&ctx->lost))
             control_wait_slice(ctx);
-        if (!w->done && w->follows && (int64_t)now_ms() - since_ms >= REVOKE_MS &&
-            revoke_torn(w->follows))
-            w->follows = NULL;
+        if (!w->done && w->follows && !w->over && (int64_t)now_ms() - since_ms >= REVOKE_MS)
+            w->over = revoke_torn(w->follows);
+        if (!w->done && !atomic_load(&ctx->lost) && control_tells_gone(w))
+            control_ask_again(ctx, w);
         if (!w->done && !atomic_load(&ctx->lost) && warnings &&
             (int64_t)now_ms() - since_ms >= ctx->warn_ms) {
             warnings--;
@@ -117,25 +121,28 @@ static int await_join(struct commd_context *ctx, struct awaited *w,
 int control_join(struct commd_context *ctx, const struct msg *msg, struct awaited *w,
                  int64_t deadline_ms)
 {
-    int r;
+    int r = 0;
 
     w->ask = *msg;
     w->ask_fd = -1;
     w->deadline_ms = deadline_ms;
     pthread_mutex_lock(&ctx->lock);
-    r = back_need(ctx, "join");
-    if (r == 0) {
-        ctx->waits_size = 0; /* a later commd shall not hear of it */
-        control_wait_begin(ctx, MSG_JOINED, w);
-        w->ask.client_join.req = w->req;
+    ctx->waits_size = 0; /* a later commd shall not hear of it */
+    control_wait_begin(ctx, MSG_JOINED, w);
+    w->ask.client_join.req = w->req;
+    if (control_is_lost(ctx))
+        r = back_need(ctx, "join"); /* the hello names it, and it is sent: say_again() */
+    else
         control_ask_again(ctx, w);
+    if (r == 0)
         r = await_join(ctx, w, &w->ask.client_join, deadline_ms);
-        control_wait_end(ctx, w);
-        /* the answer may have come after the decision to give up */
-        if (r && w->done && w->reply.type == MSG_JOINED)
-            control_leave_unwanted(ctx, w->reply.joined.group);
-    }
+    control_wait_end(ctx, w);
+    /* the answer may have come after the decision to give up */
+    if (r && w->done && w->reply.type == MSG_JOINED)
+        control_leave_unwanted(ctx, w->reply.joined.group);
     pthread_mutex_unlock(&ctx->lock);
+    free(w->gone);
+    w->gone = w->ask.client_join.gone = NULL;
     if (r) {
         close_fdp(&w->fd);
         msg_fini(&w->reply);

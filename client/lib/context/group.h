@@ -113,9 +113,11 @@ struct awaited {
     int ask_fd;           /* borrowed: goes along; -1: none */
     int64_t deadline_ms;  /* of a join; -1: none */
     int64_t patient_ms;   /* of a recovery: when it goes on without new processes; 0: never */
-    const struct membership *follows; /* borrowed: what a recovery goes on from; NULL: nothing, or
-                                         it has been revoked, or needs not be */
-    struct parent *parent;            /* borrowed; NULL: of the ranks of no group */
+    const struct membership *follows; /* borrowed: what a recovery goes on from; NULL: nothing */
+    bool over;                        /* that has been revoked, or needs not be */
+    uint32_t *gone; /* owned: @ngone ranks of it that are gone, which commd does not know itself */
+    uint32_t ngone;
+    struct parent *parent; /* borrowed; NULL: of the ranks of no group */
     bool done;
     struct msg reply; /* owned, once done */
     int fd;           /* owned: the board, the arena, or the session's socket; -1: none came */
@@ -176,6 +178,8 @@ void alive_begin(struct membership *g, int board_fd);
 void alive_end(struct membership *g);
 /* Has member @rank of a one-node group ended, or left? */
 bool alive_ended(const struct membership *g, unsigned rank, bool *ret_left);
+/* All ranks that have, but for this one: the first @most of @ret_ranks are filled. How many. */
+uint32_t alive_gone(const struct membership *g, uint32_t *ret_ranks, uint32_t most);
 /* Around a fork(); the child has alive_forked() instead of alive_unlock(). */
 void alive_lock(void);
 void alive_unlock(void);

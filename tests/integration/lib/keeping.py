@@ -67,6 +67,19 @@ def gap(node):
     serves(node, pid)
 
 
+def start_anew(node):
+    """Kills commd and its keeper: the next commd knows nothing."""
+    pid = serves(node)
+    os.kill(node.pid, signal.SIGSTOP)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not running(pid), "commd ends")
+    node.kill()
+    node.start(arguments=["--keep"])
+    serves(node, pid)
+    known = [row for row in node.groups() if row["group"]]  # the others form
+    check(not known, f"it knows {known}")
+
+
 @contextlib.contextmanager
 def killed_at_random(nodes, times, longest):
     """One of the commds is killed, again and again, in a thread; an event that says that it is

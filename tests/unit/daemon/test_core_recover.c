@@ -397,6 +397,148 @@ static void goes_on_in_place(void **state)
     bench_free(bench);
 }
 
+/* A group of which this commd knows nothing, because it was started anew. */
+enum { STRAY = 4711 };
+
+/* Client @client, rank @rank of @of of its epoch 5, which says that ranks are gone. */
+static void strays(struct bench *bench, unsigned client, unsigned recovery, uint32_t rank,
+                   uint32_t of, uint32_t ngone, uint32_t *gone)
+{
+    struct msg msg = {.type = MSG_CLIENT_JOIN,
+                      .client_join = {.req = 7,
+                                      .size = recovery == MSG_RECOVERY_SHRINK,
+                                      .recovery = recovery,
+                                      .follows = STRAY,
+                                      .was_rank = rank,
+                                      .was_size = of,
+                                      .was_epoch = 5,
+                                      .ngone = ngone,
+                                      .gone = gone,
+                                      .name = "g"}};
+
+    say(bench, client, &msg);
+}
+
+static struct bench *anew(void)
+{
+    struct core_config config = config_of(1);
+    struct bench *bench = bench_new(&config);
+
+    for (unsigned i = 0; i < 4; i++)
+        hello(bench, i, i == 3 ? 8 : 7, false);
+    bench->got[0] = 0;
+    return bench;
+}
+
+static void goes_on_from_a_group_that_is_not_known(void **state)
+{
+    uint32_t gone[] = {1, 3};
+    struct bench *bench = anew();
+    struct core_group_view view;
+
+    strays(bench, 0, MSG_RECOVERY_SHRINK, 4, 5, 1, gone);
+    strays(bench, 1, MSG_RECOVERY_SHRINK, 0, 5, 0, NULL); /* it need not see that */
+    strays(bench, 2, MSG_RECOVERY_SHRINK, 2, 5, 0, NULL);
+    expect(bench, ""); /* rank 3 is awaited */
+    assert_int_equal(bench->core->strays.live, 1);
+    strays(bench, 0, MSG_RECOVERY_SHRINK, 4, 5, 2, gone); /* asked again: it has died, too */
+    expect(bench, "group open\n");
+    assert_true(core_group_at(bench->core, 0, &view));
+    assert_int_equal(view.follows, STRAY);
+    assert_int_equal(view.epoch, 6);
+    assert_int_equal(view.size, 3);
+    assert_int_equal(view.members[0].was, 1);
+    assert_int_equal(view.members[1].was, 3);
+    assert_int_equal(view.members[2].was, 5);
+    assert_int_equal(bench->core->strays.live, 0);
+    bench_free(bench);
+    (void)state;
+}
+
+/* Whoever dies while it waits is said to be gone by the others; nothing of it stays. */
+static void one_that_had_asked_dies(void **state)
+{
+    uint32_t gone[] = {1, 2};
+    struct bench *bench = anew();
+
+    strays(bench, 0, MSG_RECOVERY_SHRINK, 0, 3, 1, gone);
+    strays(bench, 1, MSG_RECOVERY_SHRINK, 2, 3, 1, gone);
+    assert_non_null(strstr(bench->got, "group open\n"));
+    bench_free(bench);
+
+    bench = anew();
+    strays(bench, 0, MSG_RECOVERY_WAIT, 0, 3, 1, gone);
+    strays(bench, 1, MSG_RECOVERY_WAIT, 2, 3, 1, gone);
+    kill_client(bench, 1);
+    strays(bench, 0, MSG_RECOVERY_WAIT, 0, 3, 2, gone);
+    expect(bench, ""); /* two seats are free */
+    for (unsigned client = 1; client < 3; client++) {
+        if (client == 1)
+            hello(bench, client, 7, false);
+        recover(bench, client, 9, "g", MSG_RECOVERY_REJOIN, 0, 0);
+    }
+    assert_non_null(strstr(bench->got, "group open\n"));
+    for (unsigned client = 0; client < 4; client++)
+        kill_client(bench, client);
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    assert_int_equal(bench->core->strays.live, 0);
+    assert_int_equal(bench->core->runs.used, 0);
+    bench_free(bench);
+    (void)state;
+}
+
+/* A client can say what it likes of a group that nobody knows: of its own user, once, and as others
+ * of it say. Of one that is known it can say nothing. */
+static void what_is_said_of_an_unknown_group(void **state)
+{
+    uint32_t gone[] = {1}, beyond[] = {3};
+    struct bench *bench = anew();
+    uint64_t known;
+
+    strays(bench, 0, MSG_RECOVERY_SHRINK, 0, 3, 0, NULL);
+    strays(bench, 1, MSG_RECOVERY_SHRINK, 1, 4, 0, NULL);
+    expect(bench,
+           "1 JOIN_FAILED req 7 cause 1 rank -1 node a: group \"g\": this client says that it goes "
+           "on from epoch 5 of 4 ranks, others of this node say epoch 5 of 3\n");
+    strays(bench, 1, MSG_RECOVERY_SHRINK, 3, 3, 0, NULL);
+    expect(bench, "1 JOIN_FAILED req 7 cause 1 rank -1 node a: group \"g\": rank 3 of 3 of epoch 5 "
+                  "goes on from none\n");
+    strays(bench, 1, MSG_RECOVERY_SHRINK, 1, 3, 1, beyond);
+    expect(bench, "1 JOIN_FAILED req 7 cause 1 rank -1 node a: group \"g\": rank 1 of 3 of epoch 5 "
+                  "goes on from none\n");
+    strays(bench, 1, MSG_RECOVERY_SHRINK, 0, 3, 0, NULL);
+    expect(bench, "1 JOIN_FAILED req 7 cause 1 rank 0 node a: group \"g\": for rank 0 of epoch 5 "
+                  "pid 100 on node a has asked already\n");
+    strays(bench, 3, MSG_RECOVERY_SHRINK, 1, 2, 1, gone); /* of another user: another group */
+    expect(bench, "");
+    assert_int_equal(bench->core->strays.live, 2);
+    strays(bench, 1, MSG_RECOVERY_SHRINK, 2, 3, 1, gone);
+    expect(bench, "group open\n");
+    /* Whom the others took for gone comes later. */
+    strays(bench, 2, MSG_RECOVERY_SHRINK, 1, 3, 0, NULL);
+    expect(bench, "2 JOIN_FAILED req 7 cause 5 rank 1 node : group \"g\": the others have gone on "
+                  "as epoch 6 without rank 1 of the epoch before: rejoin as a new process\n");
+    strays(bench, 0, MSG_RECOVERY_WAIT, 0, 3, 0, NULL);
+    expect(bench,
+           "0 JOIN_FAILED req 7 cause 1 rank -1 node a: group \"g\": this client has gone on "
+           "from its epoch 5 already, as group \"g\"\n");
+    known = group_id(bench, 0);
+    say(bench, 2,
+        &(struct msg){.type = MSG_CLIENT_JOIN,
+                      .client_join = {.req = 8,
+                                      .size = 1,
+                                      .recovery = MSG_RECOVERY_SHRINK,
+                                      .follows = known,
+                                      .was_rank = 0,
+                                      .was_size = 2,
+                                      .was_epoch = 6,
+                                      .name = "g"}});
+    assert_non_null(strstr(bench->got, "2 JOIN_FAILED req 8 cause 1 rank -1 node a: group \"g\": "
+                                       "commd does not know the group that this client wants"));
+    bench_free(bench);
+    (void)state;
+}
+
 /* Who is in no such group, of whatever user, gets nothing. */
 static void only_members_follow(void **state)
 {
@@ -607,6 +749,9 @@ int main(void)
         cmocka_unit_test(who_ends_in_a_broken_group_is_missed),
         cmocka_unit_test(goes_on_in_place),
         cmocka_unit_test(revoked_after_a_loss),
+        cmocka_unit_test(goes_on_from_a_group_that_is_not_known),
+        cmocka_unit_test(one_that_had_asked_dies),
+        cmocka_unit_test(what_is_said_of_an_unknown_group),
         cmocka_unit_test(only_members_follow),
         cmocka_unit_test(asked_anew),
         cmocka_unit_test(the_origin_keeps_the_time),
