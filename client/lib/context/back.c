@@ -340,7 +340,8 @@ static void warn_once(struct commd_context *ctx, const char *op)
 {
     int64_t waited = (int64_t)now_ms() - ctx->back.since_ms;
 
-    if (ctx->back.warned || !ctx->warn_ms || waited < BACK_WARN_MS)
+    /* since_ms 0: it came back, and is gone again; the next step notes since when */
+    if (!ctx->back.since_ms || ctx->back.warned || !ctx->warn_ms || waited < BACK_WARN_MS)
         return;
     ctx->back.warned = true;
     fprintf(stderr,
