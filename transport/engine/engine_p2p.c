@@ -47,6 +47,7 @@ struct email {
     struct out_slot *slots; /* owned; [nlocal][MAIL_OUT_SLOTS] */
     uint16_t *local_of;     /* owned; world: member index, BOARD_NO_MEMBER elsewhere */
     uint64_t *again;        /* owned; a bit for each member whose ring was not emptied */
+    struct copy_way *ways;  /* owned; by local member, which reads what is copied for it */
     unsigned sending;
     unsigned from; /* the member with which the next look begins */
     size_t looked; /* bytes sent in this look */
@@ -79,6 +80,7 @@ void mail_free(struct eboard *eb)
     free(em->slots);
     free(em->local_of);
     free(em->again);
+    free(em->ways);
     free(em);
     eb->mail = NULL;
 }
@@ -99,12 +101,13 @@ static bool mail_init(struct eboard *eb)
     em->slots = calloc((size_t)nlocal * MAIL_OUT_SLOTS, sizeof *em->slots);
     em->local_of = malloc(eb->b.world * sizeof *em->local_of);
     em->again = calloc(words_of(eb), sizeof *em->again);
+    em->ways = calloc(nlocal, sizeof *em->ways);
     if (eb->mail_anew) {
         em->first = calloc((size_t)nlocal * eb->b.world, sizeof *em->first);
         em->known = calloc((size_t)nlocal * eb->b.world, sizeof *em->known);
     }
     if ((eb->mail_anew && (!em->first || !em->known)) || !em->rx || !em->put || !em->posted ||
-        !em->slots || !em->local_of || !em->again) {
+        !em->slots || !em->local_of || !em->again || !em->ways) {
         mail_free(eb);
         return false;
     }
@@ -527,7 +530,7 @@ static void mail_came(struct eboard *eb, struct inmsg *m, const struct mail_rec 
         return;
     }
     if (m->h.len)
-        copy_around(place_of(eb, rec, local), m->body, m->h.len);
+        copy_in(&em->ways[local], place_of(eb, rec, local), m->body, m->h.len);
     mail_publish(eb, local, rec->src, n, rec);
 }
 
