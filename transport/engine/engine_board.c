@@ -181,7 +181,7 @@ static void eboard_free(struct eboard *eb)
     free(eb->node_start);
     free(eb->clients);
     free(eb->rows);
-    free(eb->acc);
+    payload_put(eb->acc);
     free(eb->tmp);
     free(eb->failure);
     euser_unref(eb->e, eb->user);

@@ -10,7 +10,7 @@
  * if a peer dies now: its message does not come; commd breaks the group.
  *
  * Payloads are gathered into private memory (acc), so that members cannot change what is being
- * sent. While a send still reads acc, that send owns it, and the operation goes on with a copy. */
+ * sent. A send that is not over shares acc: what is written next goes to other memory. */
 #include "transport/engine/engine_op.h"
 
 #include <stdlib.h>
@@ -34,10 +34,10 @@ bool check_room(struct eboard *eb, size_t len)
 
     if (eb->room >= room || !len)
         return true;
-    free(eb->acc);
+    payload_put(eb->acc);
     free(eb->tmp);
     eb->room = 0;
-    eb->acc = malloc(room);
+    eb->acc = payload_new(room);
     eb->tmp = malloc(room);
     if (!eb->acc || !eb->tmp) {
         eboard_fail(eb, CAUSE_NOMEM, -1, "the engine has no memory for a small operation");
@@ -47,7 +47,26 @@ bool check_room(struct eboard *eb, size_t len)
     return true;
 }
 
-void check_gather(struct eboard *eb)
+/* Makes acc memory that no send reads; @len bytes of it stay what they are. False: no memory. */
+static bool check_unshare(struct eboard *eb, size_t len)
+{
+    struct payload *own;
+
+    assert(len <= eb->room);
+    if (eb->acc->refs == 1)
+        return true;
+    own = payload_new(eb->room);
+    if (!own) {
+        eboard_fail(eb, CAUSE_NOMEM, -1, "the engine has no memory for a small operation");
+        return false;
+    }
+    memcpy(own->data, eb->acc->data, len);
+    payload_put(eb->acc);
+    eb->acc = own;
+    return true;
+}
+
+bool check_gather(struct eboard *eb)
 {
     const struct plan *p = &eb->plan;
     const struct coll_info *info = &coll_table[p->coll];
@@ -55,41 +74,28 @@ void check_gather(struct eboard *eb)
     const void *src[BOARD_MAX_LOCAL];
 
     if (!eb->acc) /* only operations without a byte have come yet: check_room() */
-        return;
+        return true;
     assert(op_is_small(eb));
     assert(check_result_len(eb) <= eb->room);
+    if (!check_unshare(eb, 0))
+        return false;
     if (p->reduces) {
-        memcpy(eb->acc, result_at(eb, 0), len);
-        return;
+        memcpy(eb->acc->data, result_at(eb, 0), len);
+        return true;
     }
     for (unsigned m = 0; m < eb->b.nlocal && info->window != WINDOW_NONE; m++) {
         unsigned pos = eb->node_start[eb->geom.me] + m;
 
         src[m] = board_payload(&eb->b, m, eb->base, len);
         if (info->window == WINDOW_BLOCKS)
-            memcpy(eb->acc + plan_block_at(p, &eb->geom, 0, pos), src[m],
+            memcpy(eb->acc->data + plan_block_at(p, &eb->geom, 0, pos), src[m],
                    plan_block_count(p, eb->local_rank[m], 0) * p->esize);
         else if (!info->reduces && eb->local_rank[m] == p->root)
-            memcpy(eb->acc, src[m], len);
+            memcpy(eb->acc->data, src[m], len);
     }
     if (info->reduces)
-        reduce_n(p->dtype, p->redop, eb->acc, src, eb->b.nlocal, p->count);
-}
-
-/* The send of @s still reads acc: @s owns it now, and the operation goes on with a copy. */
-static void check_lend(struct eboard *eb, struct sbuf *s)
-{
-    uint8_t *copy = malloc(eb->room);
-
-    assert(!s->lent);
-    assert(eb->acc);
-    assert(check_result_len(eb) <= eb->room);
-    s->lent = eb->acc;
-    eb->acc = copy;
-    if (copy)
-        memcpy(copy, s->lent, check_result_len(eb));
-    else
-        eboard_fail(eb, CAUSE_NOMEM, -1, "the engine has no memory for a small operation");
+        reduce_n(p->dtype, p->redop, eb->acc->data, src, eb->b.nlocal, p->count);
+    return true;
 }
 
 void check_differ(struct eboard *eb, uint32_t rank_a, const struct op_desc *a, uint32_t rank_b,
@@ -161,10 +167,12 @@ static bool check_send(struct eboard *eb, unsigned node, size_t lo, size_t hi)
     }
     /* data_start_ahead(); where there are more nodes than two its data may go to another one */
     f->more = data_starts_ahead(eb) && eb->next_start == 0 && eb->geom.nnodes == 2;
-    r = sbuf_send(s, node, &w.h, sizeof w, len ? eb->acc + lo : NULL);
+    r = sbuf_send(s, node, &w.h, sizeof w, len ? eb->acc->data + lo : NULL);
     f->more = false;
-    if (r == 0 && len)
-        check_lend(eb, s);
+    if (r == 0 && len) {
+        s->lent = eb->acc;
+        eb->acc->refs++;
+    }
     if (r < 0)
         eboard_link_failed(eb, node, r);
     return r >= 0 && !eb->dead;
@@ -191,14 +199,17 @@ static void check_apply(struct eboard *eb, const void *body, size_t len)
     check_next(eb);
     if (!len)
         return;
-    to = eb->acc;
     if (eb->cmove == eb->cmoves && len == check_result_len(eb)) {
         to = result_at(eb, 0); /* nobody but the members needs the result */
         eb->in_place = true;
+    } else if (check_unshare(eb, check_result_len(eb))) {
+        to = eb->acc->data;
+    } else {
+        return;
     }
     if (mv->act == SCHED_REDUCE) {
-        src[0] = mv->recv_first ? body : eb->acc + lo;
-        src[1] = mv->recv_first ? eb->acc + lo : body;
+        src[0] = mv->recv_first ? body : eb->acc->data + lo;
+        src[1] = mv->recv_first ? eb->acc->data + lo : body;
         reduce_n(p->dtype, p->redop, to + lo, src, 2, len / p->esize);
         if (mv->last_reduce)
             reduce_finish(p->dtype, p->redop, to + lo, len / p->esize, eb->b.world);
@@ -217,7 +228,8 @@ static void check_received(void *arg, int st)
     if (st < 0 || eb->dead)
         return;
     check_apply(eb, eb->tmp, eb->tmp_len);
-    eboard_activate(eb);
+    if (!eb->dead)
+        eboard_activate(eb);
 }
 
 /* True if the awaited message was there (its body may still be on its way). */
@@ -261,7 +273,7 @@ static void check_end(struct eboard *eb)
         op_refuse(eb);
     } else if (op_is_small(eb)) {
         if (check_result_len(eb) && !eb->in_place)
-            memcpy(result_at(eb, 0), eb->acc, check_result_len(eb));
+            memcpy(result_at(eb, 0), eb->acc->data, check_result_len(eb));
         op_publish(eb, eb->base + 1);
         op_done(eb, 1);
     } else {

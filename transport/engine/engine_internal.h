@@ -207,8 +207,8 @@ struct eboard {
     enum step_state check;
     unsigned cmove, cmoves;
     struct sched_move cmv;
-    uint8_t *acc; /* owned, as tmp: `room` bytes each, which nobody changes under the network */
-    uint8_t *tmp;
+    struct payload *acc; /* referenced; as tmp it has `room` bytes */
+    uint8_t *tmp;        /* owned */
     size_t room;
     bool in_place; /* the last move has put the result where members find it */
     size_t tmp_len;
@@ -233,12 +233,18 @@ struct eboard {
     struct inbox inbox;
 };
 
+/* What is in it nobody changes while somebody else needs it, too. */
+struct payload {
+    unsigned refs;
+    _Alignas(16) uint8_t data[];
+};
+
 /* A copy of what is on its way: the original may change meanwhile. */
 struct sbuf {
     struct sbuf *next;
     struct eboard *eb;
-    uint8_t *lent; /* owned: an `acc` that is on its way */
-    bool pooled;   /* data has PLAN_SMALL bytes */
+    struct payload *lent; /* referenced: an `acc` that is on its way */
+    bool pooled;          /* data has PLAN_SMALL bytes */
     uint8_t data[];
 };
 
@@ -309,6 +315,8 @@ void boards_free(struct engine *e); /* and the users */
 struct sbuf *sbuf_get(struct eboard *eb, size_t len); /* NULL: no memory */
 /* As eboard_send(), and gives @s back when nothing of it is needed any more. */
 int sbuf_send(struct sbuf *s, unsigned node, struct wire_hdr *h, size_t hdr_len, const void *body);
+struct payload *payload_new(size_t len); /* with one reference; NULL: no memory */
+void payload_put(struct payload *p);     /* @p: NULL is ok */
 /* At least @len bytes, at most PLAN_CHUNK_NET; NULL: no memory. Given back with the same @len. */
 uint8_t *scratch_get(struct engine *e, size_t len);
 void scratch_put(struct engine *e, uint8_t *p, size_t len); /* @p: NULL is ok */

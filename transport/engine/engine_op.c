@@ -129,7 +129,8 @@ static bool op_begin(struct eboard *eb)
     if (!eb->bad && op_is_small(eb)) {
         if (eb->plan.reduces && !members_reduced(eb, eb->base))
             return false;
-        check_gather(eb);
+        if (!check_gather(eb))
+            return false;
     }
     eb->check_schedule = op_is_small(eb) ? eb->plan.schedule : SCHED_RD_ALL_REDUCE;
     eb->cmove = 0;

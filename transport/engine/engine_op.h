@@ -103,7 +103,8 @@ void op_refuse(struct eboard *eb); /* ranks differ: members are told, all skip t
 /* engine_check.c: the consistency check, with a small payload */
 size_t check_result_len(const struct eboard *eb); /* bytes of a small operation's result */
 bool check_room(struct eboard *eb, size_t len); /* makes acc and tmp; false: the board was failed */
-void check_gather(struct eboard *eb);           /* copies the members' small payload into acc */
+/* Copies the members' small payload into acc. False: the board was failed. */
+bool check_gather(struct eboard *eb);
 void check_differ(struct eboard *eb, uint32_t rank_a, const struct op_desc *a, uint32_t rank_b,
                   const struct op_desc *b); /* these two descriptions differ */
 bool check_poll(struct eboard *eb);         /* true if something moved */

@@ -32,7 +32,7 @@ static void sbuf_put(void *arg, int st)
     assert(s->eb->inflight > 0);
     s->eb->inflight--;
     pause_stir(s->eb);
-    free(steal_ptr(s->lent));
+    payload_put(steal_ptr(s->lent));
     if (!s->pooled) {
         free(s);
         return;
@@ -48,6 +48,22 @@ int sbuf_send(struct sbuf *s, unsigned node, struct wire_hdr *h, size_t hdr_len,
     if (r != 0)
         sbuf_put(s, r);
     return r;
+}
+
+struct payload *payload_new(size_t len)
+{
+    struct payload *p = malloc(sizeof *p + len);
+
+    if (p)
+        p->refs = 1;
+    return p;
+}
+
+void payload_put(struct payload *p)
+{
+    assert(!p || p->refs > 0);
+    if (p && --p->refs == 0)
+        free(p);
 }
 
 static unsigned scratch_class(size_t len)
