@@ -71,9 +71,10 @@ struct commd_context {
 
     pthread_mutex_t lock; /* everything below */
     pthread_cond_t cond;
-    int sock;          /* -1: commd is gone */
-    _Atomic bool lost; /* the connection ended */
-    bool reading;      /* a thread reads for all threads that wait, or comes back */
+    int sock;           /* -1: commd is gone */
+    _Atomic bool lost;  /* the connection ended */
+    bool reading;       /* a thread reads for all threads that wait, or comes back */
+    uint64_t looked_ms; /* when control_lost() has looked at the socket last */
     struct back back;
     uint32_t next_req;
     struct awaited *awaited;    /* borrowed, from wait_begin() to wait_end() */

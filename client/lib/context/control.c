@@ -15,7 +15,7 @@
 
 #include "shm/util/socket_path.h"
 
-enum { READ_SLICE_MS = 100, FRAME_MS = 5000, READ_BUDGET = 64 };
+enum { READ_SLICE_MS = 100, FRAME_MS = 5000, READ_BUDGET = 64, LOOK_MS = 10 };
 enum { GPU_ASK_MS = 120000 };
 enum { GONE_MOST = 16384 };                    /* ranks, so that a frame holds them */
 enum { LEAVING_MS = 20, LEAVING_TRIES = 100 }; /* a daemon takes a moment to end */
@@ -310,13 +310,21 @@ bool control_is_lost(struct commd_context *ctx)
     return lost_locked(ctx);
 }
 
+/* Who waits asks before each sleep, and sleeps for WAIT_SLICE_MS at most. Between small operations
+ * a sleep lasts some microseconds, and a look at the socket would take half of one. */
 bool control_lost(const struct membership *g)
 {
     struct commd_context *ctx = g->ctx;
+    uint64_t now = now_ms();
     bool lost;
 
     pthread_mutex_lock(&ctx->lock);
-    lost = lost_locked(ctx) && !back_try(ctx, 0);
+    lost = atomic_load(&ctx->lost);
+    if (!lost && now - ctx->looked_ms >= LOOK_MS) {
+        ctx->looked_ms = now;
+        lost = lost_locked(ctx);
+    }
+    lost = lost && !back_try(ctx, 0);
     if (g->board.nnodes > 1) /* its engine goes on, and the next commd tells what is to be told */
         lost = lost && back_is_over(ctx);
     lost |= !back_knows(ctx, g->board.group);
