@@ -68,6 +68,18 @@ static void board_failed(struct daemon *d, uint64_t group, int error, const char
 
 /* ---- opening a group ------------------------------------------------------------------------- */
 
+/* What members do among themselves they all have to do alike. One that has not come back since
+ * commd was restarted is taken for one that knows none. */
+static uint32_t plans_of_members(const struct daemon *d, uint64_t group, unsigned nlocal)
+{
+    unsigned n = 0, rank, slot;
+    uint32_t plans = UINT32_MAX, req;
+
+    for (; core_group_local(d->core, group, n, &rank, &slot, &req); n++)
+        plans &= slot < d->nslots ? d->commands[slot].plans : 0;
+    return n == nlocal ? plans : 0;
+}
+
 static int make_board(struct daemon *d, const struct core_group_view *view,
                       struct board_entry **ret_entry, int *ret_fd, char *why, size_t why_len)
 {
@@ -105,6 +117,7 @@ static int make_board(struct daemon *d, const struct core_group_view *view,
                  BOARD_MAX_LOCAL);
         return -E2BIG;
     }
+    geom.plans = plans_of_members(d, view->id, geom.nlocal);
     r = boards_room(&d->boards, view->payer, board_size(&geom), &limits, why, why_len);
     if (r)
         return r;

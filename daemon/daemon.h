@@ -39,6 +39,7 @@ struct client_command {
     uint32_t uid, payer, pid;
     bool here;
     char text[MSG_COMMAND_MAX], job[MSG_NAME_MAX];
+    uint32_t plans; /* enum plan_known: that its libcommd knows */
     struct client_wait wait;
 };
 

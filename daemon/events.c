@@ -95,6 +95,7 @@ static void edge_client_back(void *arg, unsigned slot, uint32_t uid, uint32_t pi
 
     assert(core_client_may_return(d->core, slot, uid, pid)); /* else nobody watches it any more */
     takeover_back(d, slot, &hello->client_hello);
+    d->commands[slot].plans = hello->client_hello.plans;
     daemon_dispatch(d, &e);
 }
 

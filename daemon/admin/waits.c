@@ -50,6 +50,7 @@ void waits_msg(struct daemon *d, unsigned slot, const struct msg *msg)
 
         snprintf(client->text, sizeof(client->text), "%s", hello->command);
         snprintf(client->job, sizeof(client->job), "%s", hello->job);
+        client->plans = hello->plans;
         if (hello->waits_rank < hello->waits_size && hello->waits_size <= MSG_MAX_RANKS)
             client_waits_for(&client->wait, WAITS_ELSEWHERE, hello->waits_rank, hello->waits_size,
                              hello->waits_for);

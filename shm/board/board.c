@@ -1,10 +1,10 @@
 /* board.c - the group board. The model:
  *
- * All collectives of a group, but those whose root waits for nobody (below), run through one
- * endless sequence of steps, numbered by a
- * free-running u32. An operation takes plan.steps of them. In step g each local member
- * announces its contribution in its slot g % BOARD_SLOTS (payload in the slot itself, or in
- * its window g % depth); what follows is told by counters that only ever grow:
+ * All collectives of a group, but those in which senders wait for nobody (below), run through one
+ * endless sequence of steps, numbered by a free-running u32. An operation takes plan.steps of them.
+ * In step g each local member announces its contribution in its slot g % BOARD_SLOTS (payload in
+ * the slot itself, or in its window g % depth); what follows is told by counters that only ever
+ * grow:
  *
  *   slot.seq == mark(g) the member's contribution to g is in place
  *   reduced  >= g+1     the member has reduced its slice of g into the result window
@@ -20,8 +20,8 @@
  * description. Members (one node) or engines (several) compare them before any result is
  * believed. If they differ, all skip to base + BOARD_SKIP and the group goes on.
  *
- * A small broadcast or scatter on one node takes no steps. Its root leaves what it has in its post
- * for the number of the operation; client/lib/coll/posts.c has the model.
+ * A small rooted operation on one node takes no steps. Who sends leaves what it has in its post for
+ * the number of the operation; client/lib/coll/posts.c has the model.
  *
  * A member can die at any instruction. Nobody takes a lock here; commd, which sees the death,
  * sets ranks[].gone to the number of operations the member had completed and rings the bell. In a
@@ -174,6 +174,7 @@ static void fill_header(struct board_hdr *h, const struct board_geom *g, const s
     h->memory_nodes = machine_of(g)->nodes;
     h->net = g->net;
     h->gpu = g->gpu;
+    h->plans = g->plans;
     h->group = g->group;
     h->epoch = g->epoch;
     h->size = l->size;
@@ -605,6 +606,7 @@ int board_map(int fd, struct board *ret_board)
     b.memory_nodes = b.hdr->memory_nodes;
     b.net = b.hdr->net;
     b.gpu = b.hdr->gpu;
+    b.plans = b.hdr->plans;
     b.group = b.hdr->group;
     b.epoch = b.hdr->epoch;
     /* The layout is recomputed from the copied numbers and only compared with the file's. */

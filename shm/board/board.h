@@ -23,7 +23,8 @@
 
 enum {
     /* Raised with every change of the layout, of plan.c or of board_offset(): a member and an
-     * engine that cut operations differently would take each other's bytes for their own. */
+     * engine that cut operations differently would take each other's bytes for their own. Not with
+     * what all members of a board agree upon: enum plan_known. */
     BOARD_VERSION = 22,
     BOARD_SLOTS = 16,     /* announcements in flight per member */
     BOARD_INLINE = 48,    /* payload bytes that travel in the announcement's cache line */
@@ -50,6 +51,7 @@ struct board_geom {
     const uint16_t *rank_node; /* world entries: node index of each rank */
     struct plan_net net;
     bool gpu;                       /* all nodes of the group have a GPU service */
+    uint32_t plans;                 /* enum plan_known: that all members here know */
     const struct topology *machine; /* borrowed; NULL: this one */
 };
 
@@ -178,6 +180,7 @@ struct board_hdr {
             mail;
     } off;
     _Atomic uint32_t record; /* by commd: enum recorder_timing */
+    uint32_t plans;          /* enum plan_known: that all members here know; of a commd before: 0 */
 
     /* of sleeping members: see bell_ring() */
     _Atomic uint32_t bell __attribute__((aligned(CACHELINE)));
@@ -211,6 +214,9 @@ struct board_hdr {
     struct board_mismatch mismatch;
 };
 
+_Static_assert(offsetof(struct board_hdr, plans) == 188 && offsetof(struct board_hdr, bell) == 192,
+               "boards of a commd before have 0 there");
+
 /* How far a group is on a node whose engine has nothing of it on the wire. */
 struct board_position {
     uint32_t ops;        /* operations that the engine has done */
@@ -224,7 +230,8 @@ struct board {
     size_t size;
     uint32_t world, nnodes, me, nlocal, depth, cores, team;
     struct plan_net net;
-    bool gpu; /* all nodes of the group have a GPU service */
+    bool gpu;       /* all nodes of the group have a GPU service */
+    uint32_t plans; /* enum plan_known */
     uint32_t memory_nodes;
     size_t chunk;    /* bytes of a window or result slot */
     uint64_t around; /* struct tune */
@@ -445,8 +452,8 @@ static inline const uint8_t *board_payload(const struct board *b, unsigned membe
                                : board_window(b, member, step, len);
 }
 
-/* Posts: what the root of a small operation on one node has for the others, which it does not wait
- * for. They lie by the number of the operation. client/lib/coll/posts.c has the model. */
+/* Posts: what a member has for others in a small rooted operation on one node. It does not wait for
+ * them. They lie by the number of the operation. client/lib/coll/posts.c has the model. */
 static inline struct board_slot *board_post(const struct board *b, unsigned member, uint64_t seq)
 {
     invariant(member < b->nlocal && b->nnodes == 1);

@@ -63,6 +63,12 @@ static inline bool coll_blocks(unsigned extent)
     return extent == EXTENT_BLOCKS || extent == EXTENT_BLOCKS_AT_ROOT;
 }
 
+/* Do all have something for the root, and not the root for all? */
+static inline bool coll_to_root(unsigned coll)
+{
+    return coll_table[coll].rooted && coll_table[coll].send == EXTENT_ONE;
+}
+
 /* "all_reduce"; "?" for a value outside the table. */
 const char *coll_name(unsigned coll);
 int coll_from_name(const char *name); /* -1 when the name is unknown */

@@ -294,11 +294,18 @@ static bool goes_around(const struct plan *p, const struct plan_geom *g, uint64_
     return g->around && g->nnodes == 1 && info->recv == EXTENT_BLOCKS && bytes + given >= g->around;
 }
 
-/* Does its root wait for nobody? */
-static bool root_goes_on(const struct plan *p, const struct plan_geom *g, uint64_t bytes)
+/* Do those who only send wait for nobody? Where the root reduces it has no post for what it has
+ * scaled itself. @bytes: of all blocks together. */
+static bool senders_go_on(const struct plan *p, const struct plan_geom *g, uint64_t bytes)
 {
-    return g->nnodes == 1 && (p->coll == COLL_BROADCAST || p->coll == COLL_SCATTER) &&
-           bytes <= PLAN_POST && p->steps == 1;
+    const struct coll_info *info = &coll_table[p->coll];
+    uint64_t post = coll_blocks(info->recv) ? bytes / g->world : bytes;
+
+    if (g->nnodes > 1 || !info->rooted || info->counted || p->reduces || p->steps > 1)
+        return false;
+    if (coll_to_root(p->coll) && !(g->plans & PLAN_SENDERS_GO_ON))
+        return false;
+    return post <= PLAN_POST && !(info->reduces && p->redop == REDOP_PREMUL_SUM);
 }
 
 static bool set_steps(struct plan *p, uint64_t count)
@@ -416,8 +423,9 @@ bool plan_make(const struct op_desc *d, const struct plan_geom *g, const uint64_
     p.around = goes_around(&p, g, bytes);
     if (by_registered(&p, g, bytes)) {
         p.path = PATH_REGISTERED;
-    } else if (root_goes_on(&p, g, bytes)) {
+    } else if (senders_go_on(&p, g, bytes)) {
         p.path = PATH_POST;
+        p.to_root = coll_to_root(p.coll);
     } else if (p.path == PATH_SMALL && by_teams(&p, g)) {
         p.path = PATH_TEAM;
         p.team = (uint16_t)g->team;

@@ -35,8 +35,8 @@ enum {
     /* What one message should carry: it goes without asking (fabric.h), and stays in cache on its
      * way from hand to hand (16 MB between two nodes: 10.9 ms, with 512 KiB 12.5). */
     PLAN_MESSAGE = 128 << 10,
-    /* On one node, what the root of a broadcast or scatter has for all that it does not wait for
-     * them: up to 16 operations. */
+    /* On one node, what a member may have for others in a rooted operation that it does not wait
+     * for them: up to 16 operations. */
     PLAN_POST = 8 << 10,
     PLAN_MAX_WORLD = 16384, /* a step must hold one 8-byte element of each rank */
     PLAN_TEAM_STEPS = 3,    /* of a small operation in two levels */
@@ -85,7 +85,7 @@ enum {
 };
 
 /* What an operation is, as a member announces it. Equal on all ranks, or the operation is
- * refused on all (later, where the root waits for nobody: PATH_POST). A rank that cannot take part
+ * refused on all (later, where senders wait for nobody: PATH_POST). A rank that cannot take part
  * in it says so in its place (declined: -COMMD_E_*, else 0): by a barrier whose root is the rank,
  * so that no two ranks say the same. */
 struct op_desc {
@@ -110,9 +110,17 @@ enum plan_path {
     PATH_REGISTERED,
     /* In steps, whose number depends on counts that are not all known yet: plan_close(). */
     PATH_OPEN,
-    /* The root posts what it has and is done; no steps are taken: client/lib/coll/posts.c. */
+    /* Who sends posts what it has and is done; no steps are taken: client/lib/coll/posts.c. */
     PATH_POST,
     PATH_COUNT
+};
+
+/* Plans that came after the first of this BOARD_VERSION. Each client says which it knows
+ * (CLIENT_HELLO); commd notes on the board of a group which all members on its node know, and they
+ * go by these alone. So a bit is for what members of one node do among themselves. */
+enum plan_known {
+    PLAN_SENDERS_GO_ON = 1 << 0, /* reduce and gather by PATH_POST */
+    PLAN_KNOWN = PLAN_SENDERS_GO_ON,
 };
 
 struct plan {
@@ -123,6 +131,7 @@ struct plan {
     /* What a rank gets is more than the caches hold: it is written past them, but in place. */
     bool around;
     bool brief;    /* on one node, and little: soon over if all are there */
+    bool to_root;  /* PATH_POST: all post for the root, and not the root for all */
     uint16_t team; /* PATH_TEAM: ranks of one */
     uint32_t root;
     uint32_t steps;
@@ -147,6 +156,7 @@ struct plan_geom {
     uint32_t chunk;  /* likewise: tune.h; 0: PLAN_CHUNK */
     uint64_t around; /* tune.h; 0: never */
     struct plan_net net;
+    uint32_t plans;             /* enum plan_known, that all members of this node know */
     const uint32_t *node_start; /* nnodes + 1 entries */
     const uint32_t *rank_at;    /* world entries */
 };

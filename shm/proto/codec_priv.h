@@ -109,7 +109,7 @@
 #define FIELDS_client_hello(F)                                                                     \
     F(NUM, version) F(FLAG, admin) F(OPTNAME, program) F(TEXT, command) F(TEXT, job)               \
     F(TEXT, waits_for) F(NUM, waits_rank) F(NUM, waits_size)                                       \
-    F(KEY, resume) F(KEPT, kept) F(ASKS, asks)
+    F(KEY, resume) F(KEPT, kept) F(ASKS, asks) F(NUM, plans)
 #define FIELDS_client_join(F)                                                                      \
     F(NUM, req) F(NUM, timeout_ms) F(SEAT, rank) F(NAME, name)                                     \
     F(NUM, follows) F(NUM, least) F(NUM, wait_ms)                                                  \

@@ -144,6 +144,7 @@ struct msg_client_hello {
     uint32_t nkept, nasks;
     uint64_t *kept; /* the groups that it is in; owned by whoever owns the msg */
     uint32_t *asks; /* the numbers of its joins that have no answer yet; likewise */
+    uint32_t plans; /* enum plan_known; of a client before: 0 */
 };
 
 /* What a join wants of a group that was there before: nothing; to go on as who is left of it, ranks

@@ -383,9 +383,9 @@ def test_a_start_that_fails_for_another_reason_forgets_nothing():
 # ---- who is not what it says ---------------------------------------------------------------------
 
 
-def hello(key=b"", groups=(), admin=0):
+def hello(key=b"", groups=(), admin=0, plans=0):
     body = field(1, VERSION) + field(2, admin) + field(3, "wire.py") + field(9, key)
-    return framed(HELLO, body + field(10, b"".join(groups)))
+    return framed(HELLO, body + field(10, b"".join(groups)) + field(12, plans))
 
 
 def welcome(wire, *arguments):
@@ -469,6 +469,55 @@ def test_limits_count_what_was_there_before():
         all_do(ranks, "leave", name="two")
         until(lambda: len(node.groups()) == 1, "the group ends")
         cluster.join("three", ranks)
+
+
+# ---- what all members of a board have to do alike ------------------------------------------------
+
+
+def senders_go_on(ranks, name):
+    """All but rank 0 have done theirs before that begins."""
+    for coll in ("gather", "reduce"):
+        for rank in (*ranks[1:], ranks[0]):
+            rank.start("one_way", name=name, coll=coll, nbytes=1000, times=16)
+            check("started" in rank.answer(), coll)
+            check(rank.finish(), f"the result of {coll} in {name}")
+
+
+def test_senders_go_on_also_in_groups_of_the_next_commd():
+    """It hears from clients that come back which plans they know."""
+    with kept() as (cluster, node):
+        ranks = cluster.ranks("before", [0] * 3)
+        senders_go_on(ranks, "before")
+        restart(node)
+        senders_go_on(ranks, "before")
+        cluster.join("behind", ranks)
+        senders_go_on(ranks, "behind")
+
+
+def plans_on_board(node, name, plans):
+    """@plans: those that each of the members knows; read on the board of each."""
+    read = []
+    with contextlib.ExitStack() as stack:
+        wires = [stack.enter_context(Wire(node.socket)) for _ in plans]
+        for rank, (wire, knows) in enumerate(zip(wires, plans)):
+            wire.send(hello(plans=knows))
+            equal(wire.read()[0], WELCOME)
+            wire.send(join(1, rank, len(plans), name))
+        for wire in wires:
+            _, fds, _, _ = socket.recv_fds(wire.sock, 65536, 8)
+            read.append(int.from_bytes(os.pread(fds[0], 4, 188), sys.byteorder))
+            for fd in fds:
+                os.close(fd)
+    return read
+
+
+def test_a_board_has_the_plans_that_all_its_members_know():
+    """A client that says nothing is older; one that says more than commd knows is newer."""
+    with kept() as (_, node):
+        equal(plans_on_board(node, "all", [1, 1, 1]), [1, 1, 1])
+        equal(plans_on_board(node, "one-is-older", [1, 0, 1]), [0, 0, 0])
+        equal(plans_on_board(node, "some-are-newer", [3, 7, 1]), [1, 1, 1])
+        equal(plans_on_board(node, "all-are-newer", [6, 10]), [2, 2])
 
 
 main(globals())

@@ -126,6 +126,13 @@ static const struct topology *choose_caches(const struct cluster *c, const struc
     return &machines[((c->rng >> 27) + g->id) % ARRAY_LEN(machines)];
 }
 
+static uint32_t plans_known = PLAN_KNOWN;
+
+void cluster_plans(uint32_t plans)
+{
+    plans_known = plans;
+}
+
 static void board_new(struct cluster *c, struct cluster_group *grp, unsigned n, struct plan_net net)
 {
     uint32_t peers[CLUSTER_MAX_NODES], rank_node[CLUSTER_MAX_RANKS], clients[CLUSTER_MAX_RANKS];
@@ -135,6 +142,7 @@ static void board_new(struct cluster *c, struct cluster_group *grp, unsigned n, 
                            .nnodes = grp->nnodes,
                            .me = n,
                            .net = net,
+                           .plans = plans_known,
                            .machine = choose_caches(c, grp),
                            .rank_node = grp->pos};
     struct msg_board_add m = {.group = grp->id,

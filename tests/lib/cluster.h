@@ -50,6 +50,8 @@ struct cluster {
     char last_error[256];
 };
 
+/* The plans that members of boards know that are made from now on; else PLAN_KNOWN. */
+void cluster_plans(uint32_t plans);
 /* @rank_node: node of each rank; every node 0..nnodes-1 has at least one. */
 struct cluster *cluster_new(unsigned world, unsigned nnodes, const uint16_t *rank_node,
                             uint64_t seed);

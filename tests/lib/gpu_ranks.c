@@ -101,6 +101,7 @@ static void members_new(struct gpu_ranks *g, uint64_t number)
                               .world = g->world,
                               .nnodes = 1,
                               .nlocal = g->world,
+                              .plans = PLAN_KNOWN,
                               .rank_node = rank_node};
     int fd;
 

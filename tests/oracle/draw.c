@@ -135,7 +135,8 @@ static void draw_odd_message(struct op_spec *op, uint64_t *rng)
     op->spare = 0;
 }
 
-static void draw_odd(struct op_spec *op, const struct group_spec *g, uint64_t *rng)
+static void draw_odd(const struct program *p, struct op_spec *op, const struct group_spec *g,
+                     uint64_t *rng)
 {
     unsigned world = g->world;
     static const enum odd kinds[] = {ODD_COUNT, ODD_REDOP, ODD_DTYPE, ODD_ROOT, ODD_COLL};
@@ -143,7 +144,7 @@ static void draw_odd(struct op_spec *op, const struct group_spec *g, uint64_t *r
     if (world < 2 || draw(rng, 25))
         return;
     /* there not all are told, and later: tests/unit/client/test_posts.c */
-    if (g->nnodes == 1 && (op->coll == COMMD_BROADCAST || op->coll == COMMD_SCATTER))
+    if (g->nnodes == 1 && is_rooted(op->coll) && (p->plans || !coll_to_root((unsigned)op->coll)))
         return;
     op->odd_rank = draw(rng, world);
     do {
@@ -222,7 +223,7 @@ static void draw_op(const struct program *p, struct op_spec *op, const struct kn
     if (is_message(op->coll))
         draw_odd_message(op, rng);
     else
-        draw_odd(op, g, rng);
+        draw_odd(p, op, g, rng);
 }
 
 /* All ranks, some, or none. What is wrong is told by a work. What is behind a shorter message is
@@ -291,6 +292,7 @@ void program_draw(uint64_t seed, const struct knobs *knobs, struct program *p)
     memset(p, 0, sizeof *p);
     p->seed = seed;
     p->gpu = knobs->gpu;
+    p->plans = seed % 4 ? PLAN_KNOWN : 0;
     draw_cluster(p, &rng);
     p->kernels = draw_kernels(knobs, &rng);
     p->ngroups = 1 + draw(&rng, MAX_GROUPS);

@@ -80,6 +80,7 @@ struct program {
     uint16_t rank_node[MAX_WORLD];
     const char *kernels;
     bool gpu;
+    uint32_t plans; /* enum plan_known: of members of all boards */
     unsigned ngroups, nops;
     struct group_spec group[MAX_GROUPS];
     struct op_spec op[MAX_OPS];

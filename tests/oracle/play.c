@@ -34,6 +34,7 @@ void stage_new(struct stage *s, const struct program *p, int doorbell)
 {
     reduce_force(p->kernels);
     *s = (struct stage){.program = p};
+    cluster_plans(p->plans);
     s->cluster = cluster_new(p->world, p->nnodes, p->rank_node, p->seed);
     for (unsigned k = 0; k < p->world; k++)
         s->ctx[k] = context_new();

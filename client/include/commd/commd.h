@@ -309,7 +309,7 @@ int commd_group_rank_before(const struct commd_group *group, int rank);
 /* Does the group stand? 0: yes; else what it is broken by, as a collective would say it, with the
  * details in commd_last_error(). Does not wait for anything, and may be called from any thread that
  * may call the group's operations. A rank that is gone may have completed operations that this rank
- * has not called yet, where the root waits for nobody (see collectives): their data can still be
+ * has not called yet, where senders wait for nobody (see collectives): their data can still be
  * taken, and the group stands until that is done. Of a group that was revoked this rank has been
  * told by this call: its operations fail from then on, in all threads. */
 int commd_group_check(struct commd_group *group);
@@ -324,13 +324,13 @@ int commd_group_check(struct commd_group *group);
  * ranks give them (all_gather_v, reduce_scatter_v) or fit each other (what i sends to j is what
  * j expects from i), else the operation fails on all ranks with COMMD_E_MISMATCH.
  *
- * Ranks that call different operations get COMMD_E_MISMATCH in that operation, all of them. But in
- * a broadcast or a scatter of up to 8 KiB within one node the root waits for nobody, and may be 16
- * operations ahead of the others. There a mismatch is an error of that operation on the ranks that
- * find it, and of a later one on the root: of its next, once it is found. That one fails on all
- * ranks, with both descriptions; those between may have succeeded. The group goes on. Likewise the
- * root may have completed such an operation, and a rank is lost before it has got the data: then
- * the root's next operation says so.
+ * Ranks that call different operations get COMMD_E_MISMATCH in that operation, all of them. But who
+ * only sends waits for nobody within one node where it sends up to 8 KiB: the root of a broadcast
+ * or a scatter, the others of a reduce or a gather. It may be 16 operations ahead of the others.
+ * There a mismatch is an error of that operation on the ranks that find it, and of a later one on
+ * who has sent: of its next, once it is found. That one fails on all ranks, with both descriptions;
+ * those between may have succeeded. The group goes on. Likewise a rank may have completed such an
+ * operation, and one is lost before it has got the data: then the next operation says so.
  *
  * After such a mismatch ranks may have called different numbers of operations: compare
  * commd_group_seq(), or recover the group. Where all meet, the operations up to that of the

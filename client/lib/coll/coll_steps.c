@@ -14,12 +14,11 @@ void reduce_members(const struct run *r, uint32_t c, void *dst, void *dst2, cons
                     size_t offset, uint64_t n)
 {
     const struct board *b = board_of(r);
-    size_t len = payload_len(r, c);
     const void *src[BOARD_MAX_LOCAL];
 
     invariant(b->nlocal <= BOARD_MAX_LOCAL && r->group->local < b->nlocal);
     for (unsigned m = 0; m < b->nlocal; m++)
-        src[m] = board_payload(b, m, r->base + c, len) + offset;
+        src[m] = payload_of(r, m, c) + offset;
     if (!is_scaled(r))
         src[r->group->local] = own;
     if (dst2)

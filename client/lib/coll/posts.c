@@ -1,9 +1,10 @@
-/* posts.c - small broadcasts and scatters on one node, whose root waits for nobody.
+/* posts.c - small rooted operations on one node, in which who only sends waits for nobody.
  *
- * The root posts what it has, under the number of the operation, and is done. The others take it
- * when they come. A member has BOARD_SLOTS posts: it may post again in the place of one when all
- * members have completed that operation. Posts take no steps of the board, so what members do in
- * one that they call differently does not move the steps of any of them.
+ * In a broadcast or scatter the root posts what it has, under the number of the operation, and is
+ * done. The others take it when they come. In a reduce or gather all but the root post, and the
+ * root takes from all. A member has BOARD_SLOTS posts: it may post again in the place of one when
+ * all members have completed that operation. Posts take no steps of the board, so what members do
+ * in one that they call differently does not move the steps of any of them.
  *
  * Do all mean the same operation? Nobody meets, so that is found later:
  *
@@ -16,10 +17,12 @@
  *
  * A member that finds a difference alone fails in this operation, and the group goes on. It says on
  * the board which descriptions differ (`disputed`). Its chain now differs from that of the others.
- * Whoever posts in a later operation and finds this posts a refusal: the operation fails on that
- * member and on all who take it, with both descriptions. If ranks meet before that, they differ by
- * their chains, and all fail alike. In both cases all chains begin anew, and the matter is settled.
- * Who has missed the refusal by another mistake differs on, and says so anew after 32 operations.
+ * The root that posts in a later operation and finds this posts a refusal: the operation fails on
+ * that member and on all who take it, with both descriptions. What is posted for the root alone can
+ * tell nobody else: who finds it there meets the others instead, and all who wait for it do, too.
+ * Where ranks meet they differ by their chains, and all fail alike. In both cases all chains begin
+ * anew, and the matter is settled. Who has missed the refusal by another mistake differs on, and
+ * says so anew after 32 operations.
  *
  * Where ranks meet some may be some operations ahead. The operations up to the last of them fail on
  * all (`refused_until`), so that all go on with the same number.
@@ -30,6 +33,12 @@
 #include "client/lib/coll/coll_steps.h"
 
 enum { TROUBLE_LOOKS = 64 };
+
+/* Is this member one that posts? */
+static bool posts_here(const struct run *r)
+{
+    return is_root(r) != r->plan.to_root;
+}
 
 static uint64_t chained(uint64_t chain, uint64_t fingerprint)
 {
@@ -97,39 +106,45 @@ static bool is_told(const struct run *r, uint64_t disputed)
     return disputed > r->group->settled && disputed + 2 * BOARD_SLOTS >= r->desc.seq;
 }
 
-/* This member alone has found that @m->rank_a and @m->rank_b differ. */
-static void dispute(struct run *r, const struct board_mismatch *m)
+static void tell_dispute(struct run *r, const struct board_mismatch *m)
 {
     struct board_hdr *h = r->group->board.hdr;
     uint64_t last = atomic_load_explicit(&h->disputing, memory_order_relaxed);
 
-    run_mismatch(r, m);
-    if (is_refused(r)) {
-        posts_settle(r);
-        return;
-    }
-    r->group->chain = chained(r->group->chain, ~r->fingerprint);
     if (is_told(r, last) || !atomic_compare_exchange_strong(&h->disputing, &last, r->desc.seq))
         return;
     h->mismatch = *m;
     atomic_store_explicit(&h->disputed, r->desc.seq, memory_order_release);
 }
 
-/* The root of this operation means another one than this member, or did before. */
-static enum run_state differs_from_root(struct run *r)
+/* This member alone has found that @m->rank_a and @m->rank_b differ. */
+static void dispute(struct run *r, const struct board_mismatch *m)
 {
-    unsigned root = r->plan.root, me = r->group->rank;
-    struct board_mismatch m = {.rank_a = root, .rank_b = me, .a.coll = COLL_COUNT, .b = r->desc};
+    run_mismatch(r, m);
+    if (is_refused(r)) {
+        posts_settle(r);
+        return;
+    }
+    r->group->chain = chained(r->group->chain, ~r->fingerprint);
+    tell_dispute(r, m);
+}
+
+/* Rank @from, from which this member takes, means another operation than this member, or did
+ * before. */
+static enum run_state differs_from(struct run *r, unsigned from)
+{
+    unsigned me = r->group->rank;
+    struct board_mismatch m = {.rank_a = from, .rank_b = me, .a.coll = COLL_COUNT, .b = r->desc};
 
     m.a.seq = r->desc.seq;
-    if (call_read(r, root, r->desc.seq, &m.a) && !memcmp(&m.a, &m.b, sizeof m.a) &&
-        !calls_differed(r, root, me, &m))
+    if (call_read(r, from, r->desc.seq, &m.a) && !memcmp(&m.a, &m.b, sizeof m.a) &&
+        !calls_differed(r, from, me, &m))
         m = calls_unknown;
     dispute(r, &m);
     return RUN_FAILED;
 }
 
-/* ---- the root -------------------------------------------------------------------------------- */
+/* ---- who posts ------------------------------------------------------------------------------- */
 
 static void announce_post(struct run *r, unsigned kind)
 {
@@ -180,19 +195,27 @@ static enum run_state posts_meet(struct run *r)
     return RUN_FAILED;
 }
 
+/* There is no room for this member's post. Who meets may have come there by the room that there is
+ * now. */
+static enum run_state wait_for_room(struct run *r)
+{
+    return one_meets(r) && !post_has_room(r) ? posts_meet(r) : RUN_WAIT;
+}
+
 /* This member cannot take part, and says so. */
 static enum run_state post_decline(struct run *r)
 {
     struct board_mismatch m = {
         .rank_a = r->group->rank, .rank_b = r->group->rank, .a = r->desc, .b = r->desc};
 
-    if (!is_root(r)) {
-        dispute(r, &m);
-        return RUN_FAILED;
-    }
-    if (!post_has_room(r))
-        return one_meets(r) ? posts_meet(r) : RUN_WAIT;
-    return root_refuses(r, &m);
+    if (posts_here(r) && !post_has_room(r))
+        return wait_for_room(r);
+    if (posts_here(r) && !r->plan.to_root)
+        return root_refuses(r, &m);
+    if (posts_here(r))
+        announce_post(r, BOARD_WAITS); /* with a description that says so */
+    dispute(r, &m);
+    return RUN_FAILED;
 }
 
 /* Members that always post and never take anything differ, too. Looked at as seldom as at how far
@@ -207,20 +230,29 @@ static bool another_posted(const struct run *r, struct board_mismatch *m)
     return false;
 }
 
-static enum run_state root_posts(struct run *r)
+/* Others differ, as @m says; all that this member can tell. */
+static enum run_state post_refuses(struct run *r, const struct board_mismatch *m)
+{
+    if (!r->plan.to_root && !one_meets(r))
+        return root_refuses(r, m);
+    tell_dispute(r, m);
+    return posts_meet(r);
+}
+
+static enum run_state post_own(struct run *r)
 {
     const struct coll_steps *coll = &coll_steps[r->desc.coll];
     uint32_t seen = r->group->ops_seen;
     struct board_mismatch m;
 
     if (unlikely(!post_has_room(r)))
-        return one_meets(r) ? posts_meet(r) : RUN_WAIT;
+        return wait_for_room(r);
     if (unlikely(calls_disputed(r)) && dispute_is_over(r)) {
         m = board_of(r)->hdr->mismatch;
-        return root_refuses(r, &m);
+        return post_refuses(r, &m);
     }
     if (unlikely(seen != r->group->ops_seen) && another_posted(r, &m))
-        return root_refuses(r, &m);
+        return post_refuses(r, &m);
     __builtin_prefetch(board_post(board_of(r), r->group->local, r->desc.seq + 4), 1);
     coll->put(r, 0);
     announce_post(r, BOARD_PAYLOAD);
@@ -230,13 +262,20 @@ static enum run_state root_posts(struct run *r)
     return RUN_DONE;
 }
 
-/* ---- the others ------------------------------------------------------------------------------ */
+/* ---- who takes ------------------------------------------------------------------------------- */
 
-/* Nothing has come. Can anything come? */
-static enum run_state wait_for_post(struct run *r)
+/* Does rank @from, which has posted nothing, show that it will not? Of those that take from one
+ * root nobody gets past this operation before it has posted. */
+static bool meets_instead(const struct run *r, unsigned from)
+{
+    return (r->plan.to_root ? board_arrived(board_of(r), from, r->base) : one_meets(r)) &&
+           !has_posted(r, from);
+}
+
+/* Nothing has come from @from. Can anything come? */
+static enum run_state wait_for_post(struct run *r, unsigned from)
 {
     const struct board *b = board_of(r);
-    unsigned root = r->plan.root;
 
     if (!r->before_sleep && r->seen < TROUBLE_LOOKS) {
         r->seen++;
@@ -246,33 +285,53 @@ static enum run_state wait_for_post(struct run *r)
         announce_post(r, BOARD_WAITS);
         return RUN_MOVED;
     }
-    if (seq_reached(atomic_load_explicit(&b->members[root].ops, memory_order_acquire),
+    if (seq_reached(atomic_load_explicit(&b->members[from].ops, memory_order_acquire),
                     (uint32_t)r->desc.seq) &&
-        !has_posted(r, root))
-        return differs_from_root(r);
-    /* whoever has called this one meets others only behind it, where the post is there */
-    if (one_meets(r) && !has_posted(r, root))
-        return posts_meet(r);
-    return RUN_WAIT;
+        !has_posted(r, from))
+        return differs_from(r, from);
+    return meets_instead(r, from) ? posts_meet(r) : RUN_WAIT;
 }
 
-static enum run_state take_post(struct run *r)
+/* RUN_DONE: what @from has posted can be taken. */
+static enum run_state look_at_post(struct run *r, unsigned from)
 {
-    const struct board_slot *s = post_of(r, r->plan.root);
+    const struct board_slot *s = post_of(r, from);
 
-    if (!has_posted(r, r->plan.root))
-        return wait_for_post(r);
+    if (!has_posted(r, from))
+        return wait_for_post(r, from);
     if (unlikely(s->kind == BOARD_REFUSES)) {
         struct board_mismatch m; /* copied: a member may write there */
 
-        memcpy(&m, board_posted(board_of(r), r->plan.root, r->desc.seq, sizeof m), sizeof m);
+        memcpy(&m, board_posted(board_of(r), from, r->desc.seq, sizeof m), sizeof m);
         run_mismatch(r, &m);
         posts_settle(r);
         return RUN_FAILED;
     }
     if (unlikely(s->fingerprint != r->fingerprint || s->kind != BOARD_PAYLOAD))
-        return differs_from_root(r);
-    __builtin_prefetch(board_post(board_of(r), r->plan.root, r->desc.seq + 2));
+        return differs_from(r, from);
+    __builtin_prefetch(board_post(board_of(r), from, r->desc.seq + 2));
+    return RUN_DONE;
+}
+
+/* From the root, or by the root from all others, of which r->red have been looked at. One call of
+ * look_at_post(), which then is part of this: a call less in each broadcast. */
+static enum run_state take_posts(struct run *r)
+{
+    bool more = r->plan.to_root;
+
+    do {
+        unsigned from = r->plan.to_root ? r->red : r->plan.root;
+        enum run_state st = RUN_DONE;
+
+        if (from != r->group->local)
+            st = look_at_post(r, from);
+        if (st != RUN_DONE)
+            return st;
+        if (more)
+            more = ++r->red < board_of(r)->nlocal;
+    } while (more);
+    if (r->plan.to_root)
+        coll_steps[r->desc.coll].own(r, 0);
     coll_steps[r->desc.coll].get(r, 0);
     if (likely(post_has_room(r)))
         call_note(r, BOARD_WAITS);
@@ -290,10 +349,11 @@ enum run_state posts_advance(struct run *r)
         return posts_meet(r);
     if (unlikely(r->desc.declined))
         return post_decline(r);
-    return is_root(r) ? root_posts(r) : take_post(r);
+    return posts_here(r) ? post_own(r) : take_posts(r);
 }
 
 bool posts_come(struct run *r)
 {
-    return r->put ? run_step_arrived(r, r->base) : has_posted(r, r->plan.root);
+    return r->put ? run_step_arrived(r, r->base)
+                  : has_posted(r, r->plan.to_root ? r->red : r->plan.root);
 }

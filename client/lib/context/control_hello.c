@@ -1,5 +1,6 @@
 /* control_hello.c - what a process says of itself in its hello to commd. */
 #include "client/lib/context/context.h"
+#include "shm/model/plan.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -32,7 +33,11 @@ static void own_run(char buf[MSG_NAME_MAX])
 void control_say_hello(const struct commd_context *ctx, struct msg_client_hello *hello)
 {
     *hello = (struct msg_client_hello){
-        .version = MSG_VERSION, .waits_rank = ctx->waits_rank, .waits_size = ctx->waits_size};
+        .version = MSG_VERSION,
+        .waits_rank = ctx->waits_rank,
+        .waits_size = ctx->waits_size,
+        .plans = PLAN_KNOWN,
+    };
     snprintf(hello->program, sizeof hello->program, "%.63s", program_invocation_short_name);
     own_command(hello->command);
     own_run(hello->job);

@@ -124,6 +124,7 @@ static int group_tables(struct membership *g)
                                  .chunk = (uint32_t)g->board.chunk,
                                  .around = g->board.around,
                                  .net = g->board.net,
+                                 .plans = g->board.plans,
                                  .node_start = g->node_start,
                                  .rank_at = g->rank_at};
     return pos == n && local == g->board.nlocal && g->members[g->rank].node == g->board.me

@@ -380,16 +380,17 @@ void staged_queued(struct staged *st, struct commd_work *w, const struct telling
         work_unref(w);
 }
 
-/* Its root waits for nobody: no barrier can stand for it. */
-static bool root_goes_ahead(const struct membership *g, const struct commd_op *op)
+/* Who only sends waits for nobody: no barrier can stand for it. */
+static bool senders_go_ahead(const struct membership *g, const struct commd_op *op)
 {
     struct op_desc d = {.seq = 1, .count = op->count, .root = (uint32_t)op->root};
     struct plan p;
 
-    if (op->coll != COMMD_BROADCAST && op->coll != COMMD_SCATTER)
+    if (!coll_table[op->coll].rooted || coll_table[op->coll].counted)
         return false;
     d.coll = (uint8_t)op->coll;
     d.dtype = (uint8_t)op->dtype;
+    d.redop = coll_table[op->coll].reduces ? (uint8_t)op->redop : 0;
     return plan_make(&d, &g->geom, NULL, &p) && p.path == PATH_POST;
 }
 
@@ -404,7 +405,8 @@ static void staged_decline(struct device_group *dg, const struct commd_op *op)
     assert(why.code < 0);
     if (dg->group->board.world == 1)
         return;
-    if (async_work_new(dg->group, root_goes_ahead(dg->group, op) ? op : &barrier, NULL, NULL, &w)) {
+    if (async_work_new(dg->group, senders_go_ahead(dg->group, op) ? op : &barrier, NULL, NULL,
+                       &w)) {
         group_give_up(dg->group, &why);
     } else {
         w->declined = why.code;

@@ -187,12 +187,12 @@ class Operations:
     dtype: what the bytes are, where the array does not say it: "bf16", "f16", numpy.float32, ...
 
     Raises InvalidArgument (nothing was started, the group is fine), Mismatch (the group is fine),
-    Timeout, RankLost, NodeLost, EngineLost, Aborted (the group is broken). The root of a broadcast
-    or a scatter of up to 8 KiB within one node waits for nobody: there Mismatch and RankLost may
-    be those of its next operation. After such a Mismatch ranks may have called different numbers of
-    operations: compare Group.seq, or recover. Those up to that of the furthest rank may fail on one
-    that was behind, and if calls are skipped after an error, one that succeeds may carry the data
-    of another iteration.
+    Timeout, RankLost, NodeLost, EngineLost, Aborted (the group is broken). Who only sends, up to
+    8 KiB within one node, waits for nobody (the root of a broadcast or scatter, the others of a
+    reduce or gather): there Mismatch and RankLost may be those of its next operation. After such a
+    Mismatch ranks may have called different numbers of operations: compare Group.seq, or recover.
+    Those up to that of the furthest rank may fail on one that was behind, and if calls are skipped
+    after an error, one that succeeds may carry the data of another iteration.
     """
 
     __slots__ = ()

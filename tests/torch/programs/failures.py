@@ -40,7 +40,7 @@ def mismatches(rank, size):
 
 
 def another_root(rank, size):
-    """The root of a small broadcast on one node waits for nobody: it is told in the next call, in
+    """The source of a small broadcast on one node waits for nobody: it is told in the next call, in
     which all are. Else all are told at once."""
     told = []
     for call in (

@@ -20,8 +20,13 @@ struct board_ctl *members_group(struct commd_context *const *ctx, unsigned n, ui
                                 bool one_mapping, struct commd_group **ret_group)
 {
     static const uint16_t rank_node[MEMBERS];
-    struct board_geom g = {
-        .group = id, .epoch = 1, .world = n, .nnodes = 1, .nlocal = n, .rank_node = rank_node};
+    struct board_geom g = {.group = id,
+                           .epoch = 1,
+                           .world = n,
+                           .nnodes = 1,
+                           .nlocal = n,
+                           .plans = PLAN_KNOWN,
+                           .rank_node = rank_node};
     struct board_ctl *ctl;
     int fd;
 

@@ -1,5 +1,6 @@
-/* test_posts.c - operations whose root waits for nobody (client/lib/coll/posts.c): random programs
- * of such operations and others, in which now and then one rank calls another operation. */
+/* test_posts.c - operations in which senders wait for nobody (client/lib/coll/posts.c): random
+ * programs of such operations and others, in which now and then one rank calls another operation.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,16 +34,17 @@ struct caller {
     bool wrong[LENGTH];
 };
 
-static bool meets(int coll)
+static bool meets(const struct cluster *c, int coll)
 {
-    return coll != COMMD_BROADCAST && coll != COMMD_SCATTER;
+    return !coll_table[coll].rooted ||
+           (coll_to_root((unsigned)coll) && !c->group[0]->now->geom.plans);
 }
 
 static struct call draw_call(struct cluster *c)
 {
-    static const int colls[] = {COMMD_BROADCAST, COMMD_BROADCAST, COMMD_BROADCAST,
-                                COMMD_SCATTER,   COMMD_SCATTER,   COMMD_ALL_REDUCE,
-                                COMMD_BARRIER,   COMMD_GATHER,    COMMD_REDUCE};
+    static const int colls[] = {COMMD_BROADCAST, COMMD_BROADCAST,  COMMD_BROADCAST,  COMMD_SCATTER,
+                                COMMD_SCATTER,   COMMD_ALL_REDUCE, COMMD_BARRIER,    COMMD_GATHER,
+                                COMMD_GATHER,    COMMD_REDUCE,     COMMD_ALL_GATHER, COMMD_REDUCE};
     static const size_t counts[] = {0, 1, 8, 48, 49, 700};
 
     return (struct call){.coll = colls[cluster_rand(c, ARRAY_LEN(colls))],
@@ -87,7 +89,7 @@ static void draw_program(struct cluster *c, struct program *p, unsigned one_in)
             break;
         case 3:
             p->declines[i] = true;
-            if (meets(p->odd[i].coll))
+            if (meets(c, p->odd[i].coll))
                 p->odd[i].coll = COMMD_BARRIER;
             break;
         default:
@@ -136,20 +138,36 @@ static void begin(struct cluster *c, struct caller *m, const struct program *p, 
     }
 }
 
+/* What the root has got, at byte @i of its buffer. */
+static uint8_t at_root(const struct cluster *c, const struct call *call, unsigned at, size_t i)
+{
+    uint8_t most = 0;
+
+    if (call->coll == COMMD_GATHER)
+        return byte_of(at, (unsigned)(i / call->count), i % call->count);
+    for (unsigned k = 0; k < c->world; k++)
+        most = MAX(most, byte_of(at, k, i));
+    return most;
+}
+
 static bool is_right(const struct cluster *c, const struct caller *m, const struct program *p,
                      unsigned rank)
 {
     const struct call *call = call_of(p, m->at, rank);
+    bool to_root = call->coll == COMMD_GATHER || call->coll == COMMD_REDUCE;
     unsigned from = (unsigned)call->root;
     size_t skip = call->coll == COMMD_SCATTER ? rank * call->count : 0;
+    size_t n = call->count * (call->coll == COMMD_GATHER ? c->world : 1);
 
-    if (meets(call->coll))
+    if (meets(c, call->coll))
         return true;
     assert_true(from < c->world);
-    for (size_t i = 0; i < call->count; i++)
-        if (m->recv[i] != byte_of(m->at, from, skip + i))
+    if (to_root && from != rank)
+        return m->recv[0] == 0xee;
+    for (size_t i = 0; i < n; i++)
+        if (m->recv[i] != (to_root ? at_root(c, call, m->at, i) : byte_of(m->at, from, skip + i)))
             return false;
-    return m->recv[call->count] == 0xee || call->root == (int)rank;
+    return m->recv[n] == 0xee || (call->root == (int)rank && !to_root);
 }
 
 /* Ranks take turns as the seed says; @lazy hardly gets any. */
@@ -231,7 +249,7 @@ static void check_program(struct cluster *c, struct caller *m, const struct prog
             if (!m[k].code[i] && m[k].wrong[i])
                 fail_msg("seed %llu rank %u op %u: wrong data", (unsigned long long)seed, k, i);
         }
-        if (!odd && meets(p->call[i].coll)) {
+        if (!odd && meets(c, p->call[i].coll)) {
             for (unsigned k = 1; k < c->world; k++)
                 if (!m[k].code[i] != !m[0].code[i])
                     fail_msg("seed %llu op %u: rank %u %d, rank 0 %d", (unsigned long long)seed, i,
@@ -253,8 +271,10 @@ static void random_programs(unsigned one_in, unsigned seeds)
 
     for (uint64_t seed = 1; seed <= seeds; seed++) {
         unsigned world = 2 + (unsigned)(seed % (RANKS - 1));
-        struct cluster *c = cluster_new(world, 1, placement, seed);
+        struct cluster *c;
 
+        cluster_plans(seed % 3 ? PLAN_KNOWN : 0);
+        c = cluster_new(world, 1, placement, seed);
         for (unsigned i = 0; i < 3; i++) {
             memset(m, 0, sizeof m);
             draw_program(c, &p, one_in);
@@ -263,6 +283,7 @@ static void random_programs(unsigned one_in, unsigned seeds)
         }
         cluster_free(c);
     }
+    cluster_plans(PLAN_KNOWN);
 }
 
 static void all_ranks_agree(void **state)
@@ -352,6 +373,70 @@ static void root_waits_for_nobody(void **state)
     assert_true(
         absent_text(NULL, c->group[0]->now, 2 * BOARD_SLOTS + 1, text, sizeof text, &rank, node));
     assert_int_equal(rank, 2); /* and not rank 1, which is behind as well */
+    cluster_free(c);
+}
+
+static struct commd_op a_gather(int coll, uint8_t *send, uint8_t *recv, size_t count)
+{
+    return (struct commd_op){.coll = coll,
+                             .dtype = COMMD_U8,
+                             .redop = COMMD_SUM,
+                             .send = send,
+                             .recv = recv,
+                             .count = count};
+}
+
+/* Neither for the root nor for each other; as far as there are posts. */
+static void senders_wait_for_nobody(void **state)
+{
+    static const int colls[] = {COMMD_GATHER, COMMD_REDUCE};
+    static const size_t counts[] = {1, BOARD_INLINE + 1, PLAN_POST};
+    static uint8_t send[PLAN_POST], recv[3 * PLAN_POST];
+
+    for (unsigned i = 0; i < ARRAY_LEN(colls) * ARRAY_LEN(counts); i++) {
+        int coll = colls[i % ARRAY_LEN(colls)];
+        size_t n = counts[i / ARRAY_LEN(colls)];
+        struct cluster *c = pair_new();
+        struct commd_error err;
+
+        for (unsigned k = 1; k < 3; k++) {
+            for (unsigned op = 0; op < BOARD_SLOTS; op++) {
+                memset(send, (int)(16 * k + op), sizeof send);
+                assert_int_equal(alone(c, k, a_gather(coll, send, recv, n), &err), 0);
+            }
+            assert_int_equal(alone(c, k, a_gather(coll, send, recv, n), &err), 1);
+        }
+        for (unsigned op = 0; op < BOARD_SLOTS; op++) {
+            memset(send, 5, sizeof send);
+            assert_int_equal(alone(c, 0, a_gather(coll, send, recv, n), &err), 0);
+            for (size_t at = 0; at < n; at++) {
+                assert_int_equal(recv[at], coll == COMMD_REDUCE ? 5 + 48 + 2 * op : 5);
+                if (coll == COMMD_GATHER) {
+                    assert_int_equal(recv[n + at], 16 + op);
+                    assert_int_equal(recv[2 * n + at], 32 + op);
+                }
+            }
+        }
+        cluster_free(c);
+    }
+}
+
+/* A member that does not know that would wait for them. A root waits for nobody all the same. */
+static void senders_meet_who_does_not_know(void **state)
+{
+    uint8_t send[1] = {1}, recv[3];
+    struct commd_error err;
+    struct cluster *c;
+
+    cluster_plans(0);
+    c = pair_new();
+    cluster_plans(PLAN_KNOWN);
+    assert_int_equal(alone(c, 0, a_broadcast(0, recv, 1), &err), 0);
+    assert_int_equal(alone(c, 1, a_broadcast(0, recv, 1), &err), 0);
+    assert_int_equal(alone(c, 1, a_gather(COMMD_GATHER, send, recv, 1), &err), 1);
+    cluster_free(c);
+    c = pair_new();
+    assert_int_equal(alone(c, 1, a_gather(COMMD_REDUCE, send, recv, 1), &err), 0);
     cluster_free(c);
 }
 
@@ -512,6 +597,65 @@ static void root_hears_of_it_next(void **state)
             assert_int_equal(st[k], RUN_DONE);
         cluster_free(c);
     }
+}
+
+/* Likewise of who sends to the root: all meet in the next, though none of them waits for another.
+ */
+static void senders_hear_of_it_next(void **state)
+{
+    for (unsigned declines = 0; declines < 2; declines++) {
+        struct cluster *c = pair_new();
+        struct commd_op ops[3];
+        enum run_state st[3];
+        struct commd_error err, errs[3];
+        uint8_t send[3] = {1, 2, 3}, recv[9];
+
+        assert_int_equal(alone(c, 1, a_gather(COMMD_GATHER, send, recv, 1), &err), 0);
+        assert_int_equal(alone_or_declined(c, 2,
+                                           a_gather(COMMD_GATHER, send, recv, declines ? 1 : 2),
+                                           declines ? COMMD_E_NOMEM : 0, &err),
+                         declines ? COMMD_E_NOMEM : 0);
+        assert_int_equal(alone(c, 0, a_gather(COMMD_GATHER, send, recv, 1), &err),
+                         declines ? COMMD_E_NOMEM : COMMD_E_MISMATCH);
+        assert_non_null(strstr(err.message, declines ? "rank 2 (node node0) cannot take part"
+                                                     : "rank 2 (node node0) called gather u8 "
+                                                       "of 2 elements to rank 0"));
+        for (unsigned k = 0; k < 3; k++) {
+            ops[k] = a_gather(COMMD_GATHER, &send[k], k ? NULL : recv, 1);
+            ops[k].size = sizeof ops[k];
+        }
+        for (unsigned again = 0; again < 2; again++) {
+            assert_true(cluster_run(c, ops, st, errs));
+            for (unsigned k = 0; k < 3; k++) {
+                assert_int_equal(st[k], again ? RUN_DONE : RUN_FAILED);
+                if (!again)
+                    assert_int_equal(errs[k].code, declines ? COMMD_E_NOMEM : COMMD_E_MISMATCH);
+                if (!again && !declines)
+                    assert_non_null(strstr(errs[k].message, "in operation 1"));
+            }
+        }
+        assert_memory_equal(recv, send, 3);
+        cluster_free(c);
+    }
+}
+
+/* Nobody takes anything: rank 1 sends to rank 0, which sends to rank 1. */
+static void two_senders(void **state)
+{
+    struct cluster *c = pair_new();
+    struct commd_error err;
+    uint8_t send[1] = {1}, recv[3];
+    int r = 0;
+
+    for (unsigned i = 0; i < 3 * BOARD_SLOTS && r == 0; i++)
+        for (unsigned k = 0; k < 3 && r == 0; k++) {
+            struct commd_op op = a_gather(COMMD_GATHER, send, recv, 1);
+
+            op.root = (int)(k + 1) % 3;
+            r = alone(c, k, op, &err);
+        }
+    assert_int_equal(r, 1); /* it meets the others, which have not come there yet */
+    cluster_free(c);
 }
 
 /* Rank 2 does not take the refusal that tells of its first mistake, as it makes another one there,
@@ -700,11 +844,15 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(root_waits_for_nobody),
+        cmocka_unit_test(senders_wait_for_nobody),
+        cmocka_unit_test(senders_meet_who_does_not_know),
         cmocka_unit_test(root_dies_ahead),
         cmocka_unit_test(receiver_dies_behind),
         cmocka_unit_test(root_leaves_who_meets),
         cmocka_unit_test(who_is_done_may_leave),
         cmocka_unit_test(root_hears_of_it_next),
+        cmocka_unit_test(senders_hear_of_it_next),
+        cmocka_unit_test(two_senders),
         cmocka_unit_test(who_misses_the_refusal),
         cmocka_unit_test(two_roots),
         cmocka_unit_test(two_receivers),

@@ -38,6 +38,28 @@ static void members_read_whether_all_nodes_have_gpus(void **state)
     }
 }
 
+/* Also where the next commd has taken the board over. */
+static void members_read_which_plans_all_know(void **state)
+{
+    for (uint32_t plans = 0; plans <= PLAN_KNOWN; plans += PLAN_KNOWN) {
+        struct board_geom g = geom3;
+        struct board_ctl *ctl, *next;
+        struct board b;
+        int fd;
+
+        g.plans = plans;
+        assert_int_equal(board_create(&g, &fd, &ctl), 0);
+        board_ctl_free(ctl);
+        g.plans = ~plans;
+        assert_int_equal(board_adopt(&g, fd, &next), 0);
+        assert_int_equal(board_map(fd, &b), 0);
+        assert_int_equal(b.plans, plans);
+        board_unmap(&b);
+        board_ctl_free(next);
+        close(fd);
+    }
+}
+
 static void created_board_maps(void **state)
 {
     struct board_ctl *ctl;
@@ -1032,6 +1054,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(created_board_maps),
         cmocka_unit_test(members_read_whether_all_nodes_have_gpus),
+        cmocka_unit_test(members_read_which_plans_all_know),
         cmocka_unit_test(a_seat_tells_what_its_member_does),
         cmocka_unit_test(who_is_missed_is_not_gone),
         cmocka_unit_test(what_a_seat_tells_of_gpus_is_checked),
