@@ -7,8 +7,10 @@ OLD has src/ and build/ of that commit; $COMMD_BUILD is the build of this one. E
 the old commd, engine and, in half of its ranks, libcommd. Then its programs are replaced, as a
 package does it, and commd is told to make room for the next one. Rounds beside that have streams
 and messages in a group that is as old as the job. New groups open between old and new nodes, of
-which each is the home of some. Once more so with one node that is new from the beginning, engine
-included; and where that node must not send in the clear, it says that the other is too old.
+which each is the home of some. Small rooted operations go with a root that is late and with one
+that is early: ranks of both libcommds have to carry them out alike. Once more so with one node that
+is new from the beginning, engine included; and where that node must not send in the clear, it says
+that the other is too old.
 
 What an older commit cannot do by its own fault is said, and not asked of it: before engine_keep,
 groups over several nodes end with their commd, so only one-node groups are looked at.
@@ -92,6 +94,16 @@ class Upgrade:
         for rank in ranks or self.ranks:
             rank.finish()
 
+    def rooted(self, name, ranks=None):
+        """The last of them begins when the others have."""
+        ranks = ranks or self.ranks
+        for coll in ("broadcast", "scatter", "gather", "reduce"):
+            for order in (ranks, ranks[::-1]):
+                for rank in order:
+                    rank.start("one_way", name=name, coll=coll, nbytes=1000, times=5)
+                    check("started" in rank.answer(), coll)
+                check(all([rank.finish() for rank in ranks]), f"the results of {coll} in {name}")
+
     def round(self):
         name = f"round{self.rounds}"
         self.all("stream", name="g", seed=self.rounds, operations=60, max_bytes=200000)
@@ -100,6 +112,9 @@ class Upgrade:
         self.cluster.join(name + "r", self.ranks[::-1])
         self.all("all_reduce", name=name, count=1000)
         self.all("all_reduce", name=name + "r", count=1000)
+        self.rooted("g")
+        self.rooted(name)
+        self.rooted(name + "r", self.ranks[::-1])
         for each in (name, name + "r"):
             self.all("leave", name=each)
         self.rounds += 1
@@ -149,9 +164,10 @@ class Upgrade:
             self.round()
         elif len(nodes) > 1:
             equal([node.engine_pid() for node in nodes], engines, "the engines went on")
-        fresh = [self.cluster.rank(node.index) for node in nodes]
+        fresh = [self.cluster.rank(node.index) for node in nodes for _ in range(2)]
         self.cluster.join("new", fresh)
         self.all("all_reduce", fresh, name="new", count=1000)
+        self.rooted("new", fresh)
         self.all("leave", fresh, name="new")
         self.all("leave", name="g")
         if len(nodes) > 1 and self.old.engine_is_replaced:
