@@ -41,6 +41,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 TOP = HERE.parent.parent
 SIZES = [8, 64, 512, 4096, 32768, 262144, 1 << 20, 2 << 20, 16 << 20, 128 << 20]
 OTHERS = ["reduce_scatter", "all_gather", "broadcast", "all_to_all", "barrier", "pingpong"]
+ASKED = ["reduce", "gather", "scatter"]  # only where --collectives names them: it takes long enough
 PLACES = ["1x2", "1x4", "1x8", "2x1", "2x2", "2x1-own", "2x2-own", "1x2-busy", "1x2-mixed"]
 FULL = {
     "places": PLACES,
@@ -51,7 +52,7 @@ FULL = {
     "torch": PLACES,
     "settings": 9,
     "rows": [("all_reduce", s) for s in SIZES]
-    + [(c, s) for c in OTHERS for s in ([8, 32768, 16 << 20] if c != "barrier" else [8])],
+    + [(c, s) for c in OTHERS + ASKED for s in ([8, 32768, 16 << 20] if c != "barrier" else [8])],
 }
 QUICK = {
     "places": ["1x2", "1x4", "2x1"],
@@ -61,7 +62,9 @@ QUICK = {
     "least": 1,
     "torch": ["1x2"],
     "settings": 1,
-    "rows": [("all_reduce", s) for s in [8, 4096, 262144, 16 << 20]] + [(c, 32768) for c in OTHERS],
+    "rows": [("all_reduce", s) for s in [8, 4096, 262144, 16 << 20]]
+    + [(c, 32768) for c in OTHERS]
+    + [(c, s) for c in ASKED for s in [8, 32768]],
 }
 ITERATIONS_MOST, TURN_SECONDS = 20000, 120
 SLOW_US, ROW_US = (
@@ -389,7 +392,10 @@ def arguments():
     )
     p.add_argument("--placements", help=f"some of {','.join(PLACES)}")
     p.add_argument("--rounds", type=int, help="turns of each library on each row")
-    p.add_argument("--collectives", help=f"some of all_reduce,{','.join(OTHERS)}")
+    p.add_argument(
+        "--collectives",
+        help=f"some of all_reduce,{','.join(OTHERS)}; and {','.join(ASKED)}, else left out",
+    )
     p.add_argument(
         "--settings", type=int, help="in how many of its settings each MPI runs; 1: its default"
     )
@@ -425,8 +431,8 @@ def arguments():
     plan["settings"] = args.settings or plan["settings"]
     if args.placements:
         plan["places"] = args.placements.split(",")
-    if args.collectives:
-        plan["rows"] = [(c, s) for c, s in plan["rows"] if c in args.collectives.split(",")]
+    wanted = args.collectives.split(",") if args.collectives else ["all_reduce", *OTHERS]
+    plan["rows"] = [(c, s) for c, s in plan["rows"] if c in wanted]
     if set(plan["places"]) - set(PLACES) or not plan["rows"]:
         p.error("no such placement or collective")
     if (

@@ -104,9 +104,25 @@ class Torch:
                 y,
                 torch.full((part,), total),
             )
+        if coll in ("reduce", "gather", "scatter"):
+            return self.rooted(coll, n, part)
         if coll == "pingpong":
             return self.pingpong(n)
         raise ValueError(f"no {coll} here")
+
+    def rooted(self, coll, n, part):
+        """Rank 0 is the root. Where another gets nothing, nothing is what it should have."""
+        p, root, nothing = self.size, self.rank == 0, torch.zeros(0)
+        mine, blocks = float(self.rank + 1), torch.zeros(part * p if root else 0)
+        if coll == "reduce":
+            x = torch.zeros(n)
+            want = torch.full((n,), float(p * (p + 1) // 2))
+            return (lambda: dist.reduce(x, 0)), x, mine, *((x, want) if root else (nothing,) * 2)
+        x, lists = torch.zeros(part), list(blocks.chunk(p)) if root else None
+        if coll == "gather":
+            want = torch.arange(1.0, p + 1).repeat_interleave(part) if root else nothing
+            return (lambda: dist.gather(x, lists, 0)), x, mine, blocks, want
+        return (lambda: dist.scatter(x, lists, 0)), blocks, mine, x, torch.full((part,), 1.0)
 
     def pingpong(self, n):
         half = self.size // 2
