@@ -100,7 +100,8 @@ daemon/http/page.c: daemon/http/page.html
 # Its sockets: the clients' and the nodes', with all that can be tested without a daemon.
 noinst_LTLIBRARIES += libcommd-link.la
 libcommd_link_la_SOURCES = daemon/link/client_link.c daemon/link/client_link.h \
-	daemon/process/clock.h daemon/link/listener.c daemon/link/listener.h \
+	daemon/process/clock.h daemon/link/door.c daemon/link/door.h \
+	daemon/link/listener.c daemon/link/listener.h \
 	daemon/link/listener_admit.c daemon/link/listener_away.c \
 	daemon/link/listener_fds.c daemon/link/listener_priv.h \
 	daemon/link/listener_socket.c daemon/link/listener_turns.c \

@@ -38,17 +38,17 @@
 #include "daemon/http/http_made.h"
 #include "daemon/http/http_request.h"
 #include "daemon/http/page.h"
-#include "daemon/link/sock.h"
+#include "daemon/link/door.h"
 #include "daemon/process/clock.h"
 #include "daemon/process/log.h"
 #include "daemon/process/log_limit.h"
 #include "shm/util/reset.h"
+#include "shm/util/rivals.h"
 
 enum {
     HTTP_CONNECTIONS = 32,
-    HTTP_ACCEPT_BUDGET = 8, /* then none for HTTP_ACCEPT_MS: see sock.h */
+    HTTP_ACCEPT_BUDGET = 8, /* then none for HTTP_ACCEPT_MS: see door.h */
     HTTP_ACCEPT_MS = 5,
-    HTTP_HOST_HASHES = 256,
     HTTP_READ_MS = 5000,
     HTTP_WRITE_MS = 10000,
     HTTP_LINGER_MS = 1000,
@@ -71,7 +71,7 @@ struct http_conn {
     struct http *http;            /* borrowed */
     struct bufferevent *bev;      /* owned, with its socket */
     struct event *timer;          /* owned: the deadline */
-    uint32_t host;                /* by address, a hash of it */
+    uint64_t host;                /* by address, a hash of it */
     enum http_state state;
     bool head;           /* the client wants no body */
     bool refused;        /* its request was */
@@ -81,12 +81,10 @@ struct http_conn {
 
 struct http {
     struct daemon *d; /* borrowed */
-    int fd;           /* owned */
+    struct door door;
     bool loopback;
-    uint64_t start_us;           /* of commd, by the calendar */
-    struct event *accept, *more; /* owned */
-    struct event *rested;        /* owned: may accept again */
-    struct sock_reserve reserve;
+    uint64_t start_us;                 /* of commd, by the calendar */
+    struct event *more;                /* owned */
     struct http_conn_list conns, dead; /* owned; conns: oldest first */
     unsigned nconns;
     struct http_maker maker;
@@ -365,28 +363,21 @@ static void http_conn_event(struct bufferevent *bev, short what, void *arg)
 /* The connection that has to go when there is no room: see the top. */
 static struct http_conn *http_conn_victim(struct http *http)
 {
-    uint8_t held[HTTP_HOST_HASHES] = {0};
-    struct http_conn *conn, *victim = NULL;
-    unsigned most = 0;
+    struct rivals rivals = {.victim = NULL};
+    struct http_conn *conn;
 
-    _Static_assert(HTTP_CONNECTIONS <= UINT8_MAX, "counted in bytes");
+    _Static_assert((int)HTTP_CONNECTIONS <= (int)RIVALS_MAX, "all are counted");
     TAILQ_FOREACH(conn, &http->conns, entry)
-        held[conn->host % HTTP_HOST_HASHES]++;
-    TAILQ_FOREACH(conn, &http->conns, entry) {
-        unsigned weight = 2u * held[conn->host % HTTP_HOST_HASHES] + (conn->state == HTTP_READING);
-
-        if (weight > most) {
-            victim = conn;
-            most = weight;
-        }
-    }
-    assert(victim);
-    return victim;
+        rivals_count(&rivals, conn->host);
+    TAILQ_FOREACH(conn, &http->conns, entry)
+        rivals_look(&rivals, conn, conn->host, 1, conn->state == HTTP_READING);
+    assert(rivals.victim);
+    return rivals.victim;
 }
 
-/* Takes @fd. */
-static void http_conn_new(struct http *http, int fd, const struct sock_addr *from)
+static void http_came(void *arg, int fd, const struct sock_addr *from)
 {
+    struct http *http = arg;
     struct http_conn *conn = calloc(1, sizeof(*conn));
 
     if (!conn) {
@@ -394,7 +385,7 @@ static void http_conn_new(struct http *http, int fd, const struct sock_addr *fro
         return;
     }
     conn->http = http;
-    conn->host = sock_host_hash(from);
+    conn->host = rivals_host(&from->sa);
     conn->bev = bufferevent_socket_new(http->d->base, fd, BEV_OPT_CLOSE_ON_FREE);
     conn->timer = evtimer_new(http->d->base, http_conn_timer, conn);
     if (!conn->bev || !conn->timer) {
@@ -412,38 +403,16 @@ static void http_conn_new(struct http *http, int fd, const struct sock_addr *fro
     http_conn_arm(conn, HTTP_READ_MS);
 }
 
-static void http_accept(evutil_socket_t unused, short what, void *arg)
+static void http_full(void *arg)
 {
     struct http *http = arg;
 
-    for (unsigned i = 0; i < HTTP_ACCEPT_BUDGET; i++) {
-        struct sock_addr from = {.len = 0};
-        int fd = -1, r = sock_accept(http->fd, &http->reserve, &from, &fd);
-
-        if (r == SOCK_E_AGAIN)
-            return;
-        if (r == 0) {
-            http_conn_new(http, fd, &from);
-            continue;
-        }
-        http->dropped++;
-        log_limit_write(&http->limit, CONF_LOG_WARN, "http", NULL,
-                        "http: no descriptor is left (LimitNOFILE=) -> refused");
-        if (r < 0)
-            return;
-        close_fdp(&fd);
-        sock_reserve_init(&http->reserve);
-    }
-    event_del(http->accept); /* more may wait: see SOCK_QUEUE */
-    event_add(http->rested, &(struct timeval){.tv_usec = HTTP_ACCEPT_MS * 1000});
+    http->dropped++;
+    log_limit_write(&http->limit, CONF_LOG_WARN, "http", NULL,
+                    "http: no descriptor is left (LimitNOFILE=) -> refused");
 }
 
-static void http_rested(evutil_socket_t fd, short what, void *arg)
-{
-    struct http *http = arg;
-
-    event_add(http->accept, NULL);
-}
+static const struct door_ops http_door = {HTTP_ACCEPT_BUDGET, HTTP_ACCEPT_MS, http_came, http_full};
 
 /* ---- making answers -------------------------------------------------------------------------- */
 
@@ -554,7 +523,7 @@ int http_new(struct daemon *d, struct http **ret_http, char **ret_error)
     struct sock_addr addr;
     const char *why;
     uint16_t port;
-    int r;
+    int fd, r;
 
     *ret_error = NULL;
     *ret_http = NULL;
@@ -565,21 +534,17 @@ int http_new(struct daemon *d, struct http **ret_http, char **ret_error)
         return -ENOMEM;
     TAILQ_INIT(&http->conns);
     TAILQ_INIT(&http->dead);
-    http->fd = -1;
     http->d = d;
     http->maker.d = d;
-    sock_reserve_init(&http->reserve);
     r = sock_resolve(address, port, &addr, &why); /* numeric, so no resolver is asked */
     if (r == 0)
-        r = sock_listen(&addr, SOCK_QUEUE, &http->fd);
+        r = sock_listen(&addr, SOCK_QUEUE, &fd);
     if (r)
         return listen_error(d->conf, r, ret_error);
     http->loopback = sock_is_loopback(&addr);
     http->start_us = 1000 * (clock_wall_ms() - (clock_ms() - d->started_ms));
-    http->accept = event_new(d->base, http->fd, EV_READ | EV_PERSIST, http_accept, http);
     http->more = evtimer_new(d->base, on_http_more, http);
-    http->rested = evtimer_new(d->base, http_rested, http);
-    if (!http->accept || !http->more || !http->rested || event_add(http->accept, NULL) ||
+    if (door_open(&http->door, d->base, fd, &http_door, http) || !http->more ||
         log_limit_init(&http->limit, d->base))
         return -ENOMEM;
     log_info("http on %s", sock_text(&addr, true, text));
@@ -594,14 +559,9 @@ struct http *http_free(struct http *http)
     http_conns_free(&http->conns);
     http_conns_free(&http->dead);
     http_maker_fini(&http->maker);
-    if (http->accept)
-        event_free(http->accept);
-    if (http->rested)
-        event_free(http->rested);
     if (http->more)
         event_free(http->more);
-    close_fdp(&http->fd);
-    sock_reserve_fini(&http->reserve);
+    door_fini(&http->door);
     log_limit_fini(&http->limit);
     free(http);
     return NULL;

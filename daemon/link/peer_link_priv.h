@@ -11,10 +11,12 @@
 
 #include "daemon/process/clock.h"
 #include "daemon/process/log.h"
+#include "daemon/link/door.h"
 #include "daemon/link/peer_link.h"
 #include "daemon/process/log_limit.h"
 #include "daemon/link/tls.h"
 #include "shm/proto/codec.h"
+#include "shm/util/rivals.h"
 
 enum {
     LINK_HALF_OPEN = 64,
@@ -23,7 +25,7 @@ enum {
     LINK_BACKOFF_MAX_MS = 2000,
     LINK_ASK_MS = 1000,
     LINK_STABLE_MS = 500,    /* after a link that lived so long, the back-off begins anew */
-    LINK_ACCEPT_BUDGET = 16, /* then none for LINK_ACCEPT_MS: see sock.h */
+    LINK_ACCEPT_BUDGET = 16, /* then none for LINK_ACCEPT_MS: see door.h */
     LINK_ACCEPT_MS = 1,
     LINK_TURN_US = 4000,
     LINK_SLICE_US = 500,
@@ -70,7 +72,7 @@ struct link {
     struct bufferevent *bev; /* owned, with its SSL and socket */
     struct sock_addr from;
     bool stranger;          /* @from is not in cluster.nodes */
-    uint32_t host;          /* hash of it */
+    uint64_t host;          /* hash of it */
     char key[TLS_KEY_NAME]; /* name of the key by which the link was made, after the handshake */
     uint64_t incarnation;   /* of the other commd, once UP */
     uint64_t since_ms;
@@ -96,11 +98,8 @@ struct peer_links {
     unsigned deadline_ms;    /* until a link is UP */
     struct link_peer *peers; /* owned */
     unsigned npeers, self;
-    int listen_fd;        /* owned */
-    struct event *accept; /* owned */
-    struct event *rested; /* owned: may accept again */
-    struct event *expiry; /* owned: when to look at the date of our certificate */
-    struct sock_reserve reserve;
+    struct door door;
+    struct event *expiry;  /* owned: when to look at the date of our certificate */
     struct link_list half; /* owned: inbound, not UP; oldest first */
     struct link_list live; /* owned: the others */
     struct link_list dead; /* owned: freed at the end of the turn */

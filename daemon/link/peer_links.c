@@ -199,13 +199,11 @@ static bool is_node_address(const struct peer_links *links, const struct sock_ad
     return false;
 }
 
-enum { HOST_HASHES = 256 };
-
 /* Which half-open link goes when there is no room: the one with the greatest of these ranks. KEPT:
  * its ClientHello was accepted, so the binder was right, and it knows the key, or repeats what a
  * node has said; or its certificate was. SPOKE: a part of a ClientHello has come. A node sends its
  * ClientHello at once; a node that has several addresses may come as a stranger. */
-enum { KEPT, STRANGER_KEPT, SPOKE, SILENT, STRANGER_SPOKE, STRANGER_SILENT };
+enum { KEPT = 1, STRANGER_KEPT, SPOKE, SILENT, STRANGER_SPOKE, STRANGER_SILENT };
 
 static unsigned half_open_rank(const struct link *link)
 {
@@ -220,30 +218,24 @@ static unsigned half_open_rank(const struct link *link)
     return link->stranger ? STRANGER_SILENT : SILENT;
 }
 
-/* The link that has to go: of those with the greatest rank, @least or more, the oldest of the
- * address that has most links. NULL: there is none. A node's link becomes the oldest after
- * LINK_HALF_OPEN / LINK_ACCEPT_BUDGET turns, and its ClientHello is read before that. */
+/* The link that has to go, of those with the rank @least or more; NULL: there is none. A node's
+ * link becomes the oldest after LINK_HALF_OPEN / LINK_ACCEPT_BUDGET turns, and its ClientHello is
+ * read before that. */
 static struct link *half_open_victim(struct peer_links *links, unsigned least)
 {
-    uint8_t held[HOST_HASHES] = {0};
-    struct link *link, *victim = NULL;
-    unsigned worst = least, most = 0;
+    struct rivals rivals = {.victim = NULL};
+    struct link *link;
 
-    _Static_assert(LINK_HALF_OPEN <= UINT8_MAX, "counted in bytes");
+    _Static_assert((int)LINK_HALF_OPEN <= (int)RIVALS_MAX, "all are counted");
     TAILQ_FOREACH(link, &links->half, entry)
-        held[link->host % HOST_HASHES]++;
+        rivals_count(&rivals, link->host);
     TAILQ_FOREACH(link, &links->half, entry) {
-        unsigned of_its = held[link->host % HOST_HASHES], rank = half_open_rank(link);
+        unsigned rank = half_open_rank(link);
 
-        if (rank < worst)
-            continue;
-        if (rank > worst || of_its > most) {
-            victim = link;
-            worst = rank;
-            most = of_its;
-        }
+        if (rank >= least)
+            rivals_look(&rivals, link, link->host, rank, false);
     }
-    return victim;
+    return rivals.victim;
 }
 
 /* Is there a place among the half-open links? Another one may have to go: for a stranger only one
@@ -278,7 +270,7 @@ static void links_take(struct peer_links *links, int sock, const struct link *li
         return;
     link->from = like->from;
     link->stranger = like->stranger;
-    link->host = sock_host_hash(&link->from);
+    link->host = rivals_host(&link->from.sa);
     if (recv(sock, &first, 1, MSG_PEEK | MSG_DONTWAIT) > 0)
         return link_start_tls(link);
     link->connected = event_new(links->base, sock, EV_READ, link_spoke, link);
@@ -286,59 +278,40 @@ static void links_take(struct peer_links *links, int sock, const struct link *li
         link_bury(link);
 }
 
-static void links_accept(evutil_socket_t fd, short what, void *arg)
+static void links_came(void *arg, int sock, const struct sock_addr *from)
 {
     struct peer_links *links = arg;
+    struct link guest = {.links = links, .from = *from};
 
-    for (unsigned i = 0; i < LINK_ACCEPT_BUDGET; i++) {
-        struct link guest = {.links = links};
-        int sock = -1, r;
-
-        r = sock_accept(links->listen_fd, &links->reserve, &guest.from, &sock);
-        if (r == SOCK_E_AGAIN)
-            return;
-        if (r) {
-            link_log_refused(&guest, "descriptors", "no descriptor is left");
-            if (r < 0)
-                return;
-            close_fdp(&sock);
-            sock_reserve_init(&links->reserve);
-            continue;
-        }
-        guest.stranger = !is_node_address(links, &guest.from);
-        if (half_open_place(links, guest.stranger)) {
-            links_take(links, sock, &guest);
-            continue;
-        }
-        link_log_refused(&guest, "crowd", "%d connections wait already", LINK_HALF_OPEN);
-        reset_on_close(sock);
-        close(sock);
-    }
-    event_del(links->accept); /* more may wait: see SOCK_QUEUE */
-    event_add(links->rested, &(struct timeval){.tv_usec = LINK_ACCEPT_MS * 1000});
+    guest.stranger = !is_node_address(links, from);
+    if (half_open_place(links, guest.stranger))
+        return links_take(links, sock, &guest);
+    link_log_refused(&guest, "crowd", "%d connections wait already", LINK_HALF_OPEN);
+    reset_on_close(sock);
+    close(sock);
 }
 
-static void links_rested(evutil_socket_t fd, short what, void *arg)
+static void links_full(void *arg)
 {
-    struct peer_links *links = arg;
-
-    event_add(links->accept, NULL);
+    link_log_refused(&(struct link){.links = arg}, "descriptors", "no descriptor is left");
 }
 
+static const struct door_ops links_door = {LINK_ACCEPT_BUDGET, LINK_ACCEPT_MS, links_came,
+                                           links_full};
+
+/* A listening socket, or a negative errno. */
 static int links_listen(struct peer_links *links, const struct conf *conf, char **ret_error)
 {
     const struct conf_node *node = &conf->nodes[links->self];
     const struct sock_addr *addr = &links->peers[links->self].addr;
-    int r;
+    int fd = sock_inherited(addr, 0, 0), r;
 
-    links->listen_fd = sock_inherited(addr, 0, 0);
-    if (links->listen_fd >= 0)
-        return 0;
-    r = sock_listen(addr, SOCK_QUEUE, &links->listen_fd);
+    if (fd >= 0)
+        return fd;
+    r = sock_listen(addr, SOCK_QUEUE, &fd);
     if (!r) {
-        store_put("nodes", links->listen_fd); /* if it fails, another program may take the port
-                                                    while commd restarts */
-        return 0;
+        store_put("nodes", fd); /* or another program may take the port while commd restarts */
+        return fd;
     }
     switch (r) {
     case -EADDRINUSE:
@@ -501,9 +474,7 @@ int peer_links_new(const struct peer_links_config *config, struct peer_links **r
     TAILQ_INIT(&links->half);
     TAILQ_INIT(&links->live);
     TAILQ_INIT(&links->dead);
-    links->listen_fd = -1;
     links->deadline_ms = LINK_DEADLINE_MS;
-    sock_reserve_init(&links->reserve);
     links->base = config->base;
     links->ops = config->ops;
     links->arg = config->arg;
@@ -524,13 +495,10 @@ int peer_links_new(const struct peer_links_config *config, struct peer_links **r
     if (r)
         return r;
     r = links_listen(links, config->conf, ret_error);
+    if (r >= 0)
+        r = door_open(&links->door, links->base, r, &links_door, links);
     if (r)
         return r;
-    links->accept =
-        event_new(links->base, links->listen_fd, EV_READ | EV_PERSIST, links_accept, links);
-    links->rested = evtimer_new(links->base, links_rested, links);
-    if (!links->accept || !links->rested || event_add(links->accept, NULL))
-        return -ENOMEM;
     for (unsigned i = 0; i < links->npeers; i++)
         if (links->peers[i].retry)
             event_active(links->peers[i].retry, EV_TIMEOUT, 0);
@@ -560,14 +528,9 @@ struct peer_links *peer_links_free(struct peer_links *links)
         if (links->peers[i].retry)
             event_free(links->peers[i].retry);
     free(links->peers);
-    if (links->accept)
-        event_free(links->accept);
-    if (links->rested)
-        event_free(links->rested);
     if (links->expiry)
         event_free(links->expiry);
-    close_fdp(&links->listen_fd);
-    sock_reserve_fini(&links->reserve);
+    door_fini(&links->door);
     log_limit_fini(&links->limit);
     tls_free(links->tls);
     free(links);
@@ -664,8 +627,7 @@ void peer_links_drain(struct peer_links *links)
     struct link *link, *next;
 
     links->draining = true;
-    event_del(links->accept);
-    event_del(links->rested);
+    door_shut(&links->door);
     event_del(links->expiry);
     for (unsigned i = 0; i < links->npeers; i++)
         if (links->peers[i].retry)

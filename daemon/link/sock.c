@@ -17,7 +17,7 @@
 #include <stdio.h>
 
 #include "daemon/process/store.h"
-#include "shm/util/hash.h"
+#include "shm/util/rivals.h"
 
 int sock_resolve(const char *address, uint16_t port, struct sock_addr *ret_addr,
                  const char **ret_why)
@@ -41,48 +41,23 @@ int sock_resolve(const char *address, uint16_t port, struct sock_addr *ret_addr,
     return 0;
 }
 
-/* The address bytes alone; an IPv4 address inside IPv6 counts as IPv4. */
-static const void *sock_bytes(const struct sockaddr *sa, size_t *ret_len)
-{
-    if (sa->sa_family == AF_INET) {
-        *ret_len = 4;
-        return &((const struct sockaddr_in *)sa)->sin_addr;
-    }
-    if (sa->sa_family == AF_INET6) {
-        const struct in6_addr *a = &((const struct sockaddr_in6 *)sa)->sin6_addr;
-
-        *ret_len = IN6_IS_ADDR_V4MAPPED(a) ? 4 : 16;
-        return IN6_IS_ADDR_V4MAPPED(a) ? a->s6_addr + 12 : a->s6_addr;
-    }
-    *ret_len = 0;
-    return "";
-}
-
-static bool sock_equal(const struct sockaddr *a, const struct sockaddr *b)
+static bool sock_equal(const void *a, const void *b)
 {
     size_t alen, blen;
-    const void *abytes = sock_bytes(a, &alen), *bbytes = sock_bytes(b, &blen);
+    const void *abytes = addr_bytes(a, &alen), *bbytes = addr_bytes(b, &blen);
 
     return alen && alen == blen && memcmp(abytes, bbytes, alen) == 0;
 }
 
 bool sock_same_host(const struct sock_addr *a, const struct sock_addr *b)
 {
-    return sock_equal((const struct sockaddr *)&a->sa, (const struct sockaddr *)&b->sa);
-}
-
-uint32_t sock_host_hash(const struct sock_addr *addr)
-{
-    size_t len;
-    const void *bytes = sock_bytes((const struct sockaddr *)&addr->sa, &len);
-
-    return (uint32_t)hash_bytes(HASH_BEGIN, bytes, len);
+    return sock_equal(&a->sa, &b->sa);
 }
 
 bool sock_is_loopback(const struct sock_addr *addr)
 {
     size_t len;
-    const uint8_t *bytes = sock_bytes((const struct sockaddr *)&addr->sa, &len);
+    const uint8_t *bytes = addr_bytes(&addr->sa, &len);
 
     return (len == 4 && bytes[0] == 127) ||
            (len == 16 && memcmp(bytes, &in6addr_loopback, 16) == 0);
@@ -92,7 +67,7 @@ const char *sock_text(const struct sock_addr *addr, bool port, char buf[SOCK_TEX
 {
     char ip[INET6_ADDRSTRLEN] = "?";
     size_t len;
-    const void *bytes = sock_bytes((const struct sockaddr *)&addr->sa, &len);
+    const void *bytes = addr_bytes(&addr->sa, &len);
     unsigned number = addr->sa.ss_family == AF_INET6
                           ? ntohs(((const struct sockaddr_in6 *)&addr->sa)->sin6_port)
                           : ntohs(((const struct sockaddr_in *)&addr->sa)->sin_port);
@@ -235,7 +210,7 @@ static bool is_rdma_device(const char *device)
 static const char *device_of(const struct ifaddrs *list, const struct sock_addr *self)
 {
     for (const struct ifaddrs *i = list; i; i = i->ifa_next)
-        if (i->ifa_addr && sock_equal(i->ifa_addr, (const struct sockaddr *)&self->sa))
+        if (i->ifa_addr && sock_equal(i->ifa_addr, &self->sa))
             return i->ifa_name;
     /* All of 127.0.0.0/8 is local, though only 127.0.0.1 is written on the device. */
     for (const struct ifaddrs *i = list; i && sock_is_loopback(self); i = i->ifa_next)

@@ -28,8 +28,6 @@ int sock_resolve(const char *address, uint16_t port, struct sock_addr *ret_addr,
                  const char **ret_why);
 bool sock_is_loopback(const struct sock_addr *addr);
 bool sock_same_host(const struct sock_addr *a, const struct sock_addr *b);
-/* Equal for what sock_same_host() takes for equal. */
-uint32_t sock_host_hash(const struct sock_addr *addr);
 /* "10.0.0.1:18400", "[fd00::1]:18400"; without the port when @port is false. */
 const char *sock_text(const struct sock_addr *addr, bool port, char buf[SOCK_TEXT_MAX]);
 

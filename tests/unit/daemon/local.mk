@@ -10,7 +10,7 @@ unit_daemon = tests/unit/daemon/test_arenas tests/unit/daemon/test_boards \
 	tests/unit/daemon/test_core_recover \
 	tests/unit/daemon/test_core_rendezvous tests/unit/daemon/test_core_restore \
 	tests/unit/daemon/test_core_share \
-	tests/unit/daemon/test_diary tests/unit/daemon/test_engine_adopt \
+	tests/unit/daemon/test_diary tests/unit/daemon/test_door tests/unit/daemon/test_engine_adopt \
 	tests/unit/daemon/test_engine_link \
 	tests/unit/daemon/test_heard tests/unit/daemon/test_http_request \
 	tests/unit/daemon/test_keeper \
@@ -107,6 +107,11 @@ tests_unit_daemon_test_http_request_LDADD = $(CMOCKA_LIBS)
 tests_unit_daemon_test_metrics_SOURCES = tests/unit/daemon/test_metrics.c daemon/http/body.c \
 	daemon/http/body.h daemon/http/metrics.c daemon/http/metrics.h daemon/http/status_json.c
 tests_unit_daemon_test_metrics_LDADD = libcommd-proto.la libcommd-shm.la $(PROTOBUF_C_LIBS) \
+	$(CMOCKA_LIBS)
+
+tests_unit_daemon_test_door_SOURCES = tests/unit/daemon/test_door.c
+tests_unit_daemon_test_door_CPPFLAGS = $(AM_CPPFLAGS) $(LIBEVENT_CFLAGS)
+tests_unit_daemon_test_door_LDADD = libcommd-link.la libcommd-conf.la $(LIBEVENT_LIBS) \
 	$(CMOCKA_LIBS)
 
 tests_unit_daemon_test_listener_SOURCES = tests/unit/daemon/test_listener.c

@@ -667,15 +667,12 @@ static void a_flood_of_half_open_connections(void **state)
 {
     struct world *w = *state;
     struct node *b = node_up(w, 1, "ab", 'b'), *a;
-    uint64_t begin = clock_ms();
     unsigned open = 0;
     int fd[80];
 
     for (unsigned i = 0; i < 80; i++)
         fd[i] = stranger("127.0.0.9", w->port[1]);
     run_until(w, log_count("64 connections wait already"));
-    /* 16 were taken at a time, and 5 ms none. libevent's clock goes in ticks of up to 10 ms. */
-    assert_true(clock_ms() - begin >= 4 * 5 - 10);
     run_until(w, is_closed(fd[15])); /* the oldest had to go */
     assert_int_equal(recv(fd[14], &(char){0}, 1, 0), -1);
     assert_int_equal(errno, ECONNRESET); /* the kernel keeps nothing of them, either */

@@ -5,7 +5,7 @@ unit_shm = tests/unit/shm/test_board tests/unit/shm/test_board_threads tests/uni
 	tests/unit/shm/test_cuda_abi tests/unit/shm/test_dtype tests/unit/shm/test_fds \
 	tests/unit/shm/test_mail tests/unit/shm/test_msg_io tests/unit/shm/test_place \
 	tests/unit/shm/test_ranks \
-	tests/unit/shm/test_recorder tests/unit/shm/test_reduce \
+	tests/unit/shm/test_recorder tests/unit/shm/test_reduce tests/unit/shm/test_rivals \
 	tests/unit/shm/test_socket_path tests/unit/shm/test_topology tests/unit/shm/test_tune \
 	tests/unit/shm/test_wait
 check_PROGRAMS += $(unit_shm)
@@ -55,6 +55,9 @@ tests_unit_shm_test_msg_io_LDADD = libcommd-proto.la $(PROTOBUF_C_LIBS) $(CMOCKA
 
 tests_unit_shm_test_recorder_SOURCES = tests/unit/shm/test_recorder.c
 tests_unit_shm_test_recorder_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
+
+tests_unit_shm_test_rivals_SOURCES = tests/unit/shm/test_rivals.c
+tests_unit_shm_test_rivals_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 
 tests_unit_shm_test_ranks_SOURCES = tests/unit/shm/test_ranks.c
 tests_unit_shm_test_ranks_LDADD = libcommd-shm.la $(CMOCKA_LIBS)

@@ -21,7 +21,7 @@
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 
-#include "shm/util/hash.h"
+#include "shm/util/rivals.h"
 #include "shm/util/reset.h"
 #include "shm/util/wait.h"
 #include "transport/fabric/tcp/fabric_tcp_priv.h"
@@ -35,7 +35,6 @@ enum {
     ACCEPT_NS = 250000,  /* one costs as much as some turns */
     ACCEPT_BUDGET = 4,   /* of those that are due, where turns take long */
     DEAF_NS = 100000000, /* out of descriptors */
-    HOST_HASHES = 256,
     KEEP_IDLE_S = 1, /* so what is heard of a peer is never older, while it is there: quiet_ms */
     KEEP_EVERY_S = 1,
     KEEP_COUNT = 7,
@@ -239,28 +238,19 @@ void conns_sweep(struct tcp *t)
 
 /* ---- listening and connecting ---------------------------------------------------------------- */
 
-/* Who has to leave the lobby: the oldest that has not said who it is, else the oldest of the
- * address that has most there: a peer says its hello at once, and then waits for us to learn its
- * token. */
+/* Who has to leave the lobby: first those that have not said who they are. A peer says its hello at
+ * once, and then waits for us to learn its token. */
 static struct conn *lobby_victim(const struct tcp *t)
 {
-    uint8_t held[HOST_HASHES] = {0};
-    struct conn *c, *victim = NULL;
-    unsigned most = 0;
+    struct rivals rivals = {.victim = NULL};
+    struct conn *c;
 
-    _Static_assert(LOBBY_MAX <= UINT8_MAX, "counted in bytes");
-    TAILQ_FOREACH(c, &t->lobby, link) {
-        if (c->hello_got < sizeof(c->hello))
-            return c;
-        held[c->host % HOST_HASHES]++;
-    }
-    TAILQ_FOREACH(c, &t->lobby, link) {
-        if (held[c->host % HOST_HASHES] <= most)
-            continue;
-        most = held[c->host % HOST_HASHES];
-        victim = c;
-    }
-    return victim;
+    _Static_assert((int)LOBBY_MAX <= (int)RIVALS_MAX, "all are counted");
+    TAILQ_FOREACH(c, &t->lobby, link)
+        rivals_count(&rivals, c->host);
+    TAILQ_FOREACH(c, &t->lobby, link)
+        rivals_look(&rivals, c, c->host, c->hello_got < sizeof(c->hello) ? 2 : 1, false);
+    return rivals.victim;
 }
 
 static void conn_give_up(struct conn *c)
@@ -290,13 +280,8 @@ static void accept_later(struct tcp *t, long ns)
     timerfd_settime(t->rest, 0, &spec, NULL);
 }
 
-static uint32_t host_hash(struct sockaddr_storage *addr)
-{
-    return (uint32_t)hash_bytes(HASH_BEGIN, addr_ip(addr), addr->ss_family == AF_INET6 ? 16 : 4);
-}
-
 /* Takes @fd. */
-static void lobby_add(struct tcp *t, int *fd, struct sockaddr_storage *from)
+static void lobby_add(struct tcp *t, int *fd, const struct sockaddr_storage *from)
 {
     struct conn *c;
 
@@ -304,7 +289,7 @@ static void lobby_add(struct tcp *t, int *fd, struct sockaddr_storage *from)
         evict(t);
     c = conn_new(t, fd, CONN_LOBBY);
     if (c)
-        c->host = host_hash(from);
+        c->host = rivals_host(from);
 }
 
 static bool someone_waits(const struct tcp *t)

@@ -174,7 +174,7 @@ struct conn {
     int fd;
     enum conn_state state;
     unsigned channel;
-    uint32_t host;     /* in the lobby: by address, a hash of it */
+    uint64_t host;     /* in the lobby: by address, a hash of it */
     uint64_t since_ms; /* when this state began; of a broken or cut one: when it was opened */
     /* Attempts to go on with the stream: our last, the last of the peer, the one that opened it. */
     uint16_t attempt, attempt_seen, opened;
