@@ -16,9 +16,10 @@
  * have to go (half_open_victim()): those of strangers first, whose addresses are not in
  * cluster.nodes. Until something comes over it, an accepted link costs no more than its socket.
  *
- * A link ends at the certificate of the one side or of the other before it is known whose it was.
- * So a node that waits for another one to connect, and sees such an end, connects by itself, in
- * order to look: such a link says no hello (link_asks()). What it finds groups are told.
+ * A link ends at the key or the certificate of the one side or of the other before it is known
+ * whose it was. So a node that waits for another one to connect, and sees such an end, connects by
+ * itself, in order to look: such a link says no hello (link_asks()). What it finds is that node's
+ * error, and of a certificate groups are told.
  *
  * The name of a node belongs to the link that is UP. A second process with the same name has
  * another incarnation; it is refused, and both sides log that. If the same process connects again,
@@ -176,7 +177,8 @@ static void link_timer(evutil_socket_t fd, short what, void *arg)
     if (link->state == LINK_CLOSING)
         return link_bury(link);
     if (link->state == LINK_HANDSHAKE || (link->inbound && link->state == LINK_CONNECTING))
-        link->links->counts.handshakes_failed[PEER_HANDSHAKE_SLOW]++;
+        link->links->counts
+            .handshakes_failed[link->stranger ? PEER_HANDSHAKE_STRANGER : PEER_HANDSHAKE_SLOW]++;
     if (link->inbound) {
         link_log_refused(link, "slow",
                          link->state == LINK_HELLO ? "no hello within %u s"
@@ -596,7 +598,7 @@ static void link_read(struct bufferevent *bev, void *arg)
 
 /* ---- TLS ------------------------------------------------------------------------------------- */
 
-_Static_assert((int)PEER_HANDSHAKE_SLOW == (int)TLS_FAILURES, "the same, and one more");
+_Static_assert((int)PEER_HANDSHAKE_SLOW == (int)TLS_FAILURES, "the same, and more");
 
 static const char another_key[] =
     "another cluster key: all nodes need the same cluster.key_file; give "
@@ -629,16 +631,16 @@ static void handshake_failed(struct link *link, unsigned long code)
         link->peer->offer++; /* the node may not have our new key yet, or no certificate */
         return link_bury(link);
     }
-    link->links->counts.handshakes_failed[why]++;
+    link->links->counts.handshakes_failed[link->stranger ? PEER_HANDSHAKE_STRANGER : why]++;
     if (!link->inbound) {
         link->peer->offer = 0;
-        if (text || !link_asks(link))
+        if (text || key_differs || !link_asks(link))
             peer_set_error(link->peer, why != TLS_CLOSED, "%s", text ? text : outbound[why]);
         peer_tell_refused(link->peer, text);
     } else {
         link_log_refused(link, kind, "%s", text ? text : inbound[why]);
         if (text || key_differs)
-            peer_blame_by_address(link, text ? text : another_key);
+            peer_ask_by_address(link);
         if (why == TLS_NOT_TLS) /* nobody who could read our alert */
             return link_give_up(link);
     }

@@ -10,7 +10,8 @@ struct event_base;
 struct peer_links;
 struct tls_identity;
 
-/* Why a TLS handshake failed: as enum tls_failure, or it took too long. */
+/* Why a TLS handshake failed: as enum tls_failure, or it took too long; or, whatever the reason,
+ * who had come is at no address of a node. */
 enum peer_handshake_failure {
     PEER_HANDSHAKE_CLOSED,
     PEER_HANDSHAKE_WRONG_KEY,
@@ -18,6 +19,7 @@ enum peer_handshake_failure {
     PEER_HANDSHAKE_NOT_TLS,
     PEER_HANDSHAKE_CERTIFICATE,
     PEER_HANDSHAKE_SLOW,
+    PEER_HANDSHAKE_STRANGER,
     PEER_HANDSHAKE_FAILURES
 };
 

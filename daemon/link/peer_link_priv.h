@@ -82,7 +82,9 @@ struct link {
 
 TAILQ_HEAD(link_list, link);
 
-/* Only to see whether certificates hold: of a node that connects to us, to which we do not. */
+/* Only to see whether keys and certificates hold: of a node that connects to us, to which we do
+ * not.
+ */
 static inline bool link_asks(const struct link *link)
 {
     return !link->inbound && !link->peer->retry;
@@ -142,12 +144,14 @@ void link_log_refused(struct link *link, const char *kind, const char *fmt, ...)
 
 /* Notes why there is no link to @peer, and logs it if the reason is new. */
 void peer_set_error(struct link_peer *peer, bool serious, const char *fmt, ...) _printf_(3, 4);
-/* A node with another key or another version cannot tell its name so that we believe it. But the
- * address of @link may be that of one node that we wait for, and of no other. Then that node's
- * error is @text. The log has a line about the address already. Any program on that node's host
- * could have caused @text, so no group hears of it: where it is about a certificate we look
- * ourselves, by a connection to the node (link_asks()). */
+/* Who has proven that it is one of us, but not which, as a node of another version. But the address
+ * of @link may be that of one node that we wait for, and of no other. Then that node's error is
+ * @text. The log has a line about the address already. */
 void peer_blame_by_address(const struct link *link, const char *text);
+/* Who has proven nothing, as a node with another key or a certificate that has expired. Any program
+ * on that node's host may have come so: it changes nothing of what is known of the node, and we
+ * look ourselves, by a connection to the node (link_asks()). */
+void peer_ask_by_address(const struct link *link);
 /* A handshake that we have begun with @peer ended so. Tells the owner, if @text, which may be NULL,
  * says that the certificate of @peer does not hold there, or ours with it. */
 void peer_tell_refused(struct link_peer *peer, const char *text);

@@ -120,7 +120,7 @@ static void peer_dial(evutil_socket_t unused, short what, void *arg)
     }
 }
 
-/* What it shows, and whether it takes what we show, is known from a connection to its address. */
+/* Whether it takes what we show, and what it shows, is known from a connection to its address. */
 static void peer_ask(struct link_peer *peer)
 {
     uint64_t now = clock_ms();
@@ -137,10 +137,12 @@ static bool is_about_certificate(const char *text)
     return starts_with(text, TEXT_CERTIFICATE) || starts_with(text, TEXT_OURS_REFUSED);
 }
 
-void peer_blame_by_address(const struct link *link, const char *text)
+/* The node that we wait for whose address @link came from. NULL: there is none, or more than one.
+ */
+static struct link_peer *peer_by_address(const struct link *link)
 {
     struct peer_links *links = link->links;
-    struct link_peer *blamed = NULL;
+    struct link_peer *found = NULL;
 
     for (unsigned i = 0; i < links->npeers; i++) {
         struct link_peer *peer = &links->peers[i];
@@ -148,15 +150,27 @@ void peer_blame_by_address(const struct link *link, const char *text)
         if (i == links->self || peer->retry || peer->link ||
             !sock_same_host(&peer->addr, &link->from))
             continue;
-        if (blamed)
-            return;
-        blamed = peer;
+        if (found)
+            return NULL;
+        found = peer;
     }
-    if (!blamed)
-        return;
-    snprintf(blamed->error, sizeof(blamed->error), "%s", text);
-    if (is_about_certificate(text))
-        peer_ask(blamed);
+    return found;
+}
+
+void peer_blame_by_address(const struct link *link, const char *text)
+{
+    struct link_peer *peer = peer_by_address(link);
+
+    if (peer)
+        snprintf(peer->error, sizeof(peer->error), "%s", text);
+}
+
+void peer_ask_by_address(const struct link *link)
+{
+    struct link_peer *peer = peer_by_address(link);
+
+    if (peer)
+        peer_ask(peer);
 }
 
 void peer_tell_refused(struct link_peer *peer, const char *text)

@@ -522,6 +522,7 @@ static void wrong_key_is_refused_and_logged_once(void **state)
     unsigned tries = 0;
 
     a->keys.key[0][31] ^= 1;
+    b->links->peers[0].ask_ms = UINT64_MAX; /* later */
     assert_int_equal(node_start(w, a), 0);
     run_until(w, log_count("node \"b\": another cluster key"));
     /* a's next attempts change nothing: begin it anew a few times rather than wait for them */
@@ -537,17 +538,48 @@ static void wrong_key_is_refused_and_logged_once(void **state)
     assert_string_equal(log_text, "node \"b\": another cluster key: all nodes need the same "
                                   "cluster.key_file; give it to the one that is wrong, and "
                                   "commctl reload there -> trying again\n");
+    assert_string_equal(peer_links_error(b->links, 0), ""); /* who it was is not known yet */
+    b->links->peers[0].ask_ms = 0;
+    run_until(w, peer_links_error(b->links, 0)[0]);
+    assert_int_equal(log_count("node \"a\": another cluster key"), 1);
     assert_int_equal(a->ups + b->ups, 0);
     assert_string_equal(peer_links_error(b->links, 0),
                         "another cluster key: all nodes need the same cluster.key_file; give it to "
                         "the one that is wrong, and commctl reload there");
     counts = peer_links_counts(b->links);
     assert_true(counts->handshakes_failed[PEER_HANDSHAKE_WRONG_KEY] >= 5);
+    assert_true(counts->handshakes_failed[PEER_HANDSHAKE_REFUSED_US]);
     assert_int_equal(counts->refused, counts->handshakes_failed[PEER_HANDSHAKE_WRONG_KEY] +
                                           counts->handshakes_failed[PEER_HANDSHAKE_CLOSED]);
     counts = peer_links_counts(a->links);
-    assert_int_equal(counts->handshakes_failed[PEER_HANDSHAKE_REFUSED_US], 1);
-    assert_int_equal(counts->refused, 0);
+    assert_true(counts->handshakes_failed[PEER_HANDSHAKE_REFUSED_US]);
+    assert_true(counts->refused);
+}
+
+/* Any process on the host of a node may come from its address with whatever key. What is known of
+ * the node stays, unless the node itself, at its address, has another key. */
+static void a_stranger_says_nothing_of_a_node(void **state)
+{
+    struct world *w = *state;
+    struct node *a = node_up(w, 0, "ab", 'a'), *b = node_up(w, 1, "ab", 'b'), *other;
+    const uint64_t *failed = peer_links_counts(b->links)->handshakes_failed;
+
+    run_until(w, a->ups && b->ups);
+    peer_links_drain(a->links);
+    run_until(w, b->downs);
+    node_stop(a);
+    other = node_make(w, 2, "ab", 'a'); /* not at the address of a */
+    other->nodes[0].port = w->port[2];
+    other->keys.key[0][31] ^= 1;
+    assert_int_equal(node_start(w, other), 0);
+    run_until(w, failed[PEER_HANDSHAKE_WRONG_KEY] >= 2);
+    assert_string_equal(peer_links_error(b->links, 0), "its commd ended the link");
+    node_stop(other);
+    a->keys.key[0][31] ^= 1;
+    assert_int_equal(node_start(w, a), 0);
+    run_until(w, strstr(peer_links_error(b->links, 0), "another cluster key"));
+    assert_int_equal(b->ups, 1);
+    assert_int_equal(b->downs, 1);
 }
 
 static void what_is_no_commd_is_refused_and_logged_once(void **state)
@@ -562,13 +594,13 @@ static void what_is_no_commd_is_refused_and_logged_once(void **state)
         run_until(w, is_closed(fd));
         close(fd);
     }
-    for (unsigned i = 0; i < 3; i++) /* a port scanner */
-        close(stranger("127.0.0.9", w->port[1]));
+    close(stranger("127.0.0.9", w->port[1])); /* a port scanner */
     run_until(w, log_count("closed before"));
     assert_string_equal(log_text,
                         "connection from 127.0.0.9: no TLS handshake of a commd -> refused\n"
                         "connection from 127.0.0.9: closed before the TLS handshake -> refused\n");
-    assert_int_equal(peer_links_counts(b->links)->handshakes_failed[PEER_HANDSHAKE_NOT_TLS], 3);
+    assert_int_equal(peer_links_counts(b->links)->handshakes_failed[PEER_HANDSHAKE_STRANGER], 4);
+    assert_int_equal(peer_links_counts(b->links)->handshakes_failed[PEER_HANDSHAKE_NOT_TLS], 0);
     assert_int_equal(b->ups, 0);
 }
 
@@ -1411,6 +1443,7 @@ int main(void)
         T(a_dropped_link_comes_again),
         T(wrong_key_is_refused_and_logged_once),
         T(wrong_key_from_an_address_of_two),
+        T(a_stranger_says_nothing_of_a_node),
         T(what_is_no_commd_is_refused_and_logged_once),
         T(two_nodes_with_one_name),
         T(the_same_process_connects_again),
