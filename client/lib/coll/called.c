@@ -36,7 +36,8 @@ bool calls_differ(const struct run *r, unsigned a, unsigned b, uint64_t seq,
            memcmp(&m->a, &m->b, sizeof m->a) != 0;
 }
 
-bool calls_differed(const struct run *r, unsigned a, unsigned b, struct board_mismatch *m)
+/* The same of one of the operations before this one. */
+static bool calls_differed(const struct run *r, unsigned a, unsigned b, struct board_mismatch *m)
 {
     for (uint64_t back = BOARD_SLOTS - 1; back > 0; back--)
         if (r->desc.seq > back && calls_differ(r, a, b, r->desc.seq - back, m))

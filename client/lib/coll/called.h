@@ -14,8 +14,6 @@ bool call_read(const struct run *r, unsigned m, uint64_t seq, struct op_desc *re
 /* Did @a and @b call different operations as @seq, and is that not settled? Then *m says what. */
 bool calls_differ(const struct run *r, unsigned a, unsigned b, uint64_t seq,
                   struct board_mismatch *m);
-/* The same of one of the operations before this one. */
-bool calls_differed(const struct run *r, unsigned a, unsigned b, struct board_mismatch *m);
 /* Has a member found a mismatch of which not all know? */
 bool calls_disputed(const struct run *r);
 /* Members @a and @b call the same now and did not before: what was that? */

@@ -137,9 +137,8 @@ static enum run_state differs_from(struct run *r, unsigned from)
     struct board_mismatch m = {.rank_a = from, .rank_b = me, .a.coll = COLL_COUNT, .b = r->desc};
 
     m.a.seq = r->desc.seq;
-    if (call_read(r, from, r->desc.seq, &m.a) && !memcmp(&m.a, &m.b, sizeof m.a) &&
-        !calls_differed(r, from, me, &m))
-        m = calls_unknown;
+    if (call_read(r, from, r->desc.seq, &m.a) && !memcmp(&m.a, &m.b, sizeof m.a))
+        calls_mismatch(r, from, me, &m);
     dispute(r, &m);
     return RUN_FAILED;
 }

@@ -639,6 +639,36 @@ static void senders_hear_of_it_next(void **state)
     }
 }
 
+/* The others had sent more before that: what the root takes next differs by what it called itself,
+ * and it is told so, or that it could not take part. */
+static void root_hears_what_it_called_before(void **state)
+{
+    for (unsigned declines = 0; declines < 2; declines++) {
+        struct cluster *c = pair_new();
+        uint8_t send[2] = {1, 2}, recv[6];
+        struct commd_error err;
+        const int code = declines ? COMMD_E_NOMEM : COMMD_E_MISMATCH;
+
+        for (unsigned k = 1; k < 3; k++)
+            for (unsigned op = 0; op < 3; op++)
+                assert_int_equal(alone(c, k, a_gather(COMMD_GATHER, send, recv, 1), &err), 0);
+        assert_int_equal(alone_or_declined(c, 0,
+                                           a_gather(COMMD_GATHER, send, recv, declines ? 1 : 2),
+                                           declines ? code : 0, &err),
+                         code);
+        for (unsigned op = 2; op < 4; op++) {
+            assert_int_equal(alone(c, 0, a_gather(COMMD_GATHER, send, recv, 1), &err), code);
+            assert_int_equal(err.rank, 0);
+            assert_non_null(strstr(err.message, declines
+                                                    ? "rank 0 (node node0) could not take part in "
+                                                      "operation 1"
+                                                    : "rank 0 (node node0) called gather u8 of 2 "
+                                                      "elements to rank 0 in operation 1"));
+        }
+        cluster_free(c);
+    }
+}
+
 /* Nobody takes anything: rank 1 sends to rank 0, which sends to rank 1. */
 static void two_senders(void **state)
 {
@@ -852,6 +882,7 @@ int main(void)
         cmocka_unit_test(who_is_done_may_leave),
         cmocka_unit_test(root_hears_of_it_next),
         cmocka_unit_test(senders_hear_of_it_next),
+        cmocka_unit_test(root_hears_what_it_called_before),
         cmocka_unit_test(two_senders),
         cmocka_unit_test(who_misses_the_refusal),
         cmocka_unit_test(two_roots),
