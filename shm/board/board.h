@@ -444,6 +444,14 @@ static inline bool board_arrived(const struct board *b, unsigned member, uint32_
            board_mark(step);
 }
 
+/* The same, where later steps may lie in that slot meanwhile. */
+static inline bool board_has_met(const struct board *b, unsigned member, uint32_t step)
+{
+    const struct board_slot *s = board_slot(b, member, step);
+
+    return seq_reached(atomic_load_explicit(&s->seq, memory_order_acquire), board_mark(step));
+}
+
 /* Where member's contribution to @step lies, by its length. */
 static inline const uint8_t *board_payload(const struct board *b, unsigned member, uint32_t step,
                                            size_t len)

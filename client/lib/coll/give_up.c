@@ -36,21 +36,18 @@ static void rank_gone(struct run *r, unsigned rank, uint32_t done, uint32_t pid,
     r->err.left = left;
 }
 
-/* Has rank @k announced the first step of this operation? Later steps may lie in the same slot. */
-static bool has_met(const struct run *r, unsigned k)
+/* Does this rank meet all others, who are on its node, at r->base? */
+static bool meets_here(const struct run *r)
 {
-    const struct board_slot *s = board_slot(&r->group->board, k, r->base);
-
-    return seq_reached(atomic_load_explicit(&s->seq, memory_order_acquire), board_mark(r->base));
+    return one_node(r) && (r->plan.path != PATH_POST || r->put);
 }
 
 /* Will rank @k, which is gone and had completed @done operations, not come to this one any more? It
  * may have completed one of this number in which it met nobody (posts.c). */
 static bool is_missed(const struct run *r, unsigned k, uint32_t done)
 {
-    const bool meets = one_node(r) && (r->plan.path != PATH_POST || r->put);
-
-    return !seq_reached(done, (uint32_t)r->desc.seq) || (meets && !has_met(r, k));
+    return !seq_reached(done, (uint32_t)r->desc.seq) ||
+           (meets_here(r) && !board_has_met(&r->group->board, k, r->base));
 }
 
 /* One who died is named before those who left: they did so because of it, as often as not. */
@@ -106,14 +103,20 @@ static bool orphan_check(struct run *r)
     return false;
 }
 
+static void text_of_absent(const struct run *r, char *text, size_t len, int *ret_rank,
+                           char node[MSG_NAME_MAX])
+{
+    absent_text(r->question, r->group, r->desc.seq, meets_here(r) ? &r->base : NULL, text, len,
+                ret_rank, node);
+}
+
 static void run_timed_out(struct run *r)
 {
-    struct membership *g = r->group;
     char text[360], node[MSG_NAME_MAX];
     int rank;
 
     assert(r->deadline_ms >= 0);
-    absent_text(r->question, g, r->desc.seq, text, sizeof text, &rank, node);
+    text_of_absent(r, text, sizeof text, &rank, node);
     run_error(r, COMMD_E_TIMEOUT, rank, 0, node, " ran into its timeout of %lld ms: %s",
               (long long)r->limit_ms, text);
 }
@@ -210,7 +213,7 @@ static void warn_of_wait(struct run *r)
     if (!r->warn_ms || !absent_ask(&r->question, g, r->desc.seq))
         return;
     r->warn_ms = 0;
-    absent_text(r->question, g, r->desc.seq, text, sizeof text, &rank, node);
+    text_of_absent(r, text, sizeof text, &rank, node);
     absent_free(&r->question);
     op_text(&r->desc, what, sizeof what);
     usual_text(r, asleep, usual, sizeof usual);

@@ -132,9 +132,22 @@ static bool is_far_behind(const struct membership *g, unsigned m, uint64_t seq)
     return !seq_reached(atomic_load(&g->board.members[m].ops), (uint32_t)seq - BOARD_SLOTS);
 }
 
-/* Members of this node that have not begun the operation, from the board itself. If some are far
- * behind, the others wait for these. */
-static void add_here(struct question *q, const struct membership *g, uint64_t seq)
+/* Has the member not begun operation @seq, or met nobody in it, where this rank meets all at step
+ * *@base? NULL: this rank does not. */
+static bool is_absent(const struct membership *g, unsigned m, uint64_t seq, const uint32_t *base)
+{
+    const struct board_member *bm = &g->board.members[m];
+
+    if (!seq_reached(atomic_load(&bm->started), (uint32_t)seq))
+        return true;
+    return base && seq_reached(atomic_load(&bm->ops), (uint32_t)seq) &&
+           !board_has_met(&g->board, m, *base);
+}
+
+/* Members of this node that are absent, from the board itself. If some are far behind, the others
+ * wait for these. */
+static void add_here(struct question *q, const struct membership *g, uint64_t seq,
+                     const uint32_t *base)
 {
     char ranks[160];
     struct rank_list list;
@@ -144,8 +157,7 @@ static void add_here(struct question *q, const struct membership *g, uint64_t se
         far |= is_far_behind(g, m, seq);
     rank_list_init(&list, ranks, sizeof ranks);
     for (unsigned m = 0; m < g->board.nlocal; m++)
-        if (far ? is_far_behind(g, m, seq)
-                : !seq_reached(atomic_load(&g->board.members[m].started), (uint32_t)seq))
+        if (far ? is_far_behind(g, m, seq) : is_absent(g, m, seq, base))
             rank_list_add(&list, g->local_rank[m]);
     rank_list_end(&list);
     add_absent(q, g->ctx->node, list.n, list.lowest, ranks);
@@ -165,8 +177,9 @@ static void add_silent(const struct question *q, char *text, size_t len)
     }
 }
 
-bool absent_text(const struct question *q, const struct membership *g, uint64_t seq, char *text,
-                 size_t len, int *ret_rank, char node[MSG_NAME_MAX])
+bool absent_text(const struct question *q, const struct membership *g, uint64_t seq,
+                 const uint32_t *base, char *text, size_t len, int *ret_rank,
+                 char node[MSG_NAME_MAX])
 {
     struct question here = {.group = g, .rank = -1}; /* has no table of nodes: there are 0 */
     const struct question *known = &here;
@@ -176,7 +189,7 @@ bool absent_text(const struct question *q, const struct membership *g, uint64_t 
     if (q && q->answered)
         known = q;
     else
-        add_here(&here, g, seq);
+        add_here(&here, g, seq, base);
     missing = known->absent;
     if (missing)
         snprintf(text, len, "%s did not come", known->text);

@@ -199,9 +199,11 @@ bool parent_fails(struct parent *p, const char *name, struct commd_error *e);
 bool absent_ask(struct question **q, const struct membership *g, uint64_t seq);
 /* "rank 3 of node b did not come", from the answers (@q may be NULL) and what this node knows.
  * False: all ranks have come, as far as is known. *ret_rank: the rank that is missing; -1: none, or
- * several. @node: the node of the missing ranks; "": several nodes. */
-bool absent_text(const struct question *q, const struct membership *g, uint64_t seq, char *text,
-                 size_t len, int *ret_rank, char node[MSG_NAME_MAX]);
+ * several. @node: the node of the missing ranks; "": several nodes. @base: the step at which this
+ * rank meets those of its node; NULL: it meets nobody, or several nodes do. */
+bool absent_text(const struct question *q, const struct membership *g, uint64_t seq,
+                 const uint32_t *base, char *text, size_t len, int *ret_rank,
+                 char node[MSG_NAME_MAX]);
 void absent_free(struct question **q); /* NULL is fine */
 /* An answer came. */
 void absent_answer(struct commd_context *ctx, const struct msg_absent *m);

@@ -124,7 +124,7 @@ void failure_watch(struct device_group *dg)
     }
     assert(seq <= atomic_load(&g->seq) && !(g->running && g->running->gate));
     if (!absent_ask(&f->question, g, seq) ||
-        !absent_text(f->question, g, seq, text, sizeof text, &rank, node) ||
+        !absent_text(f->question, g, seq, NULL, text, sizeof text, &rank, node) ||
         !failure_take(dg, &why))
         return;
     error_set(&e, COMMD_E_ABORTED, "run",

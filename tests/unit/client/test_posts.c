@@ -370,8 +370,8 @@ static void root_waits_for_nobody(void **state)
         assert_int_equal(alone(c, 0, a_broadcast(0, &sent[i], 1), &err), 0);
     assert_int_equal(alone(c, 0, a_broadcast(0, &sent[0], 1), &err), 1);
     assert_int_equal(alone(c, 1, a_broadcast(0, &got, 1), &err), 0);
-    assert_true(
-        absent_text(NULL, c->group[0]->now, 2 * BOARD_SLOTS + 1, text, sizeof text, &rank, node));
+    assert_true(absent_text(NULL, c->group[0]->now, 2 * BOARD_SLOTS + 1, NULL, text, sizeof text,
+                            &rank, node));
     assert_int_equal(rank, 2); /* and not rank 1, which is behind as well */
     cluster_free(c);
 }
@@ -669,6 +669,35 @@ static void root_hears_what_it_called_before(void **state)
     }
 }
 
+/* Rank 1 meets the others, as it has heard of a mismatch. Rank 2 had sent before that, and calls
+ * nothing more. */
+static void who_does_not_meet_is_named(void **state)
+{
+    struct cluster *c = pair_new();
+    uint8_t send[2] = {1, 2}, recv[6];
+    struct commd_op op = a_gather(COMMD_GATHER, send, recv, 1);
+    struct commd_error err;
+    struct run r = {0};
+
+    op.size = sizeof op;
+    assert_int_equal(alone(c, 1, a_gather(COMMD_GATHER, send, recv, 2), &err), 0);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(alone(c, 2, op, &err), 0);
+    assert_int_equal(alone(c, 0, op, &err), COMMD_E_MISMATCH);
+    assert_int_equal(run_begin(&r, c->group[0]->now, &op), 0);
+    assert_int_equal(alone(c, 1, op, &err), 1);
+    for (unsigned i = 0; i < 1000; i++)
+        assert_true(run_poll(&r) < RUN_DONE);
+    assert_int_equal(r.put, 1);
+    r.deadline_ms = 0; /* long ago */
+    assert_true(run_hopeless_slow(&r));
+    assert_int_equal(r.err.code, COMMD_E_TIMEOUT);
+    assert_int_equal(r.err.rank, 2);
+    assert_non_null(strstr(r.err.message, ": rank 2 of node "));
+    run_abandon(&r);
+    cluster_free(c);
+}
+
 /* Nobody takes anything: rank 1 sends to rank 0, which sends to rank 1. */
 static void two_senders(void **state)
 {
@@ -883,6 +912,7 @@ int main(void)
         cmocka_unit_test(root_hears_of_it_next),
         cmocka_unit_test(senders_hear_of_it_next),
         cmocka_unit_test(root_hears_what_it_called_before),
+        cmocka_unit_test(who_does_not_meet_is_named),
         cmocka_unit_test(two_senders),
         cmocka_unit_test(who_misses_the_refusal),
         cmocka_unit_test(two_roots),
