@@ -443,10 +443,10 @@ class Group(_core.Group, Operations):
         self, policy="shrink", size=None, min_size=None, wait=None, timeout=None, name=None
     ):
         """Brings the group, this same object, into its next epoch; returns when all ranks of that
-        are there. All ranks that live call it, with the same policy, size and min_size (the first
-        call decides; one that differs raises InvalidArgument at once, and the others wait for it to
-        call again): after a rank, an engine or a node was lost, or after abort(). No rank, store or node has to have
-        survived: which ranks live is what commd knows.
+        are there. All ranks that live call it: after a rank, an engine or a node was lost, or after
+        abort(). No rank, store or node has to have survived: which ranks live is what commd knows.
+        All call it with the same policy, size and min_size. The first call decides; one that
+        differs raises InvalidArgument at once, and the others wait for it to call again.
 
         policy "shrink": those that live, without gaps, in the order of their ranks. "wait": they
         keep their ranks, and new processes take the seats of the others, by Context.rejoin(), of
