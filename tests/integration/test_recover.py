@@ -803,6 +803,23 @@ def test_commd_is_started_anew_while_ranks_recover():
         equal(all_do(rest, "verify", name="g"), [3] * 3)
 
 
+def test_who_was_left_behind_asks_a_commd_that_was_started_anew():
+    """It sees of the others that they left, and must not be a group of its own."""
+    with kept_nodes(1) as cluster:
+        ranks = cluster.ranks("g", [0] * 4)
+        ranks[3].start("fall_silent")
+        all_fail(ranks[:3], "all_reduce", ("RANK_LOST",), name="g", count=1000)
+        recovered(ranks[:3])
+        start_anew(cluster.nodes[0])
+        os.kill(ranks[3].pid, signal.SIGCONT)
+        ranks[3].finish()
+        error = ranks[3].call_error("recover", name="g")
+        equal((error["code"], error["rank"]), ("RANK_LOST", 3))
+        check("taken for lost" in error["message"], error)
+        check("rejoin" in error["message"], error)
+        equal(all_do(ranks[:3], "verify", name="g"), [3] * 3)
+
+
 def test_a_group_over_nodes_is_not_known_to_a_commd_that_was_started_anew():
     """Others may have gone on without this node: its ranks rejoin."""
     with kept_nodes(2) as cluster:

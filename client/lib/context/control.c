@@ -400,11 +400,33 @@ bool control_tells_gone(struct awaited *w)
     return join->ngone != before;
 }
 
+/* A commd took this rank for lost, the next one does not know the group, and the others may have
+ * gone on: what this rank sees of them is that they left, so by its own word it would go on alone.
+ */
+static bool is_left_behind(const struct commd_context *ctx, struct awaited *w)
+{
+    const struct membership *g = w->follows;
+    struct msg_join_failed f = {.req = w->req, .cause = CAUSE_RANK_LOST};
+
+    if (!g || g->board.nnodes > 1 || back_knows(g->ctx, g->board.group) ||
+        !board_is_gone(&g->board, g->rank))
+        return false;
+    f.rank = (int32_t)g->rank;
+    snprintf(f.node, sizeof f.node, "%s", ctx->node);
+    snprintf(f.text, sizeof f.text,
+             "group \"%s\": rank %u of epoch %llu was taken for lost, and the others go on without "
+             "it: leave the group and rejoin",
+             w->ask.client_join.name, g->rank, (unsigned long long)g->board.epoch);
+    w->reply = (struct msg){.type = MSG_JOIN_FAILED, .join_failed = f};
+    w->done = true;
+    return true;
+}
+
 /* The join of @w is about to be sent. False: this commd must not get it, and @w has its answer. */
 static bool join_again(const struct commd_context *ctx, struct awaited *w)
 {
     assert(w->ask.type == MSG_CLIENT_JOIN);
-    if (is_beyond(ctx, w))
+    if (is_beyond(ctx, w) || is_left_behind(ctx, w))
         return false;
     if (w->deadline_ms >= 0)
         w->ask.client_join.timeout_ms = ms_until(w->deadline_ms);
