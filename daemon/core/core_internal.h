@@ -649,7 +649,9 @@ void pause_end(struct core *core);   /* they go on; also if there was none */
 void pause_group_ends(struct core *core, const struct group *group);
 /* The engine of @asker has not ended: what it asked for is forgotten. */
 void pause_is_over(struct core *core, unsigned asker);
-void pause_msg(struct core *core, unsigned node, const struct msg_pause *msg);   /* PAUSE */
+void pause_msg(struct core *core, unsigned node, const struct msg_pause *msg); /* PAUSE */
+/* Our engine says that the engine of @node has ended when it was to be replaced. */
+void pause_was_asked(struct core *core, unsigned node);
 void pause_heard(struct core *core, unsigned node, const struct msg_pause *msg); /* PAUSED */
 void pause_engine_msg(struct core *core, const struct msg_pause *msg);           /* of our engine */
 void pause_tick(struct core *core);

@@ -18,7 +18,8 @@
  * (engine_pause.c), which is ten times the limit of an attempt.
  *
  * Of what others ask nothing is kept here: the engine knows who asked. But if our engine loses an
- * engine that may be replaced just now, we wait until its commd has said so.
+ * engine that may be replaced just now, we wait until its commd has said so. The commd after us has
+ * it from our engine, which says that the loss was planned.
  *
  * Who wakes me: answers, pause_deadline(). What if a peer, or our engine, dies now: the attempt
  * ends. What if commd is replaced now: the next one ends the pause, here when our engine has told
@@ -236,6 +237,12 @@ void pause_is_over(struct core *core, unsigned asker)
         end.group = group->id;
         act_to_engine(core, (struct act_msg){.type = MSG_BOARD_PAUSE, .pause = end});
     }
+}
+
+void pause_was_asked(struct core *core, unsigned node)
+{
+    if (core->now >= core->peers[node].pauses_ms) /* the commd before was asked */
+        core->peers[node].pauses_ms = core->now + REPLACED_MS;
 }
 
 void pause_msg(struct core *core, unsigned node, const struct msg_pause *msg)

@@ -796,6 +796,8 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
     assert(has_state(core, msg->peer));
     if (core->stopping)
         return; /* ours has gone ahead of us */
+    if (msg->planned)
+        pause_was_asked(core, msg->peer);
     text_format(text, sizeof(text), TEXT_ENGINES_APART ": %s", core_self_name(core),
                 core_node_name(core, msg->peer), msg->text);
     if (peer->state == CORE_PEER_AWAY && core->now >= peer->pauses_ms) {

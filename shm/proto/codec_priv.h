@@ -190,7 +190,7 @@
     F(NUM, quiet_ms)
 #define FIELDS_engine_sent(F) F(NUM, uid) F(NUM, ms) F(NUM, bytes)
 #define FIELDS_engine_peer(F) \
-    F(NUM, engine) F(NODE, peer) F(TEXT, text) F(NUM, end) F(NUM, intro)
+    F(NUM, engine) F(NODE, peer) F(TEXT, text) F(NUM, end) F(NUM, intro) F(FLAG, planned)
 #define FIELDS_board_add(F) \
     F(NUM, group) F(NUM, me) F(NUM, uid) F(NUM, weight) F(NUM, goes_on) F(INDEXES, peers)
 #define FIELDS_board_held(F)                                                                       \

@@ -497,7 +497,8 @@ struct msg_engine_peer { /* PEER_DEL, PEER_READY, PEER_DOWN */
     uint64_t engine;
     uint32_t end; /* DOWN: enum link_end; another value counts as LINK_END_ENGINE */
     char text[MSG_TEXT_MAX];
-    uint64_t intro; /* of its PEER_ADD; 0: an engine of version 10 does not tell */
+    uint64_t intro;  /* of its PEER_ADD; 0: an engine of version 10 does not tell */
+    uint8_t planned; /* DOWN: groups were at rest because it was to be replaced: PAUSE */
 };
 
 /* Of the other engine, since it was added: struct fabric_traffic. */

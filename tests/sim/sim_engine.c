@@ -80,6 +80,7 @@ static void say_peer(struct sim *sim, unsigned node, enum msg_type type, unsigne
     msg.engine_peer.peer = peer;
     msg.engine_peer.engine = incarnation;
     msg.engine_peer.end = type == MSG_ENGINE_PEER_DOWN ? sim->now % 3 : 0;
+    msg.engine_peer.planned = type == MSG_ENGINE_PEER_DOWN && pause_rests_for(sim, node, peer);
     msg.engine_peer.intro = sim->nodes[node].engine_intro[peer].told;
     text_copy(msg.engine_peer.text, sizeof(msg.engine_peer.text), text);
     say(sim, node, &msg);

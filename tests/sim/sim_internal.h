@@ -215,6 +215,8 @@ struct place hold_place(const struct sim *sim, unsigned node, const struct board
 void pause_asked(struct sim *sim, unsigned node, const struct msg_pause *ask);
 void pause_event(struct sim *sim, const struct ev *ev);
 void pause_ended(struct sim *sim, unsigned node);
+/* Do boards at @node rest for the engine of @peer? */
+bool pause_rests_for(const struct sim *sim, unsigned node, unsigned peer);
 
 /* sim_net.c */
 void net_send(struct sim *sim, unsigned from, unsigned to, const struct msg *msg);

@@ -28,6 +28,18 @@ static bool pauses(const struct sim *sim, const struct board *board)
     return board->pause.on && sim->now < board->pause.until;
 }
 
+bool pause_rests_for(const struct sim *sim, unsigned node, unsigned peer)
+{
+    for (unsigned i = 0; i < SIM_BOARDS; i++) {
+        const struct board *board = &sim->nodes[node].boards[i];
+
+        if (board->group && !board->broken && pauses(sim, board) && board->pause.final &&
+            board->pause.asker == peer)
+            return true;
+    }
+    return false;
+}
+
 static void say(struct sim *sim, unsigned node, const struct board *board, enum msg_pause_step step,
                 struct place place)
 {

@@ -47,6 +47,8 @@ void engine_board_hold(struct engine *e, uint64_t group, struct msg_board_held *
 void engine_board_go(struct engine *e, uint64_t group);
 /* The engine of node @ask->asker is to be replaced: engine_pause.c. True: @ret has the answer. */
 bool engine_board_pause(struct engine *e, const struct msg_pause *ask, struct msg_pause *ret);
+/* Do boards rest because the engine of node @peer is to be replaced? Also if it has ended since. */
+bool engine_rests_for(const struct engine *e, unsigned peer);
 /* Another commd is there: tells it of the boards that have failed, and of those that are held.
  * Those that it does not add before engine_resumed() have no group any more. */
 void engine_resume(struct engine *e);

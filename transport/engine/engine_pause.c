@@ -125,3 +125,15 @@ bool engine_board_pause(struct engine *e, const struct msg_pause *m, struct msg_
     }
     return false;
 }
+
+bool engine_rests_for(const struct engine *e, unsigned peer)
+{
+    const struct eboard *eb;
+
+    for (unsigned i = 0; i < ENGINE_HASH; i++)
+        LIST_FOREACH(eb, &e->hash[i], hash_link)
+            if (eb->hold != EB_RUNS && !eb->dead && eb->pause.final && eb->pause.asker == peer &&
+                now_ms() < eb->pause.until_ms)
+                return true;
+    return false;
+}

@@ -58,6 +58,7 @@ struct shell {
         uint64_t intro;       /* how commd calls the tokens that it has brought */
         char *lost;           /* owned: why it was lost; NULL: it was not */
         enum link_end end;    /* who has ended the link to it */
+        bool planned;         /* and it was to be replaced */
     } peers[FABRIC_MAX_PEERS];
     unsigned traffic_at, traffic_left; /* whose traffic is told next; how many may follow */
     const char *node;
@@ -106,6 +107,7 @@ static void tell_peer(struct shell *s, unsigned peer)
     m.engine_peer.peer = peer;
     m.engine_peer.engine = p->incarnation;
     m.engine_peer.end = p->lost ? p->end : 0;
+    m.engine_peer.planned = p->lost && p->planned;
     m.engine_peer.intro = p->intro;
     snprintf(m.engine_peer.text, sizeof m.engine_peer.text, "%s", p->lost ? p->lost : "");
     control_send(&s->control, &m, -1);
@@ -121,6 +123,7 @@ static void on_peer_down(void *arg, unsigned peer, enum link_end end, const char
     free(s->peers[peer].lost);
     s->peers[peer].lost = lost ? lost : strdup(none);
     s->peers[peer].end = end;
+    s->peers[peer].planned = s->engine && engine_rests_for(s->engine, peer);
     tell_peer(s, peer);
 }
 

@@ -1158,6 +1158,24 @@ static void a_node_whose_engine_was_lost_meanwhile(void **state)
     bench_free(bench);
 }
 
+/* Our engine rested because the one of b was to be replaced, of which the commd before us had
+ * heard. It has ended since, and b is not linked yet. */
+static void a_node_whose_engine_was_to_be_replaced(void **state)
+{
+    for (int planned = 0; planned < 2; planned++) {
+        struct bench *bench = with_its_engine(77);
+        struct msg down = closed(LINK_END_CLOSED, "the other side has closed the link");
+        const struct group *group = group_find(bench->core, GROUP);
+
+        engine_tells(bench, (struct msg){.type = MSG_ENGINE_RESUMED});
+        down.engine_peer.planned = (uint8_t)planned;
+        engine_tells(bench, down);
+        expect_peer(bench, planned ? CORE_PEER_AWAY : CORE_PEER_UNLINKED);
+        assert_int_equal(group->cause, planned ? 0 : CAUSE_NODE_LOST);
+        bench_free(bench);
+    }
+}
+
 static void counts_go_on(void **state)
 {
     struct core_config config = config_of(1);
@@ -1220,6 +1238,7 @@ int main(void)
         cmocka_unit_test(a_group_that_cannot_wait),
         cmocka_unit_test(a_board_that_the_next_engine_did_not_get),
         cmocka_unit_test(a_node_whose_engine_was_lost_meanwhile),
+        cmocka_unit_test(a_node_whose_engine_was_to_be_replaced),
         cmocka_unit_test(engines_that_were_introduced_over_different_links),
         cmocka_unit_test(engines_that_were_introduced_before),
         cmocka_unit_test(an_engine_that_may_not_have_been_told),

@@ -418,16 +418,20 @@ static void who_hears_no_more_goes_on(void **state)
     works(c, 10);
     for (unsigned n = 0; n < 3; n++)
         assert_int_equal(ask(c, n, PAUSE_ASK, 0).step, PAUSE_POSTED);
+    assert_false(engine_rests_for(c->node[1].engine, ASKER));
     ask_all(c, PAUSE_UNTIL, 1);
     rest(c);
     assert_int_equal(eb->hold, EB_PAUSES);
     engine_resume(c->node[1].engine); /* another commd does not know of it */
     assert_int_equal(eb->hold, EB_PAUSES);
+    assert_true(engine_rests_for(c->node[1].engine, ASKER));
+    assert_false(engine_rests_for(c->node[1].engine, !ASKER));
     for (unsigned n = 0; n < 3; n++)
         eboard_find(c->node[n].engine, c->main->id)->pause.until_ms = 1;
     for (unsigned n = 0; n < 3; n++)
         engine_poll_all(c->node[n].engine);
     assert_int_equal(eb->hold, EB_RUNS);
+    assert_false(engine_rests_for(c->node[1].engine, ASKER));
     some_work(c);
     cluster_free(c);
 }
