@@ -438,16 +438,16 @@ static void encode_refuses_fields(void **state)
     BROKEN_LIST(MSG_CLIENT_HELLO, msg.client_hello.admin = 2);
     BROKEN_LIST(MSG_CLIENT_HELLO, msg.client_hello.program[63] = 'x');
     BROKEN_LIST(MSG_CLIENT_HELLO, msg.client_hello.program[5] = '\n');
-    BROKEN(MSG_CLIENT_JOIN, msg.client_join.name[0] = 0);
-    BROKEN(MSG_CLIENT_JOIN, msg.client_join.name[255] = 'x');
-    BROKEN(MSG_CLIENT_JOIN, msg.client_join.name[3] = '\x7f');
-    BROKEN(MSG_CLIENT_JOIN, msg.client_join.size++);
-    BROKEN(MSG_CLIENT_JOIN, msg.client_join.rank++);
-    BROKEN(MSG_CLIENT_JOIN, msg.client_join.recovery = MSG_RECOVERY_COUNT);
-    BROKEN(MSG_CLIENT_JOIN, msg.client_join.recovery = MSG_RECOVERY_WAIT);   /* of a rank */
-    BROKEN(MSG_CLIENT_JOIN, msg.client_join.recovery = MSG_RECOVERY_SHRINK); /* likewise */
-    BROKEN(MSG_CLIENT_JOIN, msg.client_join.recovery = msg.client_join.rank = 0;
-           msg.client_join.size = 0);
+    BROKEN_LIST(MSG_CLIENT_JOIN, msg.client_join.name[0] = 0);
+    BROKEN_LIST(MSG_CLIENT_JOIN, msg.client_join.name[255] = 'x');
+    BROKEN_LIST(MSG_CLIENT_JOIN, msg.client_join.name[3] = '\x7f');
+    BROKEN_LIST(MSG_CLIENT_JOIN, msg.client_join.size++);
+    BROKEN_LIST(MSG_CLIENT_JOIN, msg.client_join.rank++);
+    BROKEN_LIST(MSG_CLIENT_JOIN, msg.client_join.recovery = MSG_RECOVERY_COUNT);
+    BROKEN_LIST(MSG_CLIENT_JOIN, msg.client_join.recovery = MSG_RECOVERY_WAIT);   /* of a rank */
+    BROKEN_LIST(MSG_CLIENT_JOIN, msg.client_join.recovery = MSG_RECOVERY_SHRINK); /* likewise */
+    BROKEN_LIST(MSG_CLIENT_JOIN, msg.client_join.recovery = msg.client_join.rank = 0;
+                msg.client_join.size = 0);
     BROKEN(MSG_CLIENT_ABORT, msg.client_abort.text[511] = 'x');
     BROKEN(MSG_ADMIN, msg.admin.verb[0] = 0);
     BROKEN_LIST(MSG_WELCOME, msg.welcome.node[0] = 0);
