@@ -10,8 +10,8 @@
  * core_engine.c, core_client.c.
  * What if we are stopped now (SIGSTOP, a swapped-out VM): the clock has run past the deadline
  * we asked for when we come back, and what the others sent meanwhile still waits in sockets. So
- * a late call first forgives everybody two heartbeats of silence; who is really gone is found
- * after that.
+ * a late call first gives everybody whose answer we wait for two heartbeats more, forgive(); who is
+ * really gone is found after that.
  *
  * Randomness comes from config.seed alone, time from the events: the same events give the same
  * actions. */
@@ -211,6 +211,19 @@ static void settle(struct core *core)
     assert(list_empty(&core->todo)); /* each has been asked for, or is held */
 }
 
+/* We were stopped: nobody's time runs out before what was sent meanwhile can be read. */
+static void forgive(struct core *core)
+{
+    uint64_t grace = MIN(2 * core->config.heartbeat_ms, core->config.node_timeout_ms);
+
+    assert(grace);
+    peer_forgive(core, grace);
+    life_forgive(core, &core->engine.life);
+    life_forgive(core, &core->gpu.life);
+    bond_forgive(core, grace);
+    join_forgive(core, grace);
+}
+
 void core_input(struct core *core, const struct core_event *event)
 {
     assert((unsigned)event->type <= CORE_SHUTDOWN);
@@ -226,7 +239,7 @@ void core_input(struct core *core, const struct core_event *event)
     assert(core->queue.head <= core->queue.tail);
     if (core->promised_ms != CORE_NEVER &&
         core->now > core->promised_ms + core->config.heartbeat_ms)
-        peer_forgive(core);
+        forgive(core);
     core_dispatch(core, event);
     core_set_phase(core, PHASE_RUNNING);
     engine_tick(core);

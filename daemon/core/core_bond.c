@@ -314,6 +314,14 @@ void bond_look(struct core *core)
         compare(core, group);
 }
 
+void bond_forgive(struct core *core, uint64_t grace)
+{
+    struct group *group;
+
+    list_each(group, &core->all_groups, all)
+        group->bond_until_ms = MAX(group->bond_until_ms, core->now + grace);
+}
+
 void bond_tick(struct core *core)
 {
     struct group *group;

@@ -13,7 +13,7 @@
  * What if the peer (the engine) dies now: CORE_ENGINE_DOWN; groups over several nodes wait for the
  * next one, or are broken with ENGINE_LOST (core_bond.c); there by the ENGINE_STATE that peers get.
  * What if I am stopped now: the oldest unanswered ping would look overdue; core_input() notices
- * that we were late and starts its clock anew (peer_forgive()). */
+ * that we were late and starts its clock anew (life_forgive()). */
 #include "daemon/core/core_internal.h"
 #include "shm/proto/cause_text.h"
 

@@ -474,7 +474,7 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg);
 
 void peer_tick(struct core *core);
 uint64_t peer_deadline(const struct core *core);
-void peer_forgive(struct core *core); /* we were stopped ourselves */
+void peer_forgive(struct core *core, uint64_t grace); /* see forgive() in core.c */
 
 /* ---- core_life.c ----------------------------------------------------------------------------- */
 
@@ -499,7 +499,7 @@ void renew_settings_changed(struct core *core);
 void renew_mark_shared(struct core *core); /* sets peer.shares */
 
 void life_pong(struct life *life, const struct msg_ping *msg);
-void life_forgive(struct core *core, struct life *life); /* we were stopped ourselves */
+void life_forgive(struct core *core, struct life *life); /* see forgive() in core.c */
 
 /* ---- core_engine.c --------------------------------------------------------------------------- */
 
@@ -638,6 +638,7 @@ void bond_tell(struct core *core, const struct group *group, unsigned node); /* 
 void bond_look(struct core *core); /* other nodes are READY */
 void bond_tick(struct core *core);
 uint64_t bond_deadline(const struct core *core);
+void bond_forgive(struct core *core, uint64_t grace); /* see forgive() in core.c */
 
 /* ---- core_pause.c ---------------------------------------------------------------------------- */
 

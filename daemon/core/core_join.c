@@ -568,6 +568,19 @@ static void expire(struct core *core, struct member *member)
     }
 }
 
+/* Who asked, or is committed, may have an answer that was not read; and those for whom somebody
+ * waits may have come. Who waits for others yet is asked for by its own deadline. */
+void join_forgive(struct core *core, uint64_t grace)
+{
+    struct member *member;
+
+    list_each(member, &core->waiting, waiting) {
+        if (member->state != MEMBER_ASKING)
+            member->deadline_ms = MAX(member->deadline_ms, core->now + grace);
+        member->wish.enough_ms = MAX(member->wish.enough_ms, core->now + grace);
+    }
+}
+
 /* When members whose time has run out are looked for: all are looked at, so that a crowd of them is
  * not for each. */
 uint64_t join_deadline(const struct core *core)

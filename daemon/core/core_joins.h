@@ -93,6 +93,7 @@ void join_run(struct core *core); /* asks for all members on the todo list */
 void join_withdraw(struct core *core, unsigned slot, uint32_t req);
 void join_again(struct core *core, struct member *member); /* its commit came to nothing */
 void join_tick(struct core *core);
+void join_forgive(struct core *core, uint64_t grace); /* see forgive() in core.c */
 uint64_t join_deadline(const struct core *core);
 void join_stop(struct core *core);
 void join_drain(struct core *core);                         /* core->draining has been set */

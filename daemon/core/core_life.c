@@ -101,4 +101,6 @@ void life_forgive(struct core *core, struct life *life)
 {
     if (life->unanswered_ms)
         life->unanswered_ms = core->now;
+    if (life->state == CORE_ENGINE_STARTING)
+        life->since_ms = core->now;
 }

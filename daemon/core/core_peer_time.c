@@ -1,23 +1,24 @@
 /* core_peer_time.c - nodes by the clock: heartbeats, silence, who is away for too long, and what is
  * tried again. Who is in which state: core_peer.c.
  *
- * Who wakes me: peer_deadline(). What if I am stopped now: peer_forgive(). */
+ * Who wakes me: peer_deadline(). What if I am stopped now: peer_forgive(), which knows
+ * nothing of a break or a loss that was told before: its clock begins anew. */
 #include "daemon/core/core_internal.h"
 #include "shm/proto/cause_text.h"
 
-void peer_forgive(struct core *core)
+void peer_forgive(struct core *core, uint64_t grace)
 {
-    uint64_t grace = MIN(2 * core->config.heartbeat_ms, core->config.node_timeout_ms);
     uint64_t floor = core->now + grace;
 
-    assert(grace);
     floor -= MIN(floor, core->config.node_timeout_ms);
     for (unsigned i = 0; i < core->config.nnodes; i++) {
-        core->peers[i].heard_ms = MAX(core->peers[i].heard_ms, floor);
-        core->peers[i].lost_ms = MAX(core->peers[i].lost_ms, core->now + grace);
+        struct peer *peer = &core->peers[i];
+
+        peer->heard_ms = MAX(peer->heard_ms, floor);
+        peer->lost_ms = MAX(peer->lost_ms, core->now + grace);
+        peer->apart_ms = peer->apart_ms ? core->now : 0;
+        peer->doubt_ms = MAX(peer->doubt_ms, core->now + grace);
     }
-    life_forgive(core, &core->engine.life);
-    life_forgive(core, &core->gpu.life);
 }
 
 /* @end: what becomes of it. Its link, if it has one, is ours to close. */

@@ -150,7 +150,8 @@ static void deliver(struct sim *sim, const struct ev *ev)
     struct pipe *pipe = &sim->pipes[ev->a][ev->b];
     struct packet *packet = pipe->head;
 
-    if (sim->cut[ev->a][ev->b] || !packet || !sim->up[ev->b][ev->a])
+    if (sim->cut[ev->a][ev->b] || !packet ||
+        (!sim->up[ev->b][ev->a] && !sim->nodes[ev->b].stopped)) /* which takes the link later */
         return;
     pipe->head = packet->next;
     if (!pipe->head)

@@ -632,6 +632,26 @@ static void a_commd_that_is_stopped(void **state)
              "[3000] commd of b goes on\n");
 }
 
+/* The home has answered meanwhile: that is read before the time for it is over. */
+static void a_commd_that_is_stopped_waits_for_answers(void **state)
+{
+    struct sim *sim = cluster(2);
+    const char *g = sim_name_at(sim, 0);
+    unsigned q = sim_client(sim, 1);
+
+    sim_join(sim, q, g, 1, 2, 500);
+    sim_run(sim, 501); /* it has asked who is missing */
+    sim_trace_clear(sim);
+    sim_stop(sim, 1, 2000);
+    sim_run(sim, 1000);
+    end(sim,
+        "[   0] commd of b is stopped for 2000 ms\n"
+        "[ 600] a drops the link to b: silent for 600 ms\n"
+        "[2000] commd of b goes on\n"
+        "[2001] b: pid 200 JOIN_FAILED 4: group \"g6\": 1 of 2 ranks did not come within 500 ms: "
+        "missing 0\n");
+}
+
 static void a_commd_that_is_stopped_for_too_long(void **state)
 {
     struct sim *sim = cluster(2);
@@ -811,6 +831,7 @@ int main(void)
         cmocka_unit_test(node_vanishes),
         cmocka_unit_test(all_leave),
         cmocka_unit_test(a_commd_that_is_stopped),
+        cmocka_unit_test(a_commd_that_is_stopped_waits_for_answers),
         cmocka_unit_test(a_commd_that_is_stopped_for_too_long),
         cmocka_unit_test(joined_again),
         cmocka_unit_test(client_aborts),
