@@ -340,6 +340,26 @@ static void engine_life(void **state)
     bench_free(bench);
 }
 
+/* Its hello lies in the socket of a commd that was stopped: the time for it begins anew. */
+static void an_engine_may_start_while_commd_is_stopped(void **state)
+{
+    struct core_config config = config_of(2);
+    struct bench *bench = bench_new(&config);
+
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    feed(bench, (struct core_event){.type = CORE_ENGINE_STARTED, .pid = 77});
+    bench->got[0] = 0;
+    bench->now += 3600 * 1000;
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    expect(bench, "");
+    for (uint64_t end = bench->now + 3600 * 1000; bench->now < end && !bench->got[0];) {
+        bench->now = core_deadline(bench->core);
+        feed(bench, (struct core_event){.type = CORE_TICK});
+    }
+    expect(bench, "engine kill\n");
+    bench_free(bench);
+}
+
 static void engine_of_another_version(void **state)
 {
     struct core_config config = config_of(2);
@@ -791,6 +811,7 @@ int main(void)
         cmocka_unit_test(timeout_of_config),
         cmocka_unit_test(missing_list_is_bounded),
         cmocka_unit_test(engine_life),
+        cmocka_unit_test(an_engine_may_start_while_commd_is_stopped),
         cmocka_unit_test(engine_of_another_version),
         cmocka_unit_test(engine_that_hangs),
         cmocka_unit_test(stopped_ourselves),

@@ -1084,6 +1084,37 @@ static void engines_that_never_meet_are_linked_anew(void **state)
     bench_free(bench);
 }
 
+static void is_stopped(struct bench *bench, uint64_t ms)
+{
+    bench->now += ms;
+    feed(bench, (struct core_event){.type = CORE_TICK});
+}
+
+/* What mends a link, or says why it ended, may have come while we were stopped. */
+static void who_was_stopped_reads_of_links_first(void **state)
+{
+    struct bench *bench = with_a_link();
+    uint64_t timeout = bench->core->config.node_timeout_ms;
+    struct msg traffic = {.type = MSG_ENGINE_TRAFFIC,
+                          .engine_traffic = {.peer = 1, .engine = 77, .apart = 1}};
+
+    engine_tells(bench, traffic);
+    is_stopped(bench, 3 * timeout);
+    traffic.engine_traffic.apart = 0;
+    engine_tells(bench, traffic);
+    b_tells(bench, (struct msg){.type = MSG_HEARTBEAT});
+    wait_for(bench, timeout / 2);
+    assert_int_equal(group_find(bench->core, GROUP)->cause, CAUSE_NONE);
+    bench_free(bench);
+
+    bench = with_a_link();
+    engine_tells(bench, closed(LINK_END_CLOSED, "closed"));
+    is_stopped(bench, 5000);
+    b_tells(bench, given_up(LINK_END_NETWORK, "no answer"));
+    wait_for(bench, 2 * bench->core->config.heartbeat_ms);
+    broken_by(bench, CAUSE_NODE_LOST, "no answer");
+}
+
 /* Nobody says any more why a link between engines ended when that of their commds has. */
 static void a_doubt_ends_with_the_link(void **state)
 {
@@ -1247,6 +1278,7 @@ int main(void)
         cmocka_unit_test(a_node_whose_commd_is_stopped),
         cmocka_unit_test(a_node_that_is_gone),
         cmocka_unit_test(engines_that_never_meet_are_linked_anew),
+        cmocka_unit_test(who_was_stopped_reads_of_links_first),
         cmocka_unit_test(a_doubt_ends_with_the_link),
         cmocka_unit_test(the_other_engine_gives_up_the_link),
         cmocka_unit_test(the_other_side_says_why_it_closed_the_link),
