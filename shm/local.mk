@@ -15,7 +15,7 @@ libcommd_shm_la_SOURCES = shm/board/board.c shm/board/board.h shm/board/operatio
 	shm/util/topology.c shm/util/topology.h shm/util/copy.c shm/util/copy.h shm/util/socket_path.c \
 	shm/util/socket_path.h shm/util/limits.c shm/util/limits.h shm/util/ranks.c \
 	shm/util/ranks.h shm/util/closer.c shm/util/closer.h shm/util/fds.h shm/util/reset.h \
-	shm/util/hash.h shm/util/rivals.h
+	shm/util/hash.h shm/util/restarts.h shm/util/rivals.h
 libcommd_shm_la_SOURCES += shm/gpu/able.c shm/gpu/able.h shm/gpu/cuda.c \
 	shm/gpu/cuda.h shm/gpu/session.h
 libcommd_shm_la_LIBADD =

@@ -99,10 +99,8 @@ void core_setup(struct core *core, const struct core_config *config)
     }
     core->peers[config->self].incarnation = config->incarnation;
     core->engine.life.start_ms = config->nnodes > 1 ? 0 : CORE_NEVER;
-    core->engine.life.backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
     text_copy(core->engine.life.text, sizeof(core->engine.life.text),
               config->nnodes > 1 ? "not started yet" : "not needed: one node");
-    core->gpu.life.backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
     core->gpu.life.ping_ms = CORE_NEVER;
     text_copy(core->gpu.life.text, sizeof(core->gpu.life.text),
               config->gpu ? TEXT_GPU_UNASKED : config->gpu_why);

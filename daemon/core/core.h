@@ -12,7 +12,8 @@
 
 struct core;
 
-enum { CORE_ENGINE_RESTART_MIN_MS = 100, CORE_ENGINE_RESTART_MAX_MS = 5000 };
+/* Two engines that have lost each other are connected anew: the back-off. */
+enum { CORE_RECONNECT_MIN_MS = 100, CORE_RECONNECT_MAX_MS = 5000 };
 
 /* The user that commd-gpu counts as, on all nodes; no process has it. Group names that begin so are
  * for this user alone. */

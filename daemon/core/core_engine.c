@@ -160,7 +160,7 @@ void engine_down(struct core *core, const char *why)
 {
     struct own_engine *engine = &core->engine;
     struct life *life = &engine->life;
-    char text[MSG_TEXT_MAX];
+    char text[MSG_TEXT_MAX], wait[80];
     bool was_up;
 
     if (life->state == CORE_ENGINE_OFF) {
@@ -176,8 +176,7 @@ void engine_down(struct core *core, const char *why)
     text_format(text, sizeof(text), TEXT_ENGINE_LOST ": %s", core_self_name(core), life->text);
     if (!core->stopping)
         act_note(core, CORE_NOTE_ENGINE_LOST, CORE_BY_NOBODY, 0, CORE_LOG_ERROR,
-                 "%s -> starting it again in %llu ms", text,
-                 (unsigned long long)(life->start_ms - core->now));
+                 "%s -> starting it again%s", text, life_wait_text(core, life, wait));
     if (was_up) {
         core->counts.engine_losses++;
         peer_engine_down(core);

@@ -1,9 +1,9 @@
 /* core_gpu.c - this node's commd-gpu (its life: core_life.c), and the sessions that clients have at
  * it.
  *
- * Nothing is started before the first client asks, and nothing again before the next one does; not
- * sooner than the back-off after a failure, and then who asks is told why. What comes while it
- * starts waits: one request of each client, all answered when it is up, or has failed.
+ * Nothing is started before the first client asks, and nothing again before the next one does. If
+ * it dies again and again it is not started for a while, and who asks then is told why. What comes
+ * while it starts waits: one request of each client, all answered when it is up, or has failed.
  *
  * A client has one session. Another request ends it first: its socket may have ended without our
  * knowledge. That is all that a client can make us do, and it may ask only so often.
@@ -280,6 +280,7 @@ static void forget_devices(struct own_gpu *gpu)
 void gpu_down(struct core *core, const char *why)
 {
     struct own_gpu *gpu = &core->gpu;
+    char wait[80];
     bool was_up;
 
     if (gpu->life.state == CORE_ENGINE_OFF) {
@@ -294,8 +295,9 @@ void gpu_down(struct core *core, const char *why)
         core->counts.gpu_losses++;
     if (!core->stopping)
         act_note(core, CORE_NOTE_GPU_LOST, CORE_BY_NOBODY, 0, CORE_LOG_ERROR,
-                 "commd-gpu of node %s %s: %s -> the next who asks starts it again",
-                 core_self_name(core), was_up ? "was lost" : "could not start", gpu->life.text);
+                 "commd-gpu of node %s %s: %s -> the next who asks starts it again%s",
+                 core_self_name(core), was_up ? "was lost" : "could not start", gpu->life.text,
+                 life_wait_text(core, &gpu->life, wait));
     forget_sessions(core);
     assert(!gpu->sessions && !gpu->ndevices);
     for (unsigned slot = 0; slot < core->client_slots && gpu->waiting; slot++)

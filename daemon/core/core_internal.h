@@ -31,10 +31,10 @@ enum {
     CORE_SENT_MOST_MS = 60000,  /* the longest time that such a report is of */
     CORE_ENGINE_DOUBT_MS = 30,  /* a lost engine of another node breaks groups after this */
     CORE_ENGINE_TOLD_MS = 1000, /* likewise, if that side has ended the link and does not say why */
-    CORE_ENGINE_QUIET_MS = 2500,   /* nothing comes for so long: not while a node lives */
-    CORE_ENGINE_STABLE_MS = 10000, /* a life this long resets the restart back-off */
-    CORE_GPU_ASKS = 8,             /* of a client for GPUs, within a second */
-    CORE_GPU_SPARE = 16,           /* this part of all groups: gpu_spare() */
+    CORE_ENGINE_QUIET_MS = 2500,     /* nothing comes for so long: not while a node lives */
+    CORE_RECONNECT_RESET_MS = 10000, /* engines that accept each other so long reset the back-off */
+    CORE_GPU_ASKS = 8,               /* of a client for GPUs, within a second */
+    CORE_GPU_SPARE = 16,             /* this part of all groups: gpu_spare() */
     CORE_LOG_ERROR = 0,
     CORE_LOG_WARN,
     CORE_LOG_INFO,
@@ -244,8 +244,8 @@ struct life {
     bool killed;
     uint32_t pid;
     uint64_t since_ms;
-    uint64_t start_ms; /* OFF: not started before */
-    uint64_t backoff_ms;
+    uint64_t start_ms;                    /* OFF: not started before */
+    unsigned early;                       /* deaths in a row: restart_wait() */
     uint64_t ping_ms, seq, unanswered_ms; /* next ping; time of the oldest unanswered one, 0 */
     char text[MSG_TEXT_MAX];              /* what it runs on, or why it does not */
     char build[MSG_NAME_MAX];             /* UP: its version; "": it does not say */
@@ -483,6 +483,8 @@ void life_set_state(struct core *core, struct life *life, enum core_engine_state
 void life_kill(struct core *core, struct life *life, const char *why);
 /* It ended: @why, if we did not kill it. Was it up? */
 bool life_end(struct core *core, struct life *life, const char *why);
+/* For the log, after "starts it again": "", or that it has to wait, and why. Returns @buf. */
+const char *life_wait_text(const struct core *core, const struct life *life, char buf[80]);
 /* Kills it if it is overdue. True: it has to be asked, PING @life->seq. */
 bool life_tick(struct core *core, struct life *life, uint64_t start_limit, uint64_t answer_limit);
 uint64_t life_deadline(const struct life *life, uint64_t start_limit, uint64_t answer_limit);

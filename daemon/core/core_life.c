@@ -4,8 +4,10 @@
  *
  * When it is started is decided in core_engine.c and core_gpu.c. It has a limit for its hello, and
  * is asked each second, with a limit for the answer; one that keeps neither is killed. After its
- * end it is not started again before a back-off, which doubles; a life of 10 s resets that. */
+ * end the next one may be started at once, or after a while if it dies again and again
+ * (shm/util/restarts.h). */
 #include "daemon/core/core_internal.h"
+#include "shm/util/restarts.h"
 
 /* clang-format off */
 static const bool life_may[3][3] = { /* rows: from; columns: OFF STARTING UP */
@@ -42,18 +44,26 @@ void life_kill(struct core *core, struct life *life, const char *why)
 bool life_end(struct core *core, struct life *life, const char *why)
 {
     bool was_up = life->state == CORE_ENGINE_UP;
+    uint64_t served_ms = was_up ? core->now - life->since_ms : 0;
 
     assert(life->state != CORE_ENGINE_OFF);
     if (!life->killed)
         text_copy(life->text, sizeof(life->text), why ? why : "it went away");
-    if (was_up && core->now - life->since_ms >= CORE_ENGINE_STABLE_MS)
-        life->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
     life_set_state(core, life, CORE_ENGINE_OFF);
     life->pid = 0;
-    assert(life->backoff_ms);
-    life->start_ms = core->now + life->backoff_ms;
-    life->backoff_ms = MIN(2 * life->backoff_ms, (uint64_t)CORE_ENGINE_RESTART_MAX_MS);
+    life->start_ms = core->now + restart_wait(&life->early, served_ms);
     return was_up;
+}
+
+const char *life_wait_text(const struct core *core, const struct life *life, char buf[80])
+{
+    struct text text = {buf, 80, 0};
+
+    buf[0] = '\0';
+    if (life->start_ms > core->now)
+        text_add(&text, ", but not before %llu ms are over: it dies again and again",
+                 (unsigned long long)(life->start_ms - core->now));
+    return buf;
 }
 
 bool life_tick(struct core *core, struct life *life, uint64_t start_limit, uint64_t answer_limit)

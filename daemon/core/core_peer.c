@@ -390,7 +390,7 @@ void peer_up(struct core *core, const struct core_event *event)
     peer->draining = peer->said = peer->free = false; /* until it says so */
     peer->accepts_mine = 0;                           /* likewise */
     peer->heard_ms = core->now;
-    peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
+    peer->backoff_ms = CORE_RECONNECT_MIN_MS;
     core->silent_ms = MIN(core->silent_ms, core->now + core->config.node_timeout_ms);
     assert(peer->state == CORE_PEER_AWAY || (!peer->engine && !peer->theirs));
     peer_set_state(core, event->node, CORE_PEER_LINKING);
@@ -423,7 +423,7 @@ static void peer_engine_state(struct core *core, unsigned node, const struct msg
     forget_theirs(core, node);
     peer->engine = msg->engine;
     assert(!peer->theirs); /* ours has forgotten the one before */
-    peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
+    peer->backoff_ms = CORE_RECONNECT_MIN_MS;
     review(core, node);
     if (lost) {
         text_format(text, sizeof(text), TEXT_ENGINE_LOST, core_node_name(core, node));
@@ -466,7 +466,7 @@ static void give_up_link(struct core *core, unsigned node, unsigned end, const c
     peer->doubt_ms =
         core->now + (end == LINK_END_CLOSED ? CORE_ENGINE_TOLD_MS : CORE_ENGINE_DOUBT_MS);
     peer->retry_ms = core->now + peer->backoff_ms;
-    peer->backoff_ms = MIN(2 * peer->backoff_ms, (uint64_t)CORE_ENGINE_RESTART_MAX_MS);
+    peer->backoff_ms = MIN(2 * peer->backoff_ms, (uint64_t)CORE_RECONNECT_MAX_MS);
     core->silent_ms = MIN(core->silent_ms, peer->doubt_ms);
 }
 
@@ -815,8 +815,8 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
         return;
     }
     assert(peer->backoff_ms);
-    if (peer->state == CORE_PEER_READY && core->now - peer->since_ms >= CORE_ENGINE_STABLE_MS)
-        peer->backoff_ms = CORE_ENGINE_RESTART_MIN_MS;
+    if (peer->state == CORE_PEER_READY && core->now - peer->since_ms >= CORE_RECONNECT_RESET_MS)
+        peer->backoff_ms = CORE_RECONNECT_MIN_MS;
     act_note(core, CORE_NOTE_ENGINE_LOST, CORE_BY_NODE, msg->peer, CORE_LOG_WARN,
              "%s -> connecting them again in %llu ms", text, (unsigned long long)peer->backoff_ms);
     give_up_link(core, msg->peer, msg->end, msg->text);

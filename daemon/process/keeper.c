@@ -153,9 +153,11 @@ static void log_end(const struct keeper *k, int status, uint64_t now_ms)
         snprintf(text, sizeof(text), "ended with %d", WEXITSTATUS(status));
     if (again && keeper_restart_wanted(status))
         log_info("commd pid %d has made room -> starting the next one", (int)k->pid);
+    else if (again && k->life.due_ms <= now_ms)
+        log_warn("commd pid %d %s -> starting it again", (int)k->pid, text);
     else if (again)
-        log_warn("commd pid %d %s -> starting it again in %.1f s", (int)k->pid, text,
-                 (double)(k->life.due_ms - now_ms) / 1000);
+        log_warn("commd pid %d %s -> starting it again in %.1f s: it dies again and again",
+                 (int)k->pid, text, (double)(k->life.due_ms - now_ms) / 1000);
     else if (status)
         log_warn("commd pid %d %s -> ending", (int)k->pid, text);
 }

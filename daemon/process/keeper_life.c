@@ -15,19 +15,18 @@
  *
  * A commd that has never served was not missed by anybody: if the first one fails, the keeper ends,
  * so that whoever started it sees why. After that commd is started again if a signal has killed it,
- * or if it ended by an internal error; at once after SIGUSR1, which asks for just this. Other codes
- * say that trying again would not help, and so do UNREADY_MAX starts in a row after which commd did
- * not serve: they take a minute. */
+ * or if it ended by an internal error: at once, unless it dies again and again
+ * (shm/util/restarts.h). SIGUSR1 asks for just this, and is no such death. Other codes say that
+ * trying again would not help, and so do UNREADY_MAX starts in a row after which commd did not
+ * serve: they take a minute. */
 #include "daemon/process/keeper_life.h"
 
 #include <signal.h>
 #include <sys/wait.h>
 
-enum { AGAIN_MS = 100, AGAIN_MAX_MS = 5000, READY_MS = 1000 };
-enum { EARLY_MS = 1000 };   /* who dies sooner than that would die again and again */
-enum { EARLY_ALLOWED = 3 }; /* so often it may be chance, or somebody who tries us */
-enum { UNREADY_MAX = 20 };
-enum { EXIT_FAILED = 1 };
+#include "shm/util/restarts.h"
+
+enum { READY_MS = 1000, UNREADY_MAX = 25, EXIT_FAILED = 1 };
 
 static const bool keeper_may[5][5] = {
     /* columns: STARTS RUNS PAUSES ENDS OVER */
@@ -94,13 +93,6 @@ int keeper_asked(struct keeper_life *life, int signo, uint64_t now_ms)
     return 0;
 }
 
-static unsigned pause_ms(unsigned early)
-{
-    unsigned doubled = early > EARLY_ALLOWED ? MIN(early - EARLY_ALLOWED, 16u) : 0;
-
-    return MIN((unsigned)AGAIN_MS << doubled, (unsigned)AGAIN_MAX_MS);
-}
-
 bool keeper_restart_wanted(int status)
 {
     return WIFSIGNALED(status) && WTERMSIG(status) == SIGUSR1;
@@ -109,9 +101,9 @@ bool keeper_restart_wanted(int status)
 void keeper_ended(struct keeper_life *life, int status, uint64_t now_ms)
 {
     bool failed = WIFSIGNALED(status) || WEXITSTATUS(status) == EXIT_FAILED;
-    bool wanted = keeper_restart_wanted(status);
+    uint64_t served_ms = life->state == KEEPER_RUNS ? now_ms - life->since_ms : 0;
+    uint64_t wait_ms = keeper_restart_wanted(status) ? 0 : restart_wait(&life->early, served_ms);
 
-    life->early = !wanted && now_ms - life->since_ms < EARLY_MS ? life->early + 1 : 0;
     life->unready++; /* keeper_ready() takes it back */
     life->exit_code =
         WIFSIGNALED(status) ? KEEPER_EXIT_KILLED + WTERMSIG(status) : WEXITSTATUS(status);
@@ -122,7 +114,7 @@ void keeper_ended(struct keeper_life *life, int status, uint64_t now_ms)
     }
     set_state(life, KEEPER_PAUSES);
     life->reload = false; /* the next one reads the configuration anyway */
-    life->due_ms = now_ms + (wanted ? 0 : pause_ms(life->early));
+    life->due_ms = now_ms + wait_ms;
 }
 
 bool keeper_due(struct keeper_life *life, uint64_t now_ms, int *ret_signal)

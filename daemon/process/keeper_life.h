@@ -12,8 +12,8 @@ struct keeper_life {
     int asked;         /* a signal that waits until commd can take it; 0: none */
     bool reload;       /* a SIGHUP waits, too */
     bool served;       /* a commd was ready once: others may depend on it */
-    unsigned early;    /* deaths in a row, each soon after a start */
-    unsigned unready;  /* of these in a row, without having served */
+    unsigned early;    /* deaths in a row: restart_wait() */
+    unsigned unready;  /* starts in a row after which commd did not serve */
     uint64_t since_ms; /* when commd was started */
     uint64_t due_ms;   /* when keeper_due() is to be called; UINT64_MAX: never */
     int exit_code;     /* in KEEPER_OVER */

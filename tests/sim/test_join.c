@@ -491,9 +491,9 @@ static void engine_killed(void **state)
     sim_leave(sim, r, g);
     sim_settle(sim);
     end(sim, "[   0] engine of a is killed\n"
-             "[ 106] b: #a1 goes on over the next engine\n"
-             "[ 106] c: #a1 goes on over the next engine\n"
-             "[ 107] a: #a1 goes on over the next engine\n"
+             "[   6] b: #a1 goes on over the next engine\n"
+             "[   6] c: #a1 goes on over the next engine\n"
+             "[   7] a: #a1 goes on over the next engine\n"
              "[ 150] a: pid 100 leaves g7\n"
              "[ 150] a: #a1 rank 0 gone after 0 ops, 16: rank 0 (pid 100 on node a) left\n"
              "[ 150] a -> b GONE #a1 rank 0\n"

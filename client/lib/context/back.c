@@ -39,7 +39,7 @@ enum {
     BACK_DENIED_MS = 1000, /* until the next try after commd has refused us */
     BACK_CONNECT_MS = 1,   /* a full queue is tried again later */
     BACK_FRAME_MS = 5000,
-    BACK_SOON_MS = 300, /* a restart takes 100 and a bit */
+    BACK_SOON_MS = 300, /* a restart by systemd takes 100 and a bit */
     BACK_REFUSED_MS = 5000,
     BACK_WARN_MS = 5000,
     BACK_OVER_MS = 60000, /* by then the other nodes have given us up (timeouts.restart) */

@@ -10,7 +10,7 @@ import time
 from cluster import Cluster, check, running, until
 
 
-EARLY = 1.05  # seconds: a commd that lives as long is started again after 0.1 s
+EARLY = 1.05  # seconds: after as long a service commd never waits for its next start
 
 
 @contextlib.contextmanager

@@ -323,13 +323,8 @@ static void engine_life(void **state)
     expect(bench, "engine kill\n"); /* it has no address */
     feed(bench, (struct core_event){.type = CORE_ENGINE_DOWN, .text = "killed by signal 9"});
     core_status(bench->core, &status);
-    assert_int_equal(status.engine, CORE_ENGINE_OFF);
+    assert_int_equal(status.engine, CORE_ENGINE_STARTING);
     assert_string_equal(status.engine_text, "no transport on eth9");
-    bench->now += 99;
-    feed(bench, (struct core_event){.type = CORE_TICK});
-    expect(bench, "");
-    bench->now += 1;
-    feed(bench, (struct core_event){.type = CORE_TICK});
     expect(bench, "engine start\n");
     msg.engine_hello.addr_len = 4;
     feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &msg});
@@ -357,6 +352,80 @@ static void an_engine_may_start_while_commd_is_stopped(void **state)
         feed(bench, (struct core_event){.type = CORE_TICK});
     }
     expect(bench, "engine kill\n");
+    bench_free(bench);
+}
+
+/* One engine serves for so long, and dies. What commd does then is in bench->got. */
+static void one_engine_dies(struct bench *bench, uint64_t served_ms)
+{
+    struct msg msg = {.type = MSG_ENGINE_HELLO,
+                      .engine_hello = {.version = MSG_VERSION, .addr_len = 4}};
+
+    feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &msg});
+    while (served_ms) { /* it answers */
+        uint64_t step = MIN(served_ms, (uint64_t)500);
+
+        served_ms -= step;
+        bench->now += step;
+        msg = (struct msg){.type = MSG_PING,
+                           .ping = {.seq = bench->core->engine.life.seq, .pong = 1}};
+        feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &msg});
+    }
+    bench->got[0] = 0;
+    feed(bench, (struct core_event){.type = CORE_ENGINE_DOWN, .text = "killed by signal 9"});
+}
+
+/* However often, and for however long before one died early. */
+static void an_engine_that_has_served_is_started_at_once(void **state)
+{
+    struct core_config config = config_of(2);
+    struct bench *bench = bench_new(&config);
+
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    for (unsigned i = 0; i < 50; i++) {
+        one_engine_dies(bench, 500);
+        expect(bench, "engine start\n");
+    }
+    for (unsigned i = 0; i < 50; i++) {
+        one_engine_dies(bench, i % 10 == 9 ? 500 : 0);
+        expect(bench, "engine start\n");
+    }
+    bench_free(bench);
+}
+
+/* Ten may be chance. Then it waits, longer and longer, and says why. */
+static void an_engine_that_dies_again_and_again_waits(void **state)
+{
+    static const uint64_t waits[] = {100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000};
+    struct core_config config = config_of(2);
+    struct bench *bench = bench_new(&config);
+
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    for (unsigned i = 0; i < 10; i++) {
+        one_engine_dies(bench, i % 2 ? 499 : 0);
+        expect(bench, "engine start\n");
+        assert_null(strstr(bench->error, "again and again"));
+    }
+    for (unsigned i = 0; i < ARRAY_LEN(waits); i++) {
+        char text[80];
+
+        one_engine_dies(bench, 499);
+        expect(bench, "");
+        snprintf(text, sizeof(text), "not before %llu ms are over: it dies again and again",
+                 (unsigned long long)waits[i]);
+        assert_non_null(strstr(bench->error, text));
+        bench->now += waits[i] - 1;
+        feed(bench, (struct core_event){.type = CORE_TICK});
+        expect(bench, "");
+        assert_int_equal(core_deadline(bench->core), bench->now + 1);
+        bench->now += 1;
+        feed(bench, (struct core_event){.type = CORE_TICK});
+        expect(bench, "engine start\n");
+    }
+    one_engine_dies(bench, 500); /* this one has served */
+    expect(bench, "engine start\n");
+    one_engine_dies(bench, 0);
+    expect(bench, "engine start\n");
     bench_free(bench);
 }
 
@@ -812,6 +881,8 @@ int main(void)
         cmocka_unit_test(missing_list_is_bounded),
         cmocka_unit_test(engine_life),
         cmocka_unit_test(an_engine_may_start_while_commd_is_stopped),
+        cmocka_unit_test(an_engine_that_has_served_is_started_at_once),
+        cmocka_unit_test(an_engine_that_dies_again_and_again_waits),
         cmocka_unit_test(engine_of_another_version),
         cmocka_unit_test(engine_that_hangs),
         cmocka_unit_test(stopped_ourselves),

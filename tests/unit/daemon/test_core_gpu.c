@@ -185,14 +185,9 @@ static void a_failed_start_is_told(void **state)
     expect(bench, "gpu start\n"
                   "0 GPU_ANSWER req 7 cause 9: node a has no GPU service: exited with status 1\n"
                   "1 GPU_ANSWER req 8 cause 9: node a has no GPU service: exited with status 1\n");
-    bench->now += 10;
-    ask(bench, 0, 9);
-    expect(bench, "0 GPU_ANSWER req 9 cause 9: node a has no GPU service: exited with status 1; "
-                  "who asks in 90 ms starts it again\n");
     core_gpu(bench->core, &view);
     assert_string_equal(view.text, "exited with status 1");
-    bench->now += 90;
-    ask(bench, 0, 10);
+    ask(bench, 0, 10); /* at once */
     expect(bench, "gpu start\n");
     gpu_hello(bench, 0, "no device");
     expect(bench, "gpu kill\n");
@@ -200,8 +195,36 @@ static void a_failed_start_is_told(void **state)
     gpu_dies(bench, "killed by signal 9");
     expect(bench, "0 GPU_ANSWER req 10 cause 9: node a has no GPU service: no device\n"
                   "1 GPU_ANSWER req 11 cause 9: node a has no GPU service: no device\n");
-    bench->now += 199; /* the back-off has doubled */
-    ask(bench, 0, 12);
+    bench_free(bench);
+}
+
+static void one_that_dies_again_and_again_waits(void **state)
+{
+    struct bench *bench = two_clients();
+
+    for (unsigned i = 0; i < 11; i++) {
+        bench->now += 200; /* not too often for a client */
+        bench->got[0] = 0;
+        ask(bench, 0, i);
+        expect(bench, "gpu start\n");
+        assert_null(strstr(bench->error, "again and again"));
+        gpu_dies(bench, "exited with status 1");
+    }
+    assert_string_equal(bench->error,
+                        "commd-gpu of node a could not start: exited with status 1 -> the next who "
+                        "asks starts it again, but not before 100 ms are over: it dies again and "
+                        "again");
+    bench->now += 10;
+    bench->got[0] = 0;
+    ask(bench, 0, 20);
+    expect(bench, "0 GPU_ANSWER req 20 cause 9: node a has no GPU service: exited with status 1; "
+                  "who asks in 90 ms starts it again\n");
+    bench->now += 90;
+    ask(bench, 1, 21);
+    gpu_dies(bench, "exited with status 1");
+    bench->now += 199; /* twice as long */
+    bench->got[0] = 0;
+    ask(bench, 1, 22);
     assert_non_null(strstr(bench->got, "in 1 ms"));
     bench_free(bench);
 }
@@ -587,6 +610,7 @@ int main(void)
         cmocka_unit_test(another_request_ends_the_first_session),
         cmocka_unit_test(who_asks_too_often_is_told_so),
         cmocka_unit_test(a_failed_start_is_told),
+        cmocka_unit_test(one_that_dies_again_and_again_waits),
         cmocka_unit_test(it_starts_again_for_the_next_who_asks),
         cmocka_unit_test(no_hello_is_waited_for_so_long),
         cmocka_unit_test(silence_ends_it),

@@ -1147,7 +1147,7 @@ static void the_other_engine_gives_up_the_link(void **state)
     assert_true(core_peer_at(bench->core, 1, &view));
     assert_string_equal(view.last_error,
                         "the engines of nodes a and b lost each other: it was meddled with");
-    wait_for(bench, CORE_ENGINE_RESTART_MIN_MS);
+    wait_for(bench, CORE_RECONNECT_MIN_MS);
     assert_non_null(strstr(bench->got, "to engine message 41\n")); /* PEER_ADD */
     engine_tells(bench, (struct msg){.type = MSG_ENGINE_PEER_READY,
                                      .engine_peer = {.peer = 1, .engine = 77}});
@@ -1161,7 +1161,7 @@ static void the_other_engine_gives_up_the_link(void **state)
     engine_tells(bench, (struct msg){.type = MSG_ENGINE_PEER_DOWN,
                                      .engine_peer = {.peer = 1, .engine = 77}});
     expect(bench, "to engine message 42\nto 1 message 23\n");
-    wait_for(bench, 2 * (uint64_t)CORE_ENGINE_RESTART_MIN_MS);
+    wait_for(bench, 2 * (uint64_t)CORE_RECONNECT_MIN_MS);
     engine_tells(bench, (struct msg){.type = MSG_ENGINE_PEER_READY,
                                      .engine_peer = {.peer = 1, .engine = 77}});
     assert_true(core_peer_at(bench->core, 1, &view));
