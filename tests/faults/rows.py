@@ -530,6 +530,8 @@ class Recovers(Row):
             at = self.strike(place, ranks)
             yield None
             self.come(name, kind, count)
+            for rank in self.left:
+                check("told" in rank.answer(), f"{kind} of {count} has failed")
             told = [self.done(rank, kind, count) for rank in self.left]
             for error in itertools.chain(*(answer["errors"] for answer in told)):
                 self.judge(error, kind)
@@ -674,7 +676,7 @@ class RankJoins(Row):
 
 class EngineRecovered(Recovers):
     """A group of which nothing was on the wire has gone on when the next engine is there: then
-    that one is killed."""
+    that one is killed. Each has served for half a second, so none waits for its start."""
 
     name, fault, full = "repair", "an engine is killed (-9) in an operation; all go on", 50
 
@@ -687,10 +689,16 @@ class EngineRecovered(Recovers):
     def left_of(self, ranks):
         return len(ranks)
 
+    def begin(self):
+        super().begin()
+        self.killed = {}
+
     def strike(self, place, ranks):
         self.node, self.left = place.rng.choice(place.nodes), ranks
         while True:
+            place.rest(self.killed.get(self.node.name, 0))
             self.old, at = until(self.node.engine_pid, "an engine"), now()
+            self.killed[self.node.name] = at
             os.kill(self.old, signal.SIGKILL)
             if not went_on(place, ranks, self.node, self.old):
                 return at

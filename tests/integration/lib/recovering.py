@@ -143,8 +143,8 @@ def first_error(act):
 
 
 def work(context, group, kind, count, left, options, tell):
-    """Operations until one fails; then those who are left go on, until they are @left. Says when
-    what was, and why: an error for each time that they had to go on."""
+    """Operations until one fails, which is told at once; then those who are left go on, until they
+    are @left. Says when what was, and why: an error for each time that they had to go on."""
     if kind == "registered":
         if KEY in registered.memory:
             registered.free(KEY)
@@ -154,6 +154,7 @@ def work(context, group, kind, count, left, options, tell):
     tell({"started": True})
     errors = [first_error(act)]
     told, again = now(), None
+    tell({"told": True})
     while not again:
         group.recover(**options)
         act = getattr(Kind(numbers_of(group), count), kind)
