@@ -156,7 +156,7 @@ static bool take_client(void *arg, const struct state_client *client)
     d->kept[is->slot].kept = d->kept[is->slot].unheard = true;
     memcpy(d->kept[is->slot].key, client->token, MSG_KEY);
     /* without memory for that the client stays away for good, as far as we can tell */
-    listener_away(d->listener, is->slot, is->uid, is->pid, &pidfd, client->token);
+    listener_away(d->listener, is->slot, is->uid, is->payer, is->pid, &pidfd, client->token);
     return true;
 }
 

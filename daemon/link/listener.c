@@ -54,7 +54,7 @@ static void tenants_reap(struct listener *listener)
 
     for (tenant = TAILQ_FIRST(&listener->tenants); tenant; tenant = next) {
         next = TAILQ_NEXT(tenant, entry);
-        if (tenant->nclients || tenant->nunread || tenant->held.n)
+        if (tenant->nclients || tenant->naway || tenant->nunread || tenant->held.n)
             continue;
         assert(TAILQ_EMPTY(&tenant->work) && !tenant->flying && !tenant->nadmins);
         if (tenant->queued)
@@ -148,8 +148,8 @@ struct listener *listener_free(struct listener *listener)
         return NULL;
     clients_free(&listener->clients);
     clients_free(&listener->dead);
-    tenants_free(listener);
     listener_away_free(listener);
+    tenants_free(listener);
     if (listener->accept)
         event_free(listener->accept);
     if (listener->more)

@@ -70,9 +70,10 @@ int listener_take_fd(struct listener *listener, unsigned slot);
 void listener_close(struct listener *listener, unsigned slot);
 
 /* The client of @slot was there before this commd, and will come back with @key: until then it is
- * away. Takes *@pidfd on success. 0 or negative errno. Before the first turn. */
-int listener_away(struct listener *listener, unsigned slot, uint32_t uid, uint32_t pid, int *pidfd,
-                  const uint8_t key[MSG_KEY]);
+ * away. @payer is charged for it. Takes *@pidfd on success. 0 or negative errno. Before the first
+ * turn. */
+int listener_away(struct listener *listener, unsigned slot, uint32_t uid, uint32_t payer,
+                  uint32_t pid, int *pidfd, const uint8_t key[MSG_KEY]);
 bool listener_is_away(const struct listener *listener, unsigned slot);
 /* A duplicate of the pidfd of the client in @slot, -1: there is none. */
 int listener_pidfd(const struct listener *listener, unsigned slot);
@@ -84,8 +85,8 @@ struct listener_client {
 };
 bool listener_client(const struct listener *listener, unsigned slot,
                      struct listener_client *ret_client);
-/* Counts connections. *ret_used: of user @uid, a payer; *ret_may: the most that this user may have;
- * *ret_all: of all users; *ret_room: the most that all users may have. */
+/* Counts connections, also of who is away. *ret_used: of user @uid, a payer; *ret_may: the most
+ * that this user may have; *ret_all: of all users; *ret_room: the most that all users may have. */
 void listener_held(const struct listener *listener, uint32_t uid, uint64_t *ret_used,
                    uint64_t *ret_may, uint64_t *ret_all, uint64_t *ret_room);
 /* Writes a line that user @uid caused into the log, within the limit of the user's payer. */

@@ -12,7 +12,9 @@
  * LISTENER_MAX_PENDING descriptors are still being closed gets no further connection. Connections
  * have two descriptors each, and may have half of all descriptors; a user may have half of what the
  * others leave of that. So one user's sessions and boards together leave some to others. When nine
- * tenths of all descriptors are taken, only root and our own user are let in.
+ * tenths of all descriptors are taken, only root and our own user are let in. A process that was a
+ * client of the commd before this one comes back beyond these bounds: by its place in them it was
+ * let in then, and that is kept for it (listener_away.c).
  *
  * A new connection may have messages with descriptors in it already. So no connection is closed
  * here, not even a refused one: the closer does that (shm/util/closer.c). */
@@ -72,11 +74,22 @@ bool listener_trusts(uint32_t uid)
     return uid == 0 || uid == geteuid() || uid == CORE_GPU_UID;
 }
 
+/* Connections of all, or of one user, and those that are kept for who is away. */
+static unsigned all_held(const struct listener *listener)
+{
+    return listener->nclients + listener->naway;
+}
+
+static unsigned held_by(const struct tenant *tenant)
+{
+    return tenant ? tenant->nclients + tenant->naway : 0;
+}
+
 /* The most connections that a user may have, by @room and by the descriptors for connections. */
 static unsigned may_hold(const struct listener *listener, const struct tenant *tenant,
                          unsigned room)
 {
-    unsigned others = listener->nclients - (tenant ? tenant->nclients : 0);
+    unsigned others = all_held(listener) - held_by(tenant);
     uint64_t of_room = share_of(room, listener->max_clients_per_user + LISTENER_TOOLS, others);
 
     return (unsigned)MIN(of_room, share_of(listener->max_conns, listener->max_conns / 2, others));
@@ -87,7 +100,7 @@ static const char *room_check(const struct listener *listener, const struct tena
                               char *buf, size_t len)
 {
     unsigned room = listener->max_clients + LISTENER_EXTRA;
-    unsigned held = tenant->nclients + tenant->nunread;
+    unsigned held = held_by(tenant) + tenant->nunread;
 
     if (closer_pending(listener->closer, tenant->uid) >= LISTENER_MAX_PENDING) {
         snprintf(
@@ -103,7 +116,7 @@ static const char *room_check(const struct listener *listener, const struct tena
             return buf;
         }
     }
-    if (listener->nclients >= MIN(room, listener->nslots)) {
+    if (all_held(listener) >= MIN(room, listener->nslots)) {
         snprintf(buf, len, "this node serves %u clients already (limits.max_clients)",
                  listener->max_clients);
         return buf;
@@ -127,11 +140,10 @@ void listener_held(const struct listener *listener, uint32_t uid, uint64_t *ret_
 {
     const struct tenant *tenant = tenant_find(listener, uid);
     unsigned most = listener->max_clients_per_user + LISTENER_TOOLS;
-    unsigned used = tenant ? tenant->nclients : 0;
 
-    *ret_used = used + (tenant ? tenant->nunread : 0);
+    *ret_used = held_by(tenant) + (tenant ? tenant->nunread : 0);
     *ret_room = listener->max_clients + LISTENER_EXTRA - (listener_trusts(uid) ? 0 : LISTENER_ROOT);
-    *ret_all = listener->nclients;
+    *ret_all = all_held(listener);
     *ret_may = listener_trusts(uid) ? MIN(most, *ret_room)
                                     : may_hold(listener, tenant, (unsigned)*ret_room);
 }
@@ -140,7 +152,7 @@ static unsigned client_free_slot(struct listener *listener)
 {
     unsigned slot = listener->next_slot;
 
-    assert(listener->nclients + listener->naway < listener->nslots);
+    assert(all_held(listener) < listener->nslots);
     while (listener->slots[slot] || listener->away[slot])
         slot = (slot + 1) % listener->nslots;
     listener->next_slot = (slot + 1) % listener->nslots;
@@ -197,9 +209,10 @@ static void accept_one(struct listener *listener, int fd)
     }
     if (!tenant) /* no memory: the client sees the end of file and may come again */
         closer_sock(listener->closer, payer_of(listener->payers, cred.uid), fd);
-    else if (room_check(listener, tenant, fd, why, sizeof(why)))
+    else if (room_check(listener, tenant, fd, why, sizeof(why)) &&
+             !listener_may_return(listener, uid, (uint32_t)cred.pid))
         refuse_fd(listener, fd, &cred, CAUSE_QUOTA, why);
-    else if (listener->nclients + listener->naway >= listener->nslots)
+    else if (all_held(listener) >= listener->nslots)
         closer_sock(listener->closer, tenant->uid, fd); /* kept for those who are away: the same */
     else
         client_new(listener, tenant, client_free_slot(listener), fd, steal_fd(&pidfd), uid,

@@ -5,7 +5,9 @@
  * that it has the same user and is the same process, it takes its slot over (listener_return()).
  * While the process of a pidfd lives, no other process can have its pid.
  *
- * Clients that are away are not counted as connections: what they hold is counted by the core. */
+ * Clients that are away count as connections of their users: so nobody takes their place before
+ * they come back, and nobody has more by a restart of commd than without it. They come back
+ * whatever others hold by then (listener_may_return()): what they had they have. */
 #include <assert.h>
 #include <poll.h>
 
@@ -13,6 +15,7 @@
 
 struct away {
     struct listener *listener; /* borrowed */
+    struct tenant *tenant;     /* borrowed */
     unsigned slot;
     uint32_t uid, pid;
     int pidfd; /* owned */
@@ -24,9 +27,10 @@ static void away_forget(struct away *away)
 {
     struct listener *listener = away->listener;
 
-    assert(listener->away[away->slot] == away && listener->naway);
+    assert(listener->away[away->slot] == away && listener->naway && away->tenant->naway);
     listener->away[away->slot] = NULL;
     listener->naway--;
+    away->tenant->naway--;
     if (away->died)
         event_free(away->died);
     close_fdp(&away->pidfd);
@@ -45,17 +49,21 @@ static void away_died(evutil_socket_t fd, short what, void *arg)
     listener->ops->gone(listener->arg, slot, "its process ended");
 }
 
-int listener_away(struct listener *listener, unsigned slot, uint32_t uid, uint32_t pid, int *pidfd,
-                  const uint8_t key[MSG_KEY])
+int listener_away(struct listener *listener, unsigned slot, uint32_t uid, uint32_t payer,
+                  uint32_t pid, int *pidfd, const uint8_t key[MSG_KEY])
 {
+    struct tenant *tenant;
     struct away *away;
 
     if (slot >= listener->nslots || listener->slots[slot] || listener->away[slot])
         return -EINVAL;
-    away = calloc(1, sizeof(*away));
+    tenant = tenant_get(listener, payer);
+    away = tenant ? calloc(1, sizeof(*away)) : NULL;
     if (!away)
         return -ENOMEM;
-    *away = (struct away){.listener = listener, .slot = slot, .uid = uid, .pid = pid, .pidfd = -1};
+    *away = (struct away){
+        .listener = listener, .tenant = tenant, .slot = slot, .uid = uid, .pid = pid, .pidfd = -1};
+    tenant->naway++;
     memcpy(away->key, key, sizeof(away->key));
     listener->away[slot] = away;
     listener->naway++;
@@ -91,6 +99,21 @@ static bool lives(const struct away *away)
     struct pollfd p = {.fd = away->pidfd, .events = POLLIN};
 
     return poll(&p, 1, 0) == 0;
+}
+
+bool listener_may_return(const struct listener *listener, uint32_t uid, uint32_t pid)
+{
+    const struct client_link *client;
+    unsigned away = 0;
+
+    for (unsigned i = 0; i < listener->nslots && listener->naway; i++)
+        away += listener->away[i] && listener->away[i]->uid == uid && listener->away[i]->pid == pid;
+    if (!away)
+        return false;
+    TAILQ_FOREACH(client, &listener->clients, entry)
+        if (client->session == SESSION_NONE && client->uid == uid && client->pid == pid && !--away)
+            return false;
+    return true;
 }
 
 bool listener_return(struct client_link *client, const uint8_t key[MSG_KEY])

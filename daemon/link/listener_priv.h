@@ -38,6 +38,7 @@ struct tenant {
     uint32_t uid;
     bool queued;                /* on listener->turns */
     unsigned nclients, nadmins; /* of listener->clients */
+    unsigned naway;             /* of listener->away */
     struct client_list work;    /* borrowed: clients that have work, oldest first */
     struct unread_list unread;  /* owned */
     unsigned nunread;
@@ -97,6 +98,9 @@ bool listener_trusts(uint32_t uid);
 
 /* The hello of @client shows @key: does it come back? Then it has its slot again. */
 bool listener_return(struct client_link *client, const uint8_t key[MSG_KEY]);
+/* May a process that connects be one that is away? Not more often than it is away: connections of
+ * it that have said nothing yet count. */
+bool listener_may_return(const struct listener *listener, uint32_t uid, uint32_t pid);
 /* Forgets who is away, if somebody is. */
 void listener_away_end(struct listener *listener, unsigned slot);
 void listener_away_free(struct listener *listener);

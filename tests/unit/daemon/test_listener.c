@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "daemon/process/clock.h"
@@ -57,7 +58,7 @@ struct world {
     struct closer *closer;
     char dir[64], path[96];
     char *error;
-    unsigned opens, msgs, leaves, closes;
+    unsigned opens, backs, msgs, leaves, closes;
     unsigned slot;         /* of the last open */
     unsigned by_slot[128]; /* messages */
     unsigned other_at;     /* messages of slot 0 when the first of slot 1 came */
@@ -106,7 +107,14 @@ static void on_closed(void *arg, unsigned slot, const char *text)
     snprintf(w->closed, sizeof(w->closed), "%s", text);
 }
 
-static const struct listener_ops ops = {.open = on_open, .msg = on_msg, .closed = on_closed};
+static void on_back(void *arg, unsigned slot, uint32_t uid, uint32_t pid, const struct msg *hello)
+{
+    ((struct world *)arg)->backs++;
+    on_msg(arg, slot, hello);
+}
+
+static const struct listener_ops ops = {
+    .open = on_open, .back = on_back, .msg = on_msg, .closed = on_closed};
 
 static void too_late(evutil_socket_t fd, short what, void *arg)
 {
@@ -1251,6 +1259,80 @@ static void uids_of_one_person_share(void **state)
     run_until(w, w->closes == 96);
 }
 
+enum { AWAY_USER = 4004, AWAY_CLIENTS = 28 };
+
+/* All its connections are there before it says anything in one, and it wants one more. */
+static void __attribute__((noreturn)) come_back(const struct world *w, int go)
+{
+    struct msg msg = {.type = MSG_CLIENT_HELLO, .client_hello.version = MSG_VERSION};
+    int fds[AWAY_CLIENTS + 1];
+    const char *why;
+    unsigned n;
+
+    if (setgid(AWAY_USER) || setuid(AWAY_USER) || prctl(PR_SET_PDEATHSIG, SIGKILL) ||
+        read(go, &(char){0}, 1) != 1)
+        _exit(2);
+    for (unsigned i = 0; i <= AWAY_CLIENTS; i++)
+        fds[i] = client(w);
+    if (msg_recv_fd(fds[AWAY_CLIENTS], &msg, NULL, 0, &n, -1, &why) || msg.type != MSG_REFUSED)
+        _exit(3);
+    for (unsigned i = 0; i < AWAY_CLIENTS; i++) {
+        msg = (struct msg){.type = MSG_CLIENT_HELLO, .client_hello.version = MSG_VERSION};
+        msg.client_hello.resume[0] = (uint8_t)(i + 1);
+        if (msg_send_fd(fds[i], &msg, NULL, 0, -1) ||
+            msg_recv_fd(fds[i], &msg, NULL, 0, &n, -1, &why) || msg.type != MSG_WELCOME)
+            _exit(4);
+    }
+    _exit(0);
+}
+
+/* Others get no more than before commd was restarted, and whatever they have by then, who was there
+ * comes back. */
+static void who_is_away_keeps_his_place(void **state)
+{
+    struct world *w = *state;
+    uint8_t key[MSG_KEY] = {0};
+    int status, go[2];
+    pid_t pid;
+
+    if (getuid())
+        skip();
+    w->max_clients = 60;
+    assert_int_equal(start(w, w->path, 40), 0);
+    chmod(w->dir, 0755);
+    chmod(w->path, 0666);
+    assert_return_code(pipe2(go, O_CLOEXEC), errno);
+    pid = fork();
+    if (pid == 0) {
+        close(go[1]);
+        come_back(w, go[0]);
+    }
+    for (unsigned i = 0; i < AWAY_CLIENTS; i++) {
+        int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+
+        key[0] = (uint8_t)(i + 1);
+        assert_int_equal(
+            listener_away(w->listener, i, AWAY_USER, AWAY_USER, (uint32_t)pid, &pidfd, key), 0);
+    }
+    connections_of(w, 4005, 41,
+                   "user 4005 has 40 connections already, half of what others leave "
+                   "(limits.max_clients)");
+    connections_of(w, 4006, 21,
+                   "user 4006 has 20 connections already, half of what others leave "
+                   "(limits.max_clients)");
+    assert_int_equal(write(go[1], "", 1), 1); /* the other users hold that end, too */
+    close(go[0]);
+    close(go[1]);
+    run_until(w, w->backs == AWAY_CLIENTS && w->closes == AWAY_CLIENTS);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    while (w->nchildren) {
+        kill(w->children[--w->nchildren], SIGKILL);
+        waitpid(w->children[w->nchildren], NULL, 0);
+    }
+    run_until(w, w->closes == AWAY_CLIENTS + 60);
+}
+
 static void few_descriptors_are_left(void **state)
 {
     struct world *w = *state;
@@ -1408,6 +1490,7 @@ int main(void)
         BARE(what_is_left_unread_counts),
         BARE(descriptors_are_shared),
         BARE(uids_of_one_person_share),
+        BARE(who_is_away_keeps_his_place),
         BARE(few_descriptors_are_left),
         T(many_connections_of_one_user_weigh_like_one),
         T(who_is_paused_is_not_read_from),
