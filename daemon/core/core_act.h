@@ -33,7 +33,10 @@ struct act_msg {
             const char *text;
         } gpu_answer;
         struct msg_heartbeat heartbeat;
-        uint64_t engine_state; /* incarnation of our engine; 0: none */
+        struct {
+            uint64_t engine; /* incarnation of ours; 0: none */
+            uint64_t commits;
+        } engine_state;
         struct {
             uint64_t engine, mine, intro;
             uint32_t end;

@@ -14,9 +14,11 @@
  * A vote may arrive before the COMMIT does and is then lost. So who collects asks all for theirs,
  * by its own, when it has the COMMIT. While anything is missing it is asked for at each heartbeat,
  * for two node timeouts, the time after which a lost home has been noticed by all. A node that is
- * asked about a group that it does not have (any more) says BROKEN without a cause. That counts
- * only where its SYNC never came: else the group has ended well there meanwhile, or a BROKEN with
- * its cause came before.
+ * asked about a group that it does not have (any more) says BROKEN without a cause, but not while
+ * the COMMIT may be on its way to it: it would speak against the vote that it is about to give. So
+ * each home says over a new link how many COMMITs went before. That BROKEN counts only where its
+ * SYNC never came: else the group has ended well there meanwhile, or a BROKEN with its cause came
+ * before.
  *
  * A node of version 10 neither collects nor knows SYNC{all}. In a group with such a node all vote
  * to all, and the first vote of a node is answered with one's own.
@@ -246,13 +248,16 @@ void group_commit(struct core *core, unsigned home, const struct msg_commit *msg
 
 /* ---- agreement ------------------------------------------------------------------------------- */
 
-/* Still on its way here: its home is alive in that incarnation and has not sent it yet. */
-static bool on_its_way(const struct core *core, uint64_t id)
+/* Still on its way here: its home is alive in that incarnation, and its COMMIT has not come by this
+ * link. @again: a commd that is new has seen none; where the home does not say how many there were
+ * before, one that comes no more looks like one on its way, and who asks again is not let wait. */
+static bool on_its_way(const struct core *core, uint64_t id, bool again)
 {
     for (unsigned i = 0; i < core->config.nnodes; i++) {
         const struct peer *peer = &core->peers[i];
 
-        if (peer_linked(core, i) && home_group_number(peer->incarnation, id) > peer->committed)
+        if (peer_linked(core, i) && home_group_number(peer->incarnation, id) > peer->committed &&
+            (!again || peer->counts || !peer->said))
             return true;
     }
     return false;
@@ -300,7 +305,7 @@ void group_sync(struct core *core, unsigned node, const struct msg_sync *msg)
 
     assert(node != core->config.self);
     if (!group) {
-        if (msg->told || (!msg->again && on_its_way(core, msg->group)))
+        if (msg->told || (!msg->all && on_its_way(core, msg->group, msg->again)))
             return;
         text_format(text, sizeof(text), "node %s does not have this group", core_self_name(core));
         tell_missing(core, node, msg->group, CAUSE_NONE, -1, text);

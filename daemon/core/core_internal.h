@@ -206,7 +206,8 @@ struct peer {
     uint64_t since_ms, heard_ms;
     uint32_t blocks;                     /* of users who came by its joins */
     uint32_t formings;                   /* that its joins began */
-    uint64_t committed;                  /* number of its last COMMIT in this incarnation */
+    uint64_t committed;                  /* number of its last COMMIT in this incarnation that came,
+                                            or will not come any more */
     uint64_t engine;                     /* incarnation of its engine, as it says; 0: it has none */
     uint64_t accepts_mine, accepts_from; /* its last ENGINE_READY: it accepts this engine
                                             of ours, for this one of its own */
@@ -219,6 +220,7 @@ struct peer {
     bool renews;             /* an engine is replaced, its own or ours: it is not lost */
     uint64_t lost_ms;        /* it is missed: when it is lost; CORE_NEVER: it is not missed */
     bool said;               /* over this link: ENGINE_STATE */
+    bool counts;             /* likewise: how many COMMITs there were before */
     uint64_t retry_ms;       /* when our engine is told of theirs again; CORE_NEVER: no need */
     uint64_t apart_ms; /* since when the two have no connection, as ours tells; 0: they have */
     uint64_t alive_ms; /* when their node was heard of over it last; 0: not known */

@@ -201,9 +201,11 @@ static void tell_engine_state(struct core *core, unsigned node)
     assert(!core->engine.resuming);
     assert((core->engine.life.state == CORE_ENGINE_UP) == !!core->engine.incarnation);
     core->peers[node].our_half = core_random(core);
-    act_to_peer(core, node,
-                (struct act_msg){.type = MSG_ENGINE_STATE,
-                                 .engine_state = core->stopping ? 0 : core->engine.incarnation});
+    act_to_peer(
+        core, node,
+        (struct act_msg){.type = MSG_ENGINE_STATE,
+                         .engine_state = {.engine = core->stopping ? 0 : core->engine.incarnation,
+                                          .commits = core->commits + 1}});
 }
 
 static void tell_accepted(struct core *core, unsigned node)
@@ -389,6 +391,7 @@ void peer_up(struct core *core, const struct core_event *event)
     }
     peer->draining = peer->said = peer->free = false; /* until it says so */
     peer->accepts_mine = 0;                           /* likewise */
+    peer->counts = false;
     peer->heard_ms = core->now;
     peer->backoff_ms = CORE_RECONNECT_MIN_MS;
     core->silent_ms = MIN(core->silent_ms, core->now + core->config.node_timeout_ms);
@@ -409,6 +412,9 @@ static void peer_engine_state(struct core *core, unsigned node, const struct msg
     if (msg->addr_len > MSG_ADDR_MAX)
         return;
     peer->said = true;
+    peer->counts = msg->commits;
+    if (msg->commits && msg->commits - 1 > peer->committed) /* the others went by earlier links */
+        peer->committed = msg->commits - 1;
     peer->their_half = msg->intro;
     peer->addr_len = msg->addr_len;
     memcpy(peer->addr, msg->addr, msg->addr_len);

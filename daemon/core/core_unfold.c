@@ -77,8 +77,9 @@ static void fill_for_peer(struct core *core, const struct act *act, struct msg *
         ret->heartbeat = msg->heartbeat;
         break;
     case MSG_ENGINE_STATE:
-        ret->engine_state.engine = msg->engine_state;
-        if (!msg->engine_state)
+        ret->engine_state.engine = msg->engine_state.engine;
+        ret->engine_state.commits = msg->engine_state.commits;
+        if (!msg->engine_state.engine)
             break;
         assert(core->engine.addr_len <= MSG_ADDR_MAX);
         ret->engine_state.addr_len = core->engine.addr_len;

@@ -143,7 +143,7 @@
 #define FIELDS_peer_keys(F)    F(NAME, key) F(OPTNAME, other)
 #define FIELDS_heartbeat(F)    F(NUM, seq) F(FLAG, draining) F(FLAG, free)
 #define FIELDS_engine_state(F) F(NUM, engine) F(TOKEN, token) F(ADDR, addr) F(FLAG, exports) \
-    F(NUM, intro)
+    F(NUM, intro) F(NUM, commits)
 #define FIELDS_engine_ready(F) F(NUM, engine) F(NUM, mine) F(NUM, end) F(TEXT, text) \
     F(NUM, intro)
 #define FIELDS_join(F)         \

@@ -325,6 +325,7 @@ struct msg_engine_state {
     uint8_t addr[MSG_ADDR_MAX];
     uint32_t exports; /* 1: the token is mixed with a secret of this TLS session */
     uint64_t intro;   /* our half of the number of their introduction; 0: there is none */
+    uint64_t commits; /* 1 + COMMITs that the sender has made as a home; 0: not said */
 };
 
 struct msg_engine_ready {

@@ -129,6 +129,35 @@ static void while_nodes_agree(void **state)
         each_place(agree, 3, victim);
 }
 
+/* b's commd is new, and its rank is the last to ask. The COMMIT is on its way to b when c, which
+ * has it and has voted, asks b what it has of the group: c hears from b's engine @later. */
+static void ask_before_the_commit_is_there(unsigned later)
+{
+    struct story s = begin(3, 1);
+
+    s.victim = 1;
+    clients(&s, (unsigned[]){0, 1, 2}, 3);
+    sim_slow(s.sim, 1, 2, later);
+    sim_kill_after(s.sim, 1, 1);
+    join(&s);
+    for (unsigned ms = 0; ms < 1000 && !sim_client_open(s.sim, s.rank[0]); ms++) {
+        sim_run(s.sim, 1);
+        if (sim_taken_over(s.sim) && sim_alive(s.sim, 1))
+            sim_slow(s.sim, 0, 1, 60);
+    }
+    sim_run(s.sim, 1000);
+    for (unsigned i = 0; i < s.n; i++)
+        assert_int_equal(sim_client_open(s.sim, s.rank[i]), 1);
+    assert_true(end(&s));
+}
+
+static void while_a_commit_is_on_its_way(void **state)
+{
+    (void)state;
+    for (unsigned later = 0; later <= 400; later += 10)
+        ask_before_the_commit_is_there(later);
+}
+
 static void end_it(struct story *s)
 {
     open_group(s, (unsigned[]){0, 1, 1, 2}, 4);
@@ -262,6 +291,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(while_nodes_agree),
+        cmocka_unit_test(while_a_commit_is_on_its_way),
         cmocka_unit_test(while_a_group_ends),
         cmocka_unit_test(while_what_was_left_breaks),
         cmocka_unit_test(an_answer_that_is_older),
