@@ -1274,7 +1274,8 @@ static void __attribute__((noreturn)) come_back(const struct world *w, int go)
         _exit(2);
     for (unsigned i = 0; i <= AWAY_CLIENTS; i++)
         fds[i] = client(w);
-    if (msg_recv_fd(fds[AWAY_CLIENTS], &msg, NULL, 0, &n, -1, &why) || msg.type != MSG_REFUSED)
+    if (msg_recv_fd(fds[AWAY_CLIENTS], &msg, NULL, 0, &n, -1, &why) || msg.type != MSG_REFUSED ||
+        msg.refused.cause != CAUSE_QUOTA) /* and not for its silence */
         _exit(3);
     for (unsigned i = 0; i < AWAY_CLIENTS; i++) {
         msg = (struct msg){.type = MSG_CLIENT_HELLO, .client_hello.version = MSG_VERSION};
