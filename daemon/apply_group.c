@@ -433,6 +433,7 @@ void apply_rank_gone(struct daemon *d, const struct core_rank_gone *gone)
         .ops = ops,
         .pid = gone->pid,
         .cause = gone->cause,
+        .next = gone->next,
     };
     snprintf(msg.gone.text, sizeof(msg.gone.text), "%s", gone->text);
     for (unsigned i = 0; i < view.nnodes; i++)

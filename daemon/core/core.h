@@ -197,6 +197,7 @@ struct core_rank_gone {
     uint32_t rank, ops, pid;
     enum cause cause; /* LEFT, RANK_LOST */
     const char *text;
+    uint64_t next; /* of GONE: as which epoch the group has gone on here; 0: it has not */
     bool missed;
     bool again; /* a commd before this one may have marked it already: then nothing is to be done */
 };
@@ -208,7 +209,8 @@ struct core_group_broken {
     int32_t rank; /* whom it is about, or who did it; -1: nobody in particular */
     uint32_t pid;
     const char *node, *text;
-    bool again; /* as of core_rank_gone */
+    uint64_t next; /* likewise, of BROKEN */
+    bool again;
 };
 /* No rank is left here. If there is a board: unmap it; BOARD_DEL to the engine if the engine has
  * it.

@@ -109,6 +109,8 @@ static struct member *commit_member(struct core *core, unsigned home, const stru
 static void tell_missing(struct core *core, unsigned node, uint64_t id, enum cause cause,
                          int32_t rank, const char *text)
 {
+    const struct group *next = follow_next(core, id);
+
     assert(node != core->config.self);
     act_to_peer(core, node,
                 (struct act_msg){.type = MSG_BROKEN,
@@ -116,7 +118,8 @@ static void tell_missing(struct core *core, unsigned node, uint64_t id, enum cau
                                             .cause = cause,
                                             .rank = rank,
                                             .node = core_self_name(core),
-                                            .text = act_text(core, text)}});
+                                            .text = act_text(core, text),
+                                            .next = next ? next->epoch : 0}});
 }
 
 /* This node cannot take part: tells the others, and gives its own ranks their answer. It takes a

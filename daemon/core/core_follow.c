@@ -9,7 +9,15 @@
  * whenever more is known, which ranks are gone (JOIN_NEWS). A rank is gone when its own node has
  * said so (it left, or was lost: core_rank.c), or when its node was lost (group.lost). A node that
  * is back is asked what it has of the groups that broke: if it has the group, its ranks are not
- * gone but for those of which it says so. The group itself stays as it is, broken or not, until its
+ * gone but for those of which it says so. One whose commd and engine have ended at once, and whose
+ * host lives, has until node_timeout to be linked again, and restart_timeout to be READY; then it
+ * counts as lost (follow_tick()). Else both sides would go on alone when they could go on together.
+ *
+ * Who comes too late is told so: GONE and BROKEN say that ranks have gone on as a next epoch, and a
+ * node that has no part in it lets no rank follow that group any more (group.passed). Ranks that
+ * went on have left the group, and without that they would look like ranks that are gone.
+ *
+ * The group itself stays as it is, broken or not, until its
  * clients leave it: it is by the group that this node goes on hearing who dies.
  *
  * WAIT has a limit of its own for new processes. This node keeps it, and tells the home when it has
@@ -148,37 +156,62 @@ void follow_begin(struct core *core, struct member *member, const struct msg_cli
     core->expire_ms = MIN(core->expire_ms, wish->enough_ms);
 }
 
-const struct group *follow_gone_on(const struct core *core, uint32_t uid, uint64_t follows)
+const struct group *follow_next(const struct core *core, uint64_t follows)
 {
     const struct group *group;
 
     list_each(group, &core->all_groups, all)
-        if (group->follows == follows && group->uid == uid &&
+        if (group->follows == follows &&
             (group->state == GROUP_OPEN || group->state == GROUP_BROKEN))
             return group;
     return NULL;
 }
 
-void follow_left_behind(const struct group *group, uint32_t rank, char *buf, size_t cap)
+const struct group *follow_gone_on(const struct core *core, uint32_t uid, uint64_t follows)
+{
+    const struct group *group = follow_next(core, follows);
+
+    return group && group->uid == uid ? group : NULL;
+}
+
+void follow_left_behind(const char *name, uint64_t epoch, uint32_t rank, char *buf, size_t cap)
 {
     text_format(buf, cap,
                 "group \"%s\": the others have gone on as epoch %llu without rank %u of the epoch "
                 "before: rejoin as a new process",
-                group->name, (unsigned long long)group->epoch, rank);
+                name, (unsigned long long)epoch, rank);
+}
+
+/* As which epoch others have gone on without @member; 0: not as far as is known. */
+static uint64_t passed_by(const struct core *core, const struct member *member)
+{
+    uint64_t follows = member->wish.follows;
+    const struct group *next = follows ? follow_gone_on(core, member->uid, follows) : NULL;
+    const struct group *before = follows && !next ? group_find(core, follows) : NULL;
+
+    return next ? next->epoch : before ? before->passed : 0;
+}
+
+static void tell_left_behind(struct core *core, struct member *member)
+{
+    char text[MSG_TEXT_MAX];
+
+    follow_left_behind(member->name, passed_by(core, member), member->wish.rank, text,
+                       sizeof(text));
+    join_cancel(core, member);
+    join_fail(core, member, CAUSE_RANK_LOST, (int32_t)member->wish.rank, -1, text);
 }
 
 bool follow_home_ok(struct core *core, struct member *member, unsigned home)
 {
     const struct wish *wish = &member->wish;
-    const struct group *group =
-        wish->follows ? follow_gone_on(core, member->uid, wish->follows) : NULL;
     char text[MSG_TEXT_MAX];
 
     if (wish->recovery == MSG_RECOVERY_NONE)
         return true;
-    if (group) {
-        follow_left_behind(group, wish->rank, text, sizeof(text));
-        join_fail(core, member, CAUSE_RANK_LOST, (int32_t)wish->rank, -1, text);
+    if (passed_by(core, member)) {
+        member->home = -1; /* it has not been asked */
+        tell_left_behind(core, member);
         return false;
     }
     if (wish->follows && !wish->was_epoch) {
@@ -313,15 +346,37 @@ void follow_node_lost(struct core *core, unsigned node)
     }
 }
 
-/* One that was never linked in our life, or is not linked for another reason than that it was
- * lost. */
+void follow_passed(struct core *core, struct group *group, uint64_t next)
+{
+    if (next <= group->epoch || group->passed)
+        return;
+    group->passed = next;
+    follow_learned(core, group);
+}
+
+bool follow_is_passed(const struct core *core, const struct group *group)
+{
+    const struct group *next;
+
+    list_each(next, &core->all_groups, all)
+        if (next->follows == group->id)
+            return false;
+    return group->passed;
+}
+
+/* One that was never linked in our life, or may come back after it was lost. */
 void follow_tick(struct core *core)
 {
     for (unsigned i = 0; i < core->config.nnodes; i++) {
         const struct peer *peer = &core->peers[i];
+        uint64_t until = peer->hope_ms;
 
-        if (peer->state == CORE_PEER_UNLINKED && !peer->given_up &&
-            core->now - peer->since_ms >= core->config.node_timeout_ms)
+        if (peer->given_up ||
+            (peer->state != CORE_PEER_UNLINKED && peer->state != CORE_PEER_LINKING))
+            continue;
+        if (peer->state == CORE_PEER_UNLINKED)
+            until = MIN(until, peer->since_ms + core->config.node_timeout_ms);
+        if (core->now >= until)
             follow_node_lost(core, i);
     }
 }
@@ -383,8 +438,12 @@ void follow_run(struct core *core)
     core->misses = false;
     if (core->learned)
         list_each(member, &core->waiting, waiting)
-            if (asks(member) && known(core, member) != member->wish.told)
-                follow_tell(core, member);
+            if (asks(member) && known(core, member) != member->wish.told) {
+                if (passed_by(core, member))
+                    tell_left_behind(core, member);
+                else
+                    follow_tell(core, member);
+            }
     core->learned = false;
     while ((member = list_first(&core->news, struct member, news))) {
         list_del(&member->news);

@@ -164,7 +164,8 @@ static struct core_group_broken broken(const struct core *core, const struct gro
                                       .rank = group->cause_rank,
                                       .pid = group->cause_pid,
                                       .node = core_node_name(core, group->cause_node),
-                                      .text = group->cause_text};
+                                      .text = group->cause_text,
+                                      .next = group->next_epoch};
 }
 
 static struct act_msg broken_message(const struct core *core, const struct group *group)
@@ -514,6 +515,7 @@ void group_broken_msg(struct core *core, unsigned node, const struct msg_broken 
 
     if (place < 0)
         return;
+    follow_passed(core, group, msg->next);
     if (group->state == GROUP_BROKEN) {
         follow_place_lost(core, group, (unsigned)place,
                           cause == CAUSE_NONE || cause == CAUSE_LEFT); /* LEFT: never opened */
@@ -537,10 +539,12 @@ void group_broken_msg(struct core *core, unsigned node, const struct msg_broken 
         lost = group->state == GROUP_OPEN;
         cause = lost ? CAUSE_NODE_LOST : CAUSE_LEFT;
         who = (int)node;
-        if (lost) {
+        if (lost && follow_is_passed(core, group))
+            text_format(text, sizeof(text), TEXT_GROUP_PASSED, core_node_name(core, node),
+                        (unsigned long long)group->passed, core_self_name(core));
+        else
             text_format(text, sizeof(text), TEXT_GROUP_UNKNOWN, core_node_name(core, node));
-            why = text;
-        }
+        why = lost ? text : why;
     }
     rank = msg->rank >= 0 && (uint32_t)msg->rank < group->size ? msg->rank : -1;
     if (!lost && msg->rank >= 0 && (rank < 0 || group->members[rank].node != (uint32_t)place)) {

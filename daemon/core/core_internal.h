@@ -149,6 +149,7 @@ struct group {
     uint64_t id, epoch, committed_ms;
     uint64_t follows;    /* the group of which it is the next epoch; 0: none */
     uint64_t next_epoch; /* of the group that followed it here; 0: none */
+    uint64_t passed;     /* of one that others have gone on as, as they say; 0: they do not */
     uint64_t heard;      /* grows with what is known of ranks that are gone: core_follow.c */
     bool misses;         /* nodes are lost, or back, and the board has yet to say so */
     uint32_t uid, payer, size, nnodes, me;
@@ -226,11 +227,12 @@ struct peer {
     uint64_t alive_ms; /* when their node was heard of over it last; 0: not known */
     bool met;          /* they have had one since ours was told of theirs */
     uint64_t backoff_ms;
-    bool given_up; /* UNLINKED, and for so long that its ranks count as gone */
-    bool draining; /* as its last heartbeat says */
-    bool free;     /* likewise, since the last group with it opened here: core_renew.c */
-    bool shares;   /* a group here has it in it; follows from the groups, for a heartbeat */
-    bool gpu;      /* as its last JOIN says */
+    bool given_up;    /* for so long without a link, or not READY, that its ranks count as gone */
+    uint64_t hope_ms; /* it was lost, and may be back: not after that; CORE_NEVER: it was not */
+    bool draining;    /* as its last heartbeat says */
+    bool free;        /* likewise, since the last group with it opened here: core_renew.c */
+    bool shares;      /* a group here has it in it; follows from the groups, for a heartbeat */
+    bool gpu;         /* as its last JOIN says */
     uint64_t links, losses[CORE_LOSS_KINDS];
     struct core_traffic traffic;
     struct msg_engine_traffic reported; /* by the engine, last */
@@ -451,8 +453,11 @@ void peer_msg(struct core *core, unsigned node, const struct msg *msg);
 /* Its link has ended because it does not prove any more who it is: it is lost, with its engine. */
 void peer_refused(struct core *core, unsigned node, const char *why);
 void peer_down(struct core *core, unsigned node, enum core_loss loss, const char *why);
-void peer_lost(struct core *core, unsigned node, const char *why);      /* and not to be back */
+/* And not to be back, as far as can be seen. */
+void peer_lost(struct core *core, unsigned node, const char *why);
 void peer_lost_away(struct core *core, unsigned node, const char *why); /* its link had closed */
+/* Likewise, and its engine has ended, too: both may be back. */
+void peer_struck(struct core *core, unsigned node, const char *why);
 /* Nothing has come for so long over its link, which is closed. */
 void peer_silent(struct core *core, unsigned node, const char *why);
 void peer_add_engine(struct core *core, unsigned node); /* to ours, if it can be now */

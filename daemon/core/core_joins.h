@@ -137,13 +137,19 @@ const struct group *follow_successor(const struct core *core, const struct membe
 /* Are all ranks of that participant gone from @group, whatever they have said? */
 void follow_place_lost(struct core *core, struct group *group, unsigned place, bool lost);
 void follow_node_lost(struct core *core, unsigned node); /* likewise, from all groups */
-void follow_tick(struct core *core);                     /* at each heartbeat */
+/* A participant says that @group has gone on there as epoch @next; 0: it does not say that. */
+void follow_passed(struct core *core, struct group *group, uint64_t next);
+/* Has one done so, and this node has no part in that epoch? */
+bool follow_is_passed(const struct core *core, const struct group *group);
+void follow_tick(struct core *core); /* at each heartbeat */
 /* The member of @next that was @rank in the group before; NULL: that has not gone on. Asked for
  * ascending ranks, in whose order they stand there; *at is 0 first. */
 const struct msg_member *follow_went_on(const struct group *next, uint32_t rank, uint32_t *at);
 /* The group as which others have gone on from that one, as this node knows; NULL: it does not. */
 const struct group *follow_gone_on(const struct core *core, uint32_t uid, uint64_t follows);
-void follow_left_behind(const struct group *group, uint32_t rank, char *buf, size_t cap);
+/* Likewise, whoever's it is. */
+const struct group *follow_next(const struct core *core, uint64_t follows);
+void follow_left_behind(const char *name, uint64_t epoch, uint32_t rank, char *buf, size_t cap);
 /* @old: the epoch before, NULL: this node had no rank in it; @came: new processes in @group. */
 void follow_note_open(struct core *core, const struct group *old, const struct group *group,
                       uint32_t came);

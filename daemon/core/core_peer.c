@@ -35,6 +35,10 @@
  *
  * A node whose link ends because its certificate does not hold any more is lost at once.
  *
+ * A node of which link and engine end at once is lost: its groups have lost what was on the wire.
+ * But its host lives, else it were silent: commd and engine may have been killed, and be back at
+ * once, and the ranks never noticed. So they do not count as gone yet: hope_ms, follow_tick().
+ *
  * What if the peer dies now: PEER_DOWN, or node_timeout of silence: AWAY, or lost. Then groups with
  * it break. What if I am stopped now: I am AWAY to the others after node_timeout; if shorter,
  * peer_forgive(). If they have given me up meanwhile, our engine says so: peer_lost_away(). */
@@ -161,7 +165,7 @@ static void review(struct core *core, unsigned node)
     if (ready) {
         if (peer->doubt_ms == CORE_NEVER) /* else groups are still to break for it */
             peer->error[0] = 0;
-        peer->lost_ms = CORE_NEVER;
+        peer->lost_ms = peer->hope_ms = CORE_NEVER;
         peer->pauses_ms = 0;
     } else if (core->engine.life.state == CORE_ENGINE_UP) { /* else it is ours that was lost */
         peer->losses[CORE_LOSS_ENGINE]++;
@@ -269,7 +273,8 @@ static void leave_homes(struct core *core, unsigned node)
     join_home_lost(core, node);
 }
 
-void peer_lost(struct core *core, unsigned node, const char *why)
+/* @back: it may be. */
+static void lose(struct core *core, unsigned node, const char *why, bool back)
 {
     struct peer *peer = &core->peers[node];
     char text[MSG_TEXT_MAX];
@@ -280,19 +285,37 @@ void peer_lost(struct core *core, unsigned node, const char *why)
     unlink_peer(core, node);
     leave_homes(core, node);
     group_node_lost(core, node, text, true);
-    follow_node_lost(core, node);
+    if (back)
+        peer->hope_ms = MIN(peer->hope_ms, core->now + core->config.restart_timeout_ms);
+    else
+        follow_node_lost(core, node);
     group_home_lost(core, node);
+}
+
+void peer_lost(struct core *core, unsigned node, const char *why)
+{
+    lose(core, node, why, false);
 }
 
 /* Why its link closed comes first: by that commctl tells a commd that ended from a network that
  * failed. */
-void peer_lost_away(struct core *core, unsigned node, const char *why)
+static void lose_away(struct core *core, unsigned node, const char *why, bool back)
 {
     const char *closed = core->peers[node].error;
     char text[MSG_TEXT_MAX];
 
     text_format(text, sizeof(text), "%s%s%s", closed, closed[0] ? ", and " : "", why);
-    peer_lost(core, node, text);
+    lose(core, node, text, back);
+}
+
+void peer_lost_away(struct core *core, unsigned node, const char *why)
+{
+    lose_away(core, node, why, false);
+}
+
+void peer_struck(struct core *core, unsigned node, const char *why)
+{
+    lose_away(core, node, why, true);
 }
 
 /* Groups with @node, whose link ends, wait for it. */
@@ -345,7 +368,7 @@ void peer_down(struct core *core, unsigned node, enum core_loss loss, const char
     if (may_be_away(core, node))
         peer_away(core, node, why, "its link closed");
     else
-        peer_lost(core, node, why);
+        lose(core, node, why, peer->engine != 0); /* 0: it stops, or its engine ended before */
 }
 
 void peer_silent(struct core *core, unsigned node, const char *why)
@@ -807,7 +830,7 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg)
     text_format(text, sizeof(text), TEXT_ENGINES_APART ": %s", core_self_name(core),
                 core_node_name(core, msg->peer), msg->text);
     if (peer->state == CORE_PEER_AWAY && core->now >= peer->pauses_ms) {
-        peer_lost_away(core, msg->peer, text);
+        peer_struck(core, msg->peer, text);
         return;
     }
     if (core->now < peer->pauses_ms) { /* on purpose, for all that we know; else it has to hear */

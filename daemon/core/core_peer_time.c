@@ -16,6 +16,7 @@ void peer_forgive(struct core *core, uint64_t grace)
 
         peer->heard_ms = MAX(peer->heard_ms, floor);
         peer->lost_ms = MAX(peer->lost_ms, core->now + grace);
+        peer->hope_ms = MAX(peer->hope_ms, core->now + grace);
         peer->apart_ms = peer->apart_ms ? core->now : 0;
         peer->doubt_ms = MAX(peer->doubt_ms, core->now + grace);
     }
@@ -54,7 +55,7 @@ static bool check_missed(struct core *core, unsigned node)
         drop_peer(core, node, "its commd is not back within ", core->config.restart_timeout_ms,
                   peer_lost_away);
     else if (core->now >= gone_at(core, node))
-        drop_peer(core, node, "the data connection broke", 0, peer_lost_away);
+        drop_peer(core, node, "the data connection broke", 0, peer_struck);
     else
         return false;
     return true;

@@ -25,6 +25,7 @@ static struct core_rank_gone gone_record(struct core *core, const struct group *
                                    .pid = group->members[rank].pid,
                                    .cause = (enum cause)fate->cause,
                                    .text = act_text(core, text),
+                                   .next = group->next_epoch,
                                    .missed = group->state == GROUP_BROKEN};
 }
 
@@ -157,7 +158,8 @@ static void tell_gone_on(struct core *core, unsigned node, const struct group *n
                                               .rank = was - 1,
                                               .pid = ours->pid,
                                               .cause = CAUSE_LEFT,
-                                              .text = act_text(core, text)}});
+                                              .text = act_text(core, text),
+                                              .next = next->epoch}});
     }
 }
 
@@ -172,6 +174,7 @@ void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg
     if (place < 0 || place == (int)group->me || group->state == GROUP_LEFT ||
         msg->rank >= group->size || group->members[msg->rank].node != (uint32_t)place)
         return;
+    follow_passed(core, group, msg->next);
     fate = runs_fate(&core->runs, &group->members[msg->rank]);
     if (fate->cause)
         return;

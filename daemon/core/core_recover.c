@@ -451,7 +451,7 @@ static void survivor(struct core *core, unsigned node, const struct msg_join *ms
         return;
     }
     if (group) {
-        follow_left_behind(group, msg->was_rank, text, sizeof(text));
+        follow_left_behind(group->name, group->epoch, msg->was_rank, text, sizeof(text));
         home_refuse(core, node, msg->join, CAUSE_RANK_LOST, (int32_t)msg->was_rank, (int)node,
                     text);
         return;

@@ -246,7 +246,8 @@ void restore_end(struct core *core)
     if (core->phase != PHASE_RESTORING)
         return;
     core_set_phase(core, PHASE_RUNNING);
-    text_format(text, sizeof(text), TEXT_COMMD_ANEW, core_self_name(core));
+    text_format(text, sizeof(text), TEXT_COMMD_ANEW ", and its engine had ended with it",
+                core_self_name(core));
     act_log(core, CORE_LOG_INFO, "took over %u client%s and %u group%s", core->nclients,
             core->nclients == 1 ? "" : "s", core->groups.live, core->groups.live == 1 ? "" : "s");
     assert(core->naway == core->nclients); /* no event has come yet */

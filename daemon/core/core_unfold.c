@@ -58,6 +58,7 @@ static void fill_end(const struct act_msg *msg, struct msg *ret)
         ret->gone.pid = msg->gone.pid;
         ret->gone.cause = msg->gone.cause;
         COPY(ret->gone.text, msg->gone.text);
+        ret->gone.next = msg->gone.next;
     } else {
         ret->broken.group = msg->broken.group;
         ret->broken.cause = msg->broken.cause;
@@ -65,6 +66,7 @@ static void fill_end(const struct act_msg *msg, struct msg *ret)
         ret->broken.pid = msg->broken.pid;
         COPY(ret->broken.node, msg->broken.node);
         COPY(ret->broken.text, msg->broken.text);
+        ret->broken.next = msg->broken.next;
     }
 }
 
@@ -224,6 +226,7 @@ static bool next_gone(const struct core *core, struct act *act)
                                       .cause = (enum cause)fate->cause,
                                       .text = again ? "gone before commd was restarted"
                                                     : "gone before the group opened",
+                                      .next = group->next_epoch,
                                       .missed = missed,
                                       .again = again};
 

@@ -12,6 +12,8 @@
 #define TEXT_GROUP_UNKNOWN                                                                         \
     "node %s does not know this group any more: it had given up other nodes, or its commd was "    \
     "restarted"
+#define TEXT_GROUP_PASSED                                                                          \
+    "node %s does not know this group any more: it has gone on as epoch %llu, without node %s"
 #define TEXT_LINK_FAILED "the link failed"
 #define TEXT_CERTIFICATE "its certificate" /* behind it: why it counts no more */
 /* Behind it a colon, and why. The first is what a node says of itself, in its own log. */

@@ -162,9 +162,10 @@
     F(NODES, nodes) F(NUM, latency_us) F(NUM, mbytes_s) F(FLAG, gpu) F(NUM, follows)               \
     F(SORTED, nodes) F(MEMBERS, members)
 #define FIELDS_gone(F)                                                                             \
-    F(NUM, group) F(NUM, ops) F(NUM, pid) F(RANK, rank) F(CAUSE, cause) F(TEXT, text)
+    F(NUM, group) F(NUM, ops) F(NUM, pid) F(RANK, rank) F(CAUSE, cause) F(TEXT, text) F(NUM, next)
 #define FIELDS_broken(F)                                                                           \
-    F(NUM, group) F(NUM, pid) F(CAUSE, cause) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
+    F(NUM, group) F(NUM, pid) F(CAUSE, cause) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)      \
+    F(NUM, next)
 #define FIELDS_sync(F)         F(NUM, group) F(NUM, again) F(NUM, told) F(FLAG, all)
 #define FIELDS_held(F) \
     F(NUM, group) F(NUM, key) F(NUM, ops) F(NUM, sent) F(NUM, came) F(FLAG, answer)

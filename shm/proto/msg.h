@@ -391,6 +391,7 @@ struct msg_gone {
     uint32_t pid;
     uint32_t cause; /* CAUSE_LEFT, CAUSE_RANK_LOST */
     char text[MSG_TEXT_MAX];
+    uint64_t next; /* as in msg_broken */
 };
 
 struct msg_broken {
@@ -400,6 +401,7 @@ struct msg_broken {
     uint32_t pid;
     char node[MSG_NAME_MAX];
     char text[MSG_TEXT_MAX];
+    uint64_t next; /* ranks of the sender's node have gone on as this epoch of it; 0: none has */
 };
 
 struct msg_sync {

@@ -15,7 +15,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 from cluster import Cluster, Limit, check, equal, how_many, main  # noqa: E402
 from cluster import sanitizer_environment, until  # noqa: E402
-from keeping import gap, kept_nodes, start_anew  # noqa: E402
+from keeping import gap, kept_nodes, serves, start_anew  # noqa: E402
 
 KINDS = """all_reduce broadcast all_gather reduce_scatter reduce gather scatter all_to_all
     all_gather_v reduce_scatter_v gather_v scatter_v all_to_all_v""".split()
@@ -818,6 +818,28 @@ def test_who_was_left_behind_asks_a_commd_that_was_started_anew():
         check("taken for lost" in error["message"], error)
         check("rejoin" in error["message"], error)
         equal(all_do(ranks[:3], "verify", name="g"), [3] * 3)
+
+
+def test_commd_and_its_engine_are_killed_at_once():
+    """Its ranks live, and its keeper starts commd again: all ranks go on."""
+    for victim in (0, 1):
+        with kept_nodes(2) as cluster:
+            node = cluster.nodes[victim]
+            cluster.expect(f"{node.name} was lost|engines? of node|engine pid|closed before")
+            ranks = cluster.ranks("g", PLACES["2x2"])
+            all_do(ranks, "verify", name="g")
+            engine, pid = node.engine_pid(), serves(node)
+            for rank in ranks:
+                rank.start("loop", name="g")
+                equal(rank.answer()["started"], True)
+            os.kill(pid, signal.SIGKILL)
+            os.kill(engine, signal.SIGKILL)
+            told = [rank.error() for rank in ranks]
+            check({e["code"] for e in told} <= {"NODE_LOST", "ENGINE_LOST"}, told)
+            placed = recovered(ranks)
+            equal([place["rank"] for place in placed], [0, 1, 2, 3])
+            equal({(place["size"], place["epoch"]) for place in placed}, {(4, 2)})
+            no_group_is_left(cluster, ranks)
 
 
 def test_a_group_over_nodes_is_not_known_to_a_commd_that_was_started_anew():

@@ -37,7 +37,8 @@ enum fault {
     FAULT_WRONG = 256,   /* ranks that contradict each other */
     FAULT_KILL = 512,    /* commd alone, and another one takes over */
     FAULT_ABSENT = 1024, /* some do not ask, or take it back */
-    FAULT_ALL = 2047
+    FAULT_BOTH = 2048,   /* commd and its engine at once */
+    FAULT_ALL = 4095
 };
 
 struct job {
@@ -206,7 +207,7 @@ static void hurt(struct run *run, struct job *job)
     unsigned a = (unsigned)draw(run, run->nodes),
              b = (a + 1 + (unsigned)draw(run, run->nodes - 1)) % run->nodes;
     unsigned client = job->n ? job->clients[draw(run, job->n)] : 0;
-    enum fault fault = (enum fault)(1u << draw(run, 11));
+    enum fault fault = (enum fault)(1u << draw(run, 12));
 
     if (!has(run, fault) || !job->n)
         return;
@@ -253,6 +254,9 @@ static void hurt(struct run *run, struct job *job)
     case FAULT_KILL:
         sim_kill_after(run->sim, a, 1 + (unsigned)draw(run, draw(run, 2) ? 4 : 60));
         break;
+    case FAULT_BOTH:
+        sim_kill_both(run->sim, a, 1 + draw(run, draw(run, 2) ? 200 : 2000));
+        break;
     default:
         break;
     }
@@ -263,7 +267,7 @@ static void hurt(struct run *run, struct job *job)
 static bool lose(struct run *run, struct job *job)
 {
     struct crew crew = members(run, job, 0);
-    unsigned what = (unsigned)draw(run, 8), lost = (unsigned)draw(run, crew.n);
+    unsigned what = (unsigned)draw(run, 9), lost = (unsigned)draw(run, crew.n);
     unsigned node = crew.n ? sim_client_node(run->sim, one_of(run, &crew)) : 0;
 
     if (what < 4) {
@@ -279,9 +283,11 @@ static bool lose(struct run *run, struct job *job)
                 sim_crash(run->sim, node);
                 break;
             }
+    } else if (what == 7) {
+        sim_kill_both(run->sim, node, 1 + draw(run, 200));
     } /* else: it grows, or is as before */
     sim_run(run->sim, draw(run, 3) ? draw(run, 200) : 0);
-    return what != 5 && what != 6;
+    return what < 5 || what > 7;
 }
 
 /* ---- a recovery ------------------------------------------------------------------------------ */

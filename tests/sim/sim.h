@@ -98,6 +98,8 @@ void sim_start(struct sim *sim, unsigned node); /* with a new incarnation */
  * before something is written down, before it is told. Its clients live, another commd takes over
  * after a while, and they come back to it. 0: none is killed any more. */
 void sim_kill_after(struct sim *sim, unsigned node, unsigned n);
+/* At once, and its engine with it; another commd takes over after @gap ms. */
+void sim_kill_both(struct sim *sim, unsigned node, uint64_t gap);
 uint64_t sim_taken_over(const struct sim *sim); /* how often */
 uint64_t sim_kept_on(const struct sim *sim);    /* likewise, a node with a group: sim_hold.c */
 /* Its process is stopped, and goes on after @ms, which pass here. Its engine and its clients are

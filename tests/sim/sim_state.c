@@ -345,11 +345,9 @@ static void blame(struct sim *sim, unsigned node, uint64_t gap)
     }
 }
 
-void state_kill(struct sim *sim, unsigned node, bool at_rest)
+static void kill_commd(struct sim *sim, unsigned node, bool at_rest, uint64_t gap)
 {
     struct node *n = &sim->nodes[node];
-    bool soon = sim_random(sim, STREAM_NODE, 10) || sim->options.calm;
-    uint64_t gap = 1 + sim_random(sim, STREAM_NODE, soon ? 200 : 6000);
 
     sim_note(sim, "commd of %s is killed", sim_node_name(sim, node));
     if (at_rest)
@@ -374,6 +372,21 @@ void state_kill(struct sim *sim, unsigned node, bool at_rest)
             sim->handles[i].away = true; /* also the one that connects right now */
     net_node_gone(sim, node, sim_random(sim, STREAM_NODE, 2));
     sim_at(sim, gap, (struct ev){.type = EV_TAKE_OVER, .a = node});
+}
+
+void state_kill(struct sim *sim, unsigned node, bool at_rest)
+{
+    bool soon = sim_random(sim, STREAM_NODE, 10) || sim->options.calm;
+
+    kill_commd(sim, node, at_rest, 1 + sim_random(sim, STREAM_NODE, soon ? 200 : 6000));
+}
+
+void sim_kill_both(struct sim *sim, unsigned node, uint64_t gap)
+{
+    if (!sim->nodes[node].alive)
+        return;
+    sim->nodes[node].engine_kept = 0; /* it dies, too */
+    kill_commd(sim, node, true, gap);
 }
 
 /* ---- another one takes over ------------------------------------------------------------------ */

@@ -745,6 +745,105 @@ static void asks_again_when_all_have_agreed(void **state)
     end(&f, "");
 }
 
+/* a and c have lost each other, and b is linked with both, and goes on with a. c knows that when it
+ * has lost b, too, and decides for itself. */
+static void the_middle_goes_on_with_one(void **state)
+{
+    struct fix f = group(3, 1, (unsigned[]){0, 1, 2}, 3);
+    enum cause cause;
+
+    (void)state;
+    sim_cut(f.sim, 0, 2);
+    sim_run(f.sim, 1500);
+    sim_recover(f.sim, f.rank[0], f.g, NULL, &shrink);
+    sim_recover(f.sim, f.rank[1], f.g, NULL, &shrink);
+    sim_run(f.sim, 200);
+    is(&f, f.rank[0], 0, 2);
+    is(&f, f.rank[1], 1, 2);
+    sim_cut(f.sim, 1, 2);
+    sim_run(f.sim, 1500);
+    sim_recover(f.sim, f.rank[2], f.g, NULL, &shrink);
+    sim_run(f.sim, 200);
+    assert_int_equal(sim_client_answer(f.sim, f.rank[2], &cause), SIM_REFUSED);
+    assert_int_equal(cause, CAUSE_RANK_LOST);
+    sim_trace_clear(f.sim);
+    end(&f, "");
+}
+
+/* ---- commd and engine of a node die at once ---------------------------------------------------
+ */
+
+/* b, with its ranks, is there again after @gap ms, and again @again ms after that. The others ask
+ * at once. */
+static struct fix both_die(uint64_t gap, uint64_t again, unsigned home)
+{
+    struct fix f = group(2, home, (unsigned[]){0, 0, 1, 1}, 4);
+
+    sim_kill_both(f.sim, 1, gap);
+    sim_run(f.sim, 20);
+    sim_recover(f.sim, f.rank[0], f.g, NULL, &shrink);
+    sim_recover(f.sim, f.rank[1], f.g, NULL, &shrink);
+    sim_run(f.sim, gap);
+    if (again) {
+        sim_run(f.sim, 40);
+        sim_kill_both(f.sim, 1, again);
+        sim_run(f.sim, again);
+    }
+    sim_run(f.sim, 100);
+    sim_recover(f.sim, f.rank[2], f.g, NULL, &shrink);
+    sim_recover(f.sim, f.rank[3], f.g, NULL, &shrink);
+    sim_run(f.sim, 3000);
+    return f;
+}
+
+/* They are one group again, whichever node decides. */
+static void commd_and_engine_die_at_once(void **state)
+{
+    (void)state;
+    for (unsigned home = 0; home < 2; home++)
+        for (uint64_t gap = 10; gap <= 400; gap += 130) {
+            struct fix f = both_die(gap, 0, home);
+
+            for (unsigned i = 0; i < 4; i++)
+                is(&f, f.rank[i], i, 4);
+            sim_trace_clear(f.sim);
+            end(&f, "");
+        }
+}
+
+static void they_die_again(void **state)
+{
+    (void)state;
+    for (unsigned home = 0; home < 2; home++) {
+        struct fix f = both_die(200, 200, home);
+
+        for (unsigned i = 0; i < 4; i++)
+            is(&f, f.rank[i], i, 4);
+        sim_trace_clear(f.sim);
+        end(&f, "");
+    }
+}
+
+/* The others have gone on: its ranks are told so, and are no group of their own. */
+static void they_come_too_late(void **state)
+{
+    enum cause cause;
+
+    (void)state;
+    for (unsigned home = 0; home < 2; home++) {
+        struct fix f = both_die(2000, 0, home);
+
+        for (unsigned i = 0; i < 2; i++)
+            is(&f, f.rank[i], i, 2);
+        for (unsigned i = 2; i < 4; i++) {
+            assert_int_equal(sim_client_answer(f.sim, f.rank[i], &cause), SIM_REFUSED);
+            assert_int_equal(cause, CAUSE_RANK_LOST);
+        }
+        sim_trace_clear(f.sim);
+        end(&f, "");
+    }
+}
+
 /* What all had agreed on comes to nothing: it does not ask again. */
 static void taken_back_while_it_fails(void **state)
 {
@@ -826,6 +925,10 @@ int main(void)
         cmocka_unit_test(too_late_to_take_it_back),
         cmocka_unit_test(asks_again_when_all_have_agreed),
         cmocka_unit_test(taken_back_while_it_fails),
+        cmocka_unit_test(the_middle_goes_on_with_one),
+        cmocka_unit_test(commd_and_engine_die_at_once),
+        cmocka_unit_test(they_die_again),
+        cmocka_unit_test(they_come_too_late),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
