@@ -219,8 +219,7 @@ void home_list(const struct core *core, const struct forming *forming, home_is_f
         memcpy(buf + text.len, "...", 4);
 }
 
-/* Neither there, nor gone, nor was its time over. */
-static bool is_missing(const struct core *core, const struct forming *forming, uint32_t rank)
+bool home_is_missing(const struct core *core, const struct forming *forming, uint32_t rank)
 {
     const struct fate *fate = runs_fate(&core->runs, &forming->members[rank]);
 
@@ -231,7 +230,7 @@ static bool is_missing(const struct core *core, const struct forming *forming, u
 void home_missing(const struct core *core, const struct forming *forming, char *buf, size_t cap,
                   unsigned *ret_count)
 {
-    home_list(core, forming, is_missing, buf, cap, ret_count);
+    home_list(core, forming, home_is_missing, buf, cap, ret_count);
     if (forming->recovery.kind)
         return;
     assert(forming->count + forming->late <= forming->size);

@@ -42,6 +42,7 @@ struct stray {
     struct msg_member *ranks; /* owned run, for the fates */
 };
 
+enum { WISH_TEXT_MAX = 64 };
 /* Of a forming that is a recovery. */
 struct recovering {
     enum msg_recovery kind; /* REJOIN: new processes, in the order in which they came */
@@ -49,6 +50,8 @@ struct recovering {
     uint32_t awaited; /* ranks of the last epoch that are neither here nor gone, and have a seat */
     bool enough;      /* a rank has said so */
     uint64_t follows, epoch; /* the group before, and its epoch */
+    uint32_t refused;        /* 1 + the rank that was last, since it asked for this; 0: none */
+    char refused_wish[WISH_TEXT_MAX];
 };
 
 /* At the home: a group that lacks ranks, or whose COMMITs are still queued (@id not 0). */
@@ -175,6 +178,8 @@ void home_reap(struct core *core);
 /* "3,5-7", or "" when all are there; *ret_count: how many. Looks at HOME_LOOKS ranks at most. */
 void home_missing(const struct core *core, const struct forming *forming, char *buf, size_t cap,
                   unsigned *ret_count);
+/* Neither there, nor gone, nor was its time over. */
+bool home_is_missing(const struct core *core, const struct forming *forming, uint32_t rank);
 /* The COMMIT of one that is complete; it points into @forming and to core->names. */
 void home_fill_commit(struct core *core, const struct forming *forming, struct msg_commit *ret_msg);
 /* The id of the @n-th group (from 1) of the home in that incarnation. */

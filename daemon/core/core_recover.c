@@ -143,8 +143,27 @@ static void lobby_verdict(struct core *core, const struct forming *lobby, struct
         text_add(text, "the group had no seat for it, or waits for more new processes");
 }
 
+/* ", the first of them pid 7 on node b", if this node was in the group; or that it is not linked.
+ */
+static void say_first_missing(const struct core *core, const struct forming *forming, bool several,
+                              struct text *text)
+{
+    const struct group *group = group_find(core, forming->recovery.follows);
+    const char *first = several ? "the first of them " : "";
+    uint32_t rank = 0;
+
+    while (rank < forming->size && !home_is_missing(core, forming, rank))
+        rank++;
+    if (!group || rank >= MIN(group->size, forming->size))
+        return;
+    text_add(text, " (%spid %u on node %s%s)", first, group->members[rank].pid,
+             core_node_name(core, group->nodes[group->members[rank].node]),
+             peer_usable(core, group->nodes[group->members[rank].node]) ? "" : ", which is not up");
+}
+
 void recover_verdict(struct core *core, const struct forming *forming, char *buf, size_t cap)
 {
+    const struct recovering *recovery = &forming->recovery;
     struct text text = {buf, cap, 0};
     char list[MSG_TEXT_MAX / 3];
     unsigned n, here;
@@ -155,9 +174,16 @@ void recover_verdict(struct core *core, const struct forming *forming, char *buf
         return;
     }
     home_missing(core, forming, list, sizeof(list), &n);
-    if (n)
-        text_add(&text, "rank%s %s of epoch %llu %s not asked to go on", n == 1 ? "" : "s", list,
-                 (unsigned long long)forming->recovery.epoch, n == 1 ? "has" : "have");
+    if (n) {
+        text_add(&text, "rank%s %s of epoch %llu", n == 1 ? "" : "s", list,
+                 (unsigned long long)forming->recovery.epoch);
+        say_first_missing(core, forming, n > 1, &text);
+        text_add(&text, " %s not asked to go on", n == 1 ? "has" : "have");
+    }
+    if (n && recovery->refused && recovery->refused <= forming->size &&
+        home_is_missing(core, forming, recovery->refused - 1))
+        text_add(&text, ", but rank %u was refused, because it asked for %s", recovery->refused - 1,
+                 recovery->refused_wish);
     recover_seats(core, forming, list, sizeof(list), &n, &here);
     if (n)
         text_add(&text, "%sseat%s %s %s free", text.len ? "; " : "", n == 1 ? "" : "s", list,
@@ -172,12 +198,12 @@ static void describe_wish(const struct recovering *recovery, uint32_t seats, cha
 {
     struct text text = {buf, cap, 0};
 
+    /* as the arguments are called, and with those that were left out */
     if (recovery->kind == MSG_RECOVERY_SHRINK)
-        text_add(&text, "to shrink");
+        text_add(&text, "policy shrink");
     else
-        text_add(&text, "to wait for %u ranks", seats);
-    if (recovery->least > 1)
-        text_add(&text, ", with at least %u", recovery->least);
+        text_add(&text, "policy wait, size %u", seats);
+    text_add(&text, ", min_size %u", recovery->least);
 }
 
 /* ---- the end of a recovery ------------------------------------------------------------------- */
@@ -396,13 +422,13 @@ bool recover_sound(const struct msg_join *msg)
     return false;
 }
 
-static bool contradicts(struct core *core, unsigned node, const struct forming *forming,
+static bool contradicts(struct core *core, unsigned node, struct forming *forming,
                         const struct msg_join *msg, const struct recovering *wanted,
                         uint32_t places)
 {
     const struct recovering *recovery = &forming->recovery;
     const struct msg_member *member = &forming->members[MIN(msg->was_rank, forming->size - 1)];
-    char text[MSG_TEXT_MAX], theirs[80], its[80];
+    char text[MSG_TEXT_MAX], theirs[80], its[WISH_TEXT_MAX];
     unsigned about = node;
 
     if (recovery->kind != wanted->kind || recovery->least != wanted->least ||
@@ -411,9 +437,11 @@ static bool contradicts(struct core *core, unsigned node, const struct forming *
         describe_wish(wanted, places, its, sizeof(its));
         describe_wish(recovery, forming->size, theirs, sizeof(theirs));
         text_format(text, sizeof(text),
-                    "group \"%s\": rank %u of epoch %llu asks %s, but others of it asked %s: give "
-                    "the same policy, size and min_size on all ranks",
+                    "group \"%s\": rank %u of epoch %llu asks for %s, but others of it asked for "
+                    "%s: give the same policy, size and min_size on all ranks",
                     msg->name, msg->was_rank, (unsigned long long)msg->was_epoch, its, theirs);
+        forming->recovery.refused = msg->was_rank + 1;
+        text_copy(forming->recovery.refused_wish, sizeof(forming->recovery.refused_wish), its);
     } else if (member->join) {
         about = member->node;
         text_format(text, sizeof(text),

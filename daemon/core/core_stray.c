@@ -34,9 +34,13 @@ bool stray_ok(const struct core *core, const struct client *client,
 {
     const struct stray *stray = stray_find(core, client->uid, msg->follows);
 
-    if (!msg->was_size || group_find(core, msg->follows))
+    if (group_find(core, msg->follows))
+        return REFUSE(CAUSE_INVALID,
+                      "group \"%s\": this client is not in the group that it wants to go on from",
+                      msg->name);
+    if (!msg->was_size)
         return REFUSE(
-            CAUSE_INVALID,
+            CAUSE_RANK_LOST,
             "group \"%s\": commd does not know the group that this client wants to go on "
             "from; it does not after a start without what the commd before it knew: leave "
             "the group and rejoin, or make a subgroup of the ranks that live",
@@ -44,7 +48,9 @@ bool stray_ok(const struct core *core, const struct client *client,
     if (msg->was_size > core->config.max_size || msg->was_rank >= msg->was_size ||
         !msg->was_epoch || msg->was_epoch == UINT64_MAX ||
         (msg->ngone && msg->gone[msg->ngone - 1] >= msg->was_size))
-        return REFUSE(CAUSE_INVALID, "group \"%s\": rank %u of %u of epoch %llu goes on from none",
+        return REFUSE(CAUSE_INVALID,
+                      "group \"%s\": there is no rank %u of %u of epoch %llu that lives, as this "
+                      "client says",
                       msg->name, msg->was_rank, msg->was_size, (unsigned long long)msg->was_epoch);
     if (stray && (stray->size != msg->was_size || stray->epoch != msg->was_epoch))
         return REFUSE(CAUSE_INVALID,

@@ -156,8 +156,9 @@ static void part_from_unknown(struct commd_context *ctx, const struct msg_welcom
             back_left(ctx, b->kept[i].id);
     if (b->nkept < before && ctx->warn_ms)
         fprintf(stderr,
-                "commd: commd on node %s was restarted and does not know %u of the groups that pid "
-                "%d is in: those on this node alone go on without it\n",
+                "commd: commd on node %s was started anew and does not know %u of the groups that "
+                "pid %d is in: those on this node alone go on, and commd_group_recover() makes "
+                "them known\n",
                 ctx->node, before - b->nkept, (int)getpid());
 }
 

@@ -177,9 +177,14 @@ static void contradictions_name_both(void **state)
     asks(bench, 1, 10, SHRINK(0));
     asks(bench, 2, 20, other);
     expect(bench,
-           "to 2 JOIN_REFUSED 20 cause 1 rank 1: group \"g\": rank 1 of epoch 3 asks to wait "
-           "for 6 ranks, with at least 2, but others of it asked to shrink: give the same policy, "
-           "size and min_size on all ranks\n");
+           "to 2 JOIN_REFUSED 20 cause 1 rank 1: group \"g\": rank 1 of epoch 3 asks for "
+           "policy wait, size 6, min_size 2, but others of it asked for policy shrink, min_size 0: "
+           "give the same policy, size and min_size on all ranks\n");
+    says(bench, 1, &(struct msg){.type = MSG_JOIN_CANCEL, .join_cancel = {10}});
+    expect(bench,
+           "to 1 JOIN_REFUSED 10 cause 4 rank 0: ranks 1-3 of epoch 3 have not asked to go on, "
+           "but rank 1 was refused, because it asked for policy wait, size 6, min_size 2\n");
+    asks(bench, 1, 10, SHRINK(0));
     asks(bench, 2, 21, SHRINK(0));
     expect(bench,
            "to 2 JOIN_REFUSED 21 cause 1 rank 0: group \"g\": for rank 0 of epoch 3 pid 1010 "
@@ -205,10 +210,10 @@ static void lies(void **state)
 
     asks(bench, 1, 10, SHRINK(0));
     asks(bench, 2, 20, larger);
-    expect(bench,
-           "to 2 JOIN_REFUSED 20 cause 1 rank 5: group \"g\": rank 5 of epoch 3 asks to "
-           "shrink, but others of it asked to shrink: give the same policy, size and min_size "
-           "on all ranks\n");
+    expect(bench, "to 2 JOIN_REFUSED 20 cause 1 rank 5: group \"g\": rank 5 of epoch 3 asks for "
+                  "policy shrink, min_size 0, but others of it asked for policy shrink, min_size "
+                  "0: give the same policy, size and min_size "
+                  "on all ranks\n");
     news(bench, 2, 10, false, 3, 1); /* of a join of node b */
     news(bench, 1, 10, false, 2, 3); /* rank 4 of 4 */
     asks(bench, 2, 21, (struct ask){MSG_RECOVERY_SHRINK, 9, 4, 0, 0});
@@ -501,11 +506,11 @@ static void what_is_said_of_an_unknown_group(void **state)
            "1 JOIN_FAILED req 7 cause 1 rank -1 node a: group \"g\": this client says that it goes "
            "on from epoch 5 of 4 ranks, others of this node say epoch 5 of 3\n");
     strays(bench, 1, MSG_RECOVERY_SHRINK, 3, 3, 0, NULL);
-    expect(bench, "1 JOIN_FAILED req 7 cause 1 rank -1 node a: group \"g\": rank 3 of 3 of epoch 5 "
-                  "goes on from none\n");
+    expect(bench, "1 JOIN_FAILED req 7 cause 1 rank -1 node a: group \"g\": there is no rank 3 of "
+                  "3 of epoch 5 that lives, as this client says\n");
     strays(bench, 1, MSG_RECOVERY_SHRINK, 1, 3, 1, beyond);
-    expect(bench, "1 JOIN_FAILED req 7 cause 1 rank -1 node a: group \"g\": rank 1 of 3 of epoch 5 "
-                  "goes on from none\n");
+    expect(bench, "1 JOIN_FAILED req 7 cause 1 rank -1 node a: group \"g\": there is no rank 1 of "
+                  "3 of epoch 5 that lives, as this client says\n");
     strays(bench, 1, MSG_RECOVERY_SHRINK, 0, 3, 0, NULL);
     expect(bench, "1 JOIN_FAILED req 7 cause 1 rank 0 node a: group \"g\": for rank 0 of epoch 5 "
                   "pid 100 on node a has asked already\n");
@@ -534,7 +539,7 @@ static void what_is_said_of_an_unknown_group(void **state)
                                       .was_epoch = 6,
                                       .name = "g"}});
     assert_non_null(strstr(bench->got, "2 JOIN_FAILED req 8 cause 1 rank -1 node a: group \"g\": "
-                                       "commd does not know the group that this client wants"));
+                                       "this client is not in the group that it wants to go on"));
     bench_free(bench);
     (void)state;
 }
@@ -547,13 +552,11 @@ static void only_members_follow(void **state)
 
     recover(bench, 3, 2, "g", MSG_RECOVERY_SHRINK, old, 0);
     expect(bench,
-           "3 JOIN_FAILED req 2 cause 1 rank -1 node a: group \"g\": commd does not know "
-           "the group that this client wants to go on from; it does not after a start without "
-           "what the commd before it knew: leave the group and rejoin, or make a subgroup of "
-           "the ranks that live\n");
+           "3 JOIN_FAILED req 2 cause 1 rank -1 node a: group \"g\": this client is not in the "
+           "group that it wants to go on from\n");
     recover(bench, 0, 2, "g", MSG_RECOVERY_SHRINK, old + 1, 0);
     expect(bench,
-           "0 JOIN_FAILED req 2 cause 1 rank -1 node a: group \"g\": commd does not know "
+           "0 JOIN_FAILED req 2 cause 5 rank -1 node a: group \"g\": commd does not know "
            "the group that this client wants to go on from; it does not after a start without "
            "what the commd before it knew: leave the group and rejoin, or make a subgroup of "
            "the ranks that live\n");
