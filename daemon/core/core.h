@@ -210,6 +210,8 @@ struct core_group_broken {
     uint32_t pid;
     const char *node, *text;
     uint64_t next; /* likewise, of BROKEN */
+    bool stray;    /* BROKEN: this node does not know it, and ranks of @uid here are in it */
+    uint32_t uid;
     bool again;
 };
 /* No rank is left here. If there is a board: unmap it; BOARD_DEL to the engine if the engine has

@@ -308,7 +308,8 @@ void group_sync(struct core *core, unsigned node, const struct msg_sync *msg)
 
     assert(node != core->config.self);
     if (!group) {
-        if (msg->told || (!msg->all && on_its_way(core, msg->group, msg->again)))
+        if (msg->told || stray_answer(core, node, msg->group) ||
+            (!msg->all && on_its_way(core, msg->group, msg->again)))
             return;
         text_format(text, sizeof(text), "node %s does not have this group", core_self_name(core));
         tell_missing(core, node, msg->group, CAUSE_NONE, -1, text);

@@ -189,7 +189,9 @@ static uint64_t passed_by(const struct core *core, const struct member *member)
     const struct group *next = follows ? follow_gone_on(core, member->uid, follows) : NULL;
     const struct group *before = follows && !next ? group_find(core, follows) : NULL;
 
-    return next ? next->epoch : before ? before->passed : 0;
+    if (next)
+        return next->epoch;
+    return before ? before->passed : member->wish.stray ? member->wish.stray->passed : 0;
 }
 
 static void tell_left_behind(struct core *core, struct member *member)
@@ -346,6 +348,17 @@ void follow_node_lost(struct core *core, unsigned node)
     }
 }
 
+void follow_place_unknown(struct core *core, struct group *group, unsigned place)
+{
+    struct peer *peer = &core->peers[group->nodes[place]];
+    uint64_t until = peer->since_ms + core->config.node_timeout_ms;
+
+    if (peer->state == CORE_PEER_READY && peer->strays && core->now < until)
+        peer->recheck_ms = until;
+    else
+        follow_place_lost(core, group, place, true);
+}
+
 void follow_passed(struct core *core, struct group *group, uint64_t next)
 {
     if (next <= group->epoch || group->passed)
@@ -368,9 +381,13 @@ bool follow_is_passed(const struct core *core, const struct group *group)
 void follow_tick(struct core *core)
 {
     for (unsigned i = 0; i < core->config.nnodes; i++) {
-        const struct peer *peer = &core->peers[i];
+        struct peer *peer = &core->peers[i];
         uint64_t until = peer->hope_ms;
 
+        if (peer->recheck_ms && peer->state == CORE_PEER_READY && core->now >= peer->recheck_ms) {
+            peer->recheck_ms = 0;
+            group_ask_broken(core, i);
+        }
         if (peer->given_up ||
             (peer->state != CORE_PEER_UNLINKED && peer->state != CORE_PEER_LINKING))
             continue;

@@ -513,12 +513,21 @@ void group_broken_msg(struct core *core, unsigned node, const struct msg_broken 
     enum tell tell = TELL_FIRST;
     int32_t rank;
 
+    if (msg->stray) {
+        stray_asked(core, node, msg);
+        return;
+    }
+    if (!group)
+        stray_heard(core, msg->group, -1, msg->next);
     if (place < 0)
         return;
     follow_passed(core, group, msg->next);
+    if (group->state == GROUP_BROKEN && cause == CAUSE_NONE) {
+        follow_place_unknown(core, group, (unsigned)place);
+        return;
+    }
     if (group->state == GROUP_BROKEN) {
-        follow_place_lost(core, group, (unsigned)place,
-                          cause == CAUSE_NONE || cause == CAUSE_LEFT); /* LEFT: never opened */
+        follow_place_lost(core, group, (unsigned)place, cause == CAUSE_LEFT); /* it never opened */
         return;
     }
     if (who < 0)

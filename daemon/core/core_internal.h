@@ -229,10 +229,12 @@ struct peer {
     uint64_t backoff_ms;
     bool given_up;    /* for so long without a link, or not READY, that its ranks count as gone */
     uint64_t hope_ms; /* it was lost, and may be back: not after that; CORE_NEVER: it was not */
-    bool draining;    /* as its last heartbeat says */
-    bool free;        /* likewise, since the last group with it opened here: core_renew.c */
-    bool shares;      /* a group here has it in it; follows from the groups, for a heartbeat */
-    bool gpu;         /* as its last JOIN says */
+    bool strays;      /* it knows what a stray is */
+    uint64_t recheck_ms; /* READY: when it is asked again of groups that it does not know; 0 */
+    bool draining;       /* as its last heartbeat says */
+    bool free;           /* likewise, since the last group with it opened here: core_renew.c */
+    bool shares;         /* a group here has it in it; follows from the groups, for a heartbeat */
+    bool gpu;            /* as its last JOIN says */
     uint64_t links, losses[CORE_LOSS_KINDS];
     struct core_traffic traffic;
     struct msg_engine_traffic reported; /* by the engine, last */

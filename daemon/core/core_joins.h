@@ -36,7 +36,8 @@ struct stray {
     struct pooled pooled;
     struct list hash;
     uint64_t id, epoch;
-    uint64_t heard; /* grows with what is known of ranks that are gone */
+    uint64_t heard;  /* grows with what is known of ranks that are gone */
+    uint64_t passed; /* as of a group */
     uint32_t uid, payer, size;
     uint32_t refs;            /* members whose wish it is of */
     struct msg_member *ranks; /* owned run, for the fates */
@@ -140,6 +141,9 @@ const struct group *follow_successor(const struct core *core, const struct membe
 /* Are all ranks of that participant gone from @group, whatever they have said? */
 void follow_place_lost(struct core *core, struct group *group, unsigned place, bool lost);
 void follow_node_lost(struct core *core, unsigned node); /* likewise, from all groups */
+/* That participant is there, and does not know the group: for now its ranks may yet say that they
+ * are in it. */
+void follow_place_unknown(struct core *core, struct group *group, unsigned place);
 /* A participant says that @group has gone on there as epoch @next; 0: it does not say that. */
 void follow_passed(struct core *core, struct group *group, uint64_t next);
 /* Has one done so, and this node has no part in that epoch? */
@@ -167,6 +171,13 @@ struct stray *stray_take(struct core *core, const struct client *client,
                          const struct msg_client_join *msg);
 void stray_put(struct core *core, struct stray *stray); /* or NULL */
 bool stray_gone(const struct core *core, const struct stray *stray, uint32_t rank);
+void stray_ask(struct core *core, unsigned node); /* what it knows of all of them */
+/* @node asks for group @id, of which it has heard from us: true, if we have it as a stray. */
+bool stray_answer(struct core *core, unsigned node, uint64_t id);
+/* BROKEN{stray} of @node: it has ranks of that group, and does not know it. */
+void stray_asked(struct core *core, unsigned node, const struct msg_broken *msg);
+/* Another node says that @rank of it is gone, -1: of none; and that it went on as @next, 0: not. */
+void stray_heard(struct core *core, uint64_t id, int64_t rank, uint64_t next);
 void stray_reap(struct core *core);
 
 /* ---- core_home.c ----------------------------------------------------------------------------- */

@@ -183,6 +183,7 @@ static void review(struct core *core, unsigned node)
     if (ready) {
         group_resync(core, node, back);
         group_ask_broken(core, node);
+        stray_ask(core, node);
     }
 }
 
@@ -407,6 +408,7 @@ void peer_up(struct core *core, const struct core_event *event)
     peer = &core->peers[event->node];
     peer_down(core, event->node, CORE_LOSS_RECONNECT, "it connected again");
     peer->version = hello->version;
+    peer->strays = hello->strays;
     assert(peer->state == CORE_PEER_UNLINKED || peer->state == CORE_PEER_AWAY);
     if (peer->incarnation != hello->incarnation) {
         peer->incarnation = hello->incarnation;

@@ -142,6 +142,8 @@ static void tell_gone_on(struct core *core, unsigned node, const struct group *n
     const struct group *before = group_find(core, next->follows);
     char text[MSG_TEXT_MAX];
 
+    if (!before && next->state == GROUP_COMMITTED)
+        return; /* a stray: they are in it yet */
     for (uint32_t i = 0; next->members[rank].was && i < next->size; i++) {
         const struct msg_member *ours = &next->members[i];
         uint32_t was = ours->was;
@@ -171,6 +173,8 @@ void group_gone_msg(struct core *core, unsigned node, const struct msg_gone *msg
 
     /* A node speaks for its own ranks only. */
     assert(node != core->config.self);
+    if (!group && core->peers[node].strays) /* else it does not say who went on */
+        stray_heard(core, msg->group, msg->rank, msg->next);
     if (place < 0 || place == (int)group->me || group->state == GROUP_LEFT ||
         msg->rank >= group->size || group->members[msg->rank].node != (uint32_t)place)
         return;

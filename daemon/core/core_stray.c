@@ -13,10 +13,17 @@
  * two epochs by no lie: it has one successor (core_follow.c), and a rank has one place at the home.
  * Nothing of the older epoch arrives in the new one, for that has an id and boards of its own.
  *
- * Of a group over several nodes other nodes know more than its ranks, and may have gone on without
- * this one. So libcommd says nothing of these, and its ranks rejoin.
+ * Of a group over several nodes others may know more, and may have gone on without this one. So
+ * all nodes are told of a stray when it begins, and when they are READY: BROKEN{stray}. Who has
+ * that group broken counts our ranks in again, and answers with BROKEN and GONE, as it would for
+ * SYNC{again}; who has gone on from it says so, and then our ranks are told that they were left
+ * behind. Nobody tells which ranks are on which node, so what any node says of a rank is heard; of
+ * ranks on a node that is lost nobody says anything, and they are waited for until a limit. Who has
+ * the group open hears of us by what it asks (core_resync.c).
  *
- * Who wakes me: joins that follow it, and their end. */
+ * Who wakes me: joins that follow it, and their end; nodes that are READY, and their answers. What
+ * if a node dies now: it is asked again when it is back. What if I am stopped now: the next commd
+ * is asked by the same joins. */
 #include "daemon/core/core_internal.h"
 
 static struct stray *stray_find(const struct core *core, uint32_t uid, uint64_t id)
@@ -61,6 +68,35 @@ bool stray_ok(const struct core *core, const struct client *client,
     return true;
 }
 
+static bool knows_strays(const struct core *core, unsigned node)
+{
+    return peer_usable(core, node) && node != core->config.self && core->peers[node].strays;
+}
+
+/* @cause: none; LEFT: its ranks do not ask any more. */
+static void stray_tell(struct core *core, unsigned node, const struct stray *stray,
+                       enum cause cause)
+{
+    if (!act_room(core))
+        return; /* it is asked when it is linked anew */
+    act_to_peer(core, node,
+                (struct act_msg){.type = MSG_BROKEN,
+                                 .broken = {.group = stray->id,
+                                            .cause = cause,
+                                            .rank = -1,
+                                            .node = core_self_name(core),
+                                            .text = "ranks of this node want to go on",
+                                            .stray = true,
+                                            .uid = stray->uid}});
+}
+
+static void stray_tell_all(struct core *core, const struct stray *stray, enum cause cause)
+{
+    for (unsigned i = 0; i < core->config.nnodes; i++)
+        if (knows_strays(core, i))
+            stray_tell(core, i, stray, cause);
+}
+
 static struct stray *stray_make(struct core *core, const struct client *client,
                                 const struct msg_client_join *msg)
 {
@@ -79,7 +115,17 @@ static struct stray *stray_make(struct core *core, const struct client *client,
     stray->size = msg->was_size;
     stray->ranks = run;
     list_add(&core->strays_by_id[core_mix(stray->id) % HASH_GROUPS], &stray->hash);
+    stray_tell_all(core, stray, CAUSE_NONE);
     return stray;
+}
+
+static void stray_lose(struct core *core, struct stray *stray, uint32_t rank)
+{
+    bool *gone = &runs_fate(&core->runs, &stray->ranks[rank])->gone;
+
+    stray->heard += !*gone;
+    core->learned |= !*gone;
+    *gone = true;
 }
 
 struct stray *stray_take(struct core *core, const struct client *client,
@@ -96,13 +142,8 @@ struct stray *stray_take(struct core *core, const struct client *client,
     if (!stray)
         return NULL;
     stray->refs++;
-    for (uint32_t i = 0; i < msg->ngone; i++) {
-        bool *gone = &runs_fate(&core->runs, &stray->ranks[msg->gone[i]])->gone;
-
-        stray->heard += !*gone;
-        core->learned |= !*gone;
-        *gone = true;
-    }
+    for (uint32_t i = 0; i < msg->ngone; i++)
+        stray_lose(core, stray, msg->gone[i]);
     return stray;
 }
 
@@ -110,6 +151,68 @@ bool stray_gone(const struct core *core, const struct stray *stray, uint32_t ran
 {
     assert(rank < stray->size);
     return runs_fate(&core->runs, &stray->ranks[rank])->gone;
+}
+
+void stray_ask(struct core *core, unsigned node)
+{
+    for (uint32_t i = 0; i < core->strays.used && knows_strays(core, node); i++) {
+        const struct stray *stray = pool_at(&core->strays, i);
+
+        if (stray->refs)
+            stray_tell(core, node, stray, CAUSE_NONE);
+    }
+}
+
+bool stray_answer(struct core *core, unsigned node, uint64_t id)
+{
+    struct stray *stray;
+    bool found = false;
+
+    list_each(stray, &core->strays_by_id[core_mix(id) % HASH_GROUPS], hash)
+        if (stray->id == id && knows_strays(core, node)) {
+            stray_tell(core, node, stray, CAUSE_NONE);
+            found = true;
+        }
+    return found;
+}
+
+void stray_asked(struct core *core, unsigned node, const struct msg_broken *msg)
+{
+    struct group *group = group_find(core, msg->group);
+    const struct group *next = follow_gone_on(core, msg->uid, msg->group);
+    int place = group ? group_place(group, node) : -1;
+
+    if (place >= 0 && group->uid == msg->uid) {
+        if (group->state == GROUP_BROKEN)
+            follow_place_lost(core, group, (unsigned)place, msg->cause == CAUSE_LEFT);
+        if (group->state == GROUP_BROKEN || group->state == GROUP_LEFT)
+            group_tell_ends(core, group, node);
+    } else if (next) {
+        act_to_peer(core, node,
+                    (struct act_msg){.type = MSG_BROKEN,
+                                     .broken = {.group = msg->group,
+                                                .rank = -1,
+                                                .node = core_self_name(core),
+                                                .text = "it has gone on",
+                                                .next = next->epoch}});
+    }
+}
+
+void stray_heard(struct core *core, uint64_t id, int64_t rank, uint64_t next)
+{
+    struct stray *stray;
+
+    list_each(stray, &core->strays_by_id[core_mix(id) % HASH_GROUPS], hash) {
+        if (stray->id != id)
+            continue;
+        if (next > stray->epoch && !stray->passed) {
+            stray->passed = next;
+            stray->heard++;
+            core->learned = true;
+        }
+        if (rank >= 0 && rank < stray->size)
+            stray_lose(core, stray, (uint32_t)rank);
+    }
 }
 
 void stray_put(struct core *core, struct stray *stray)
@@ -120,6 +223,7 @@ void stray_put(struct core *core, struct stray *stray)
     if (--stray->refs)
         return;
     list_del(&stray->hash);
+    stray_tell_all(core, stray, CAUSE_LEFT);
     pool_leave(&core->strays, stray); /* JOIN_NEWS in the queue are made from it */
 }
 

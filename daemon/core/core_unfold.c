@@ -67,6 +67,8 @@ static void fill_end(const struct act_msg *msg, struct msg *ret)
         COPY(ret->broken.node, msg->broken.node);
         COPY(ret->broken.text, msg->broken.text);
         ret->broken.next = msg->broken.next;
+        ret->broken.stray = msg->broken.stray;
+        ret->broken.uid = msg->broken.uid;
     }
 }
 

@@ -284,6 +284,7 @@ static int link_send_hello(struct link *link)
 
     msg.peer_hello.version = MSG_VERSION;
     msg.peer_hello.incarnation = links->incarnation;
+    msg.peer_hello.strays = 1;
     snprintf(msg.peer_hello.cluster, sizeof(msg.peer_hello.cluster), "%s", links->cluster);
     snprintf(msg.peer_hello.node, sizeof(msg.peer_hello.node), "%s",
              links->peers[links->self].name);

@@ -139,7 +139,8 @@
     F(FLAG, healthy) F(TABLES, tables) F(TEXT, text) F(NUM, ask) F(NUM, life)
 #define FIELDS_absent(F) \
     F(NUM, req) F(NUM, count) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)
-#define FIELDS_peer_hello(F)   F(NUM, version) F(NUM, incarnation) F(NAME, cluster) F(NAME, node)
+#define FIELDS_peer_hello(F)                                                                       \
+    F(NUM, version) F(NUM, incarnation) F(NAME, cluster) F(NAME, node) F(FLAG, strays)
 #define FIELDS_peer_keys(F)    F(NAME, key) F(OPTNAME, other)
 #define FIELDS_heartbeat(F)    F(NUM, seq) F(FLAG, draining) F(FLAG, free)
 #define FIELDS_engine_state(F) F(NUM, engine) F(TOKEN, token) F(ADDR, addr) F(FLAG, exports) \
@@ -165,7 +166,7 @@
     F(NUM, group) F(NUM, ops) F(NUM, pid) F(RANK, rank) F(CAUSE, cause) F(TEXT, text) F(NUM, next)
 #define FIELDS_broken(F)                                                                           \
     F(NUM, group) F(NUM, pid) F(CAUSE, cause) F(RANKREF, rank) F(OPTNAME, node) F(TEXT, text)      \
-    F(NUM, next)
+    F(NUM, next) F(FLAG, stray) F(NUM, uid)
 #define FIELDS_sync(F)         F(NUM, group) F(NUM, again) F(NUM, told) F(FLAG, all)
 #define FIELDS_held(F) \
     F(NUM, group) F(NUM, key) F(NUM, ops) F(NUM, sent) F(NUM, came) F(FLAG, answer)

@@ -310,6 +310,7 @@ struct msg_peer_hello {
     uint64_t incarnation;
     char cluster[MSG_NAME_MAX];
     char node[MSG_NAME_MAX];
+    uint32_t strays; /* 1: it understands msg_broken.stray */
 };
 
 struct msg_heartbeat {
@@ -402,6 +403,9 @@ struct msg_broken {
     char node[MSG_NAME_MAX];
     char text[MSG_TEXT_MAX];
     uint64_t next; /* ranks of the sender's node have gone on as this epoch of it; 0: none has */
+    /* 1: the sender does not have it, but ranks of @uid there are in it, and want to go on;
+     * CAUSE_LEFT: not any more. */
+    uint32_t stray, uid;
 };
 
 struct msg_sync {

@@ -842,15 +842,37 @@ def test_commd_and_its_engine_are_killed_at_once():
             no_group_is_left(cluster, ranks)
 
 
-def test_a_group_over_nodes_is_not_known_to_a_commd_that_was_started_anew():
-    """Others may have gone on without this node: its ranks rejoin."""
-    with kept_nodes(2) as cluster:
+def test_a_group_over_nodes_by_a_commd_that_was_started_anew():
+    for dead in (None, 1):
+        with kept_nodes(2) as cluster:
+            cluster.expect("node0|lost|closed before")
+            ranks = cluster.ranks("g", PLACES["2x2"])
+            all_do(ranks, "verify", name="g")
+            start_anew(cluster.nodes[0])
+            cluster.wait_linked()
+            if dead is not None:
+                ranks[dead].kill()
+            rest = [rank for number, rank in enumerate(ranks) if number != dead]
+            placed = recovered(rest)
+            equal([place["rank"] for place in placed], list(range(len(rest))))
+            equal({(place["size"], place["epoch"]) for place in placed}, {(len(rest), 2)})
+            no_group_is_left(cluster, rest)
+
+
+def test_the_others_have_gone_on_without_a_commd_that_was_started_anew():
+    """Whom the others did not wait for is told so, and is no group of its own."""
+    with kept_nodes(2, SOON) as cluster:
         cluster.expect("node0|lost|closed before")
         ranks = cluster.ranks("g", PLACES["2x2"])
-        start_anew(cluster.nodes[0])
-        error = ranks[0].call_error("recover", name="g")
-        check("commd does not know the group" in error["message"], error)
-        equal(error["code"], "RANK_LOST")  # as of all whom only a rejoin helps
+        os.kill(cluster.nodes[0].engine_pid(), signal.SIGKILL)
+        cluster.nodes[0].kill()
+        equal([place["size"] for place in recovered(ranks[2:])], [2, 2])
+        cluster.nodes[0].start(arguments=["--keep"])
+        cluster.wait_linked()
+        for number in (0, 1):
+            error = ranks[number].call_error("recover", name="g")
+            equal((error["code"], error["rank"]), ("RANK_LOST", number))
+            check("gone on as epoch 2" in error["message"], error)
 
 
 def test_nothing_grows_over_a_hundred_recoveries():

@@ -38,7 +38,8 @@ enum fault {
     FAULT_KILL = 512,    /* commd alone, and another one takes over */
     FAULT_ABSENT = 1024, /* some do not ask, or take it back */
     FAULT_BOTH = 2048,   /* commd and its engine at once */
-    FAULT_ALL = 4095
+    FAULT_FORGET = 4096, /* likewise, and the next commd is started anew */
+    FAULT_ALL = 8191
 };
 
 struct job {
@@ -207,7 +208,7 @@ static void hurt(struct run *run, struct job *job)
     unsigned a = (unsigned)draw(run, run->nodes),
              b = (a + 1 + (unsigned)draw(run, run->nodes - 1)) % run->nodes;
     unsigned client = job->n ? job->clients[draw(run, job->n)] : 0;
-    enum fault fault = (enum fault)(1u << draw(run, 12));
+    enum fault fault = (enum fault)(1u << draw(run, 13));
 
     if (!has(run, fault) || !job->n)
         return;
@@ -253,6 +254,9 @@ static void hurt(struct run *run, struct job *job)
         break;
     case FAULT_KILL:
         sim_kill_after(run->sim, a, 1 + (unsigned)draw(run, draw(run, 2) ? 4 : 60));
+        break;
+    case FAULT_FORGET:
+        sim_forget(run->sim, a, 1 + draw(run, draw(run, 2) ? 200 : 2000));
         break;
     case FAULT_BOTH:
         sim_kill_both(run->sim, a, 1 + draw(run, draw(run, 2) ? 200 : 2000));
@@ -492,6 +496,8 @@ static unsigned ask_at_rest(struct run *run, struct job *job, uint64_t *went_on,
             went_on[all.clients[i]] = group_of(run, job, all.clients[i]);
         else if (answer == SIM_REFUSED && cause == CAUSE_RANK_LOST)
             sim_die(run->sim, all.clients[i], "the others have gone on");
+        else if (answer == SIM_REFUSED && sim_client_stray(run->sim, all.clients[i], job->name))
+            sim_die(run->sim, all.clients[i], "nobody knows who is left: it rejoins");
         else
             left++;
         *ret_any |= answer == SIM_GRANTED;
@@ -505,7 +511,7 @@ static void last_recovery(struct run *run, struct job *job)
     uint64_t went_on[SIM_HANDLES] = {0};
     struct crew all = members(run, job, 0);
     uint64_t first = all.n ? group_of(run, job, all.clients[0]) : 0;
-    bool any = false;
+    bool any = all.n && sim_client_stray(run->sim, all.clients[0], job->name);
     unsigned left = all.n;
 
     for (unsigned i = 0; left && i < 3; i++)

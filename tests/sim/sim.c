@@ -517,11 +517,25 @@ unsigned sim_client(struct sim *sim, unsigned node)
     return sim->nhandles++;
 }
 
+/* Of a group that commd does not know libcommd says nothing. */
+static bool is_unsaid(const struct handle *handle, const struct msg *msg)
+{
+    uint64_t group = msg->type == MSG_CLIENT_LEAVE        ? msg->client_leave.group
+                     : msg->type == MSG_CLIENT_ABORT      ? msg->client_abort.group
+                     : msg->type == MSG_CLIENT_ASK_ABSENT ? msg->client_ask_absent.group
+                                                          : 0;
+
+    for (unsigned i = 0; group && i < handle->njoins; i++)
+        if (handle->joins[i].group == group && handle->joins[i].unknown)
+            return true;
+    return false;
+}
+
 void sim_say(struct sim *sim, unsigned client, const struct msg *msg)
 {
     const struct handle *handle = &sim->handles[client];
 
-    if (handle->alive && !handle->away)
+    if (handle->alive && !handle->away && !is_unsaid(handle, msg))
         sim_input(sim, handle->node,
                   (struct core_event){.type = CORE_CLIENT_MSG, .client = handle->slot, .msg = msg});
 }
@@ -566,6 +580,7 @@ unsigned sim_client_node(const struct sim *sim, unsigned client)
 void sim_send_join(struct sim *sim, unsigned client, const struct join *join)
 {
     struct msg msg = {.type = MSG_CLIENT_JOIN};
+    uint32_t gone[SIM_RANKS];
 
     msg.client_join.req = join->req;
     msg.client_join.rank = join->rank;
@@ -576,6 +591,8 @@ void sim_send_join(struct sim *sim, unsigned client, const struct join *join)
     msg.client_join.least = join->how.least;
     msg.client_join.wait_ms = join->how.wait_ms;
     text_copy(msg.client_join.name, sizeof(msg.client_join.name), join->name);
+    if (join->follows)
+        recover_stray(sim, &sim->handles[client], join->follows, &msg.client_join, gone);
     sim_say(sim, client, &msg);
 }
 
@@ -691,6 +708,7 @@ void sim_die(struct sim *sim, unsigned client, const char *why)
         sim_input(sim, handle->node,
                   (struct core_event){.type = CORE_CLIENT_CLOSED, .client = slot, .text = why});
     }
+    recover_died(sim, handle);
 }
 
 bool sim_client_alive(const struct sim *sim, unsigned client)

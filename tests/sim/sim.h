@@ -85,6 +85,8 @@ unsigned sim_client_pending(const struct sim *sim, unsigned client); /* joins wi
 /* Its newest group of that name that it has not left; 0: none. *ret_rank, *ret_size: its place. */
 uint64_t sim_client_in(const struct sim *sim, unsigned client, const char *name, unsigned *ret_rank,
                        unsigned *ret_size);
+/* commd was started anew since, and does not know that group. */
+bool sim_client_stray(const struct sim *sim, unsigned client, const char *name);
 /* Its last request: was it granted, or why not; CAUSE_NONE while it waits, or when it was. */
 enum sim_answer { SIM_WAITS, SIM_GRANTED, SIM_REFUSED };
 enum sim_answer sim_client_answer(const struct sim *sim, unsigned client, enum cause *ret_cause);
@@ -100,6 +102,8 @@ void sim_start(struct sim *sim, unsigned node); /* with a new incarnation */
 void sim_kill_after(struct sim *sim, unsigned node, unsigned n);
 /* At once, and its engine with it; another commd takes over after @gap ms. */
 void sim_kill_both(struct sim *sim, unsigned node, uint64_t gap);
+/* Likewise, and the next commd knows nothing: its keeper was killed, too. */
+void sim_forget(struct sim *sim, unsigned node, uint64_t gap);
 uint64_t sim_taken_over(const struct sim *sim); /* how often */
 uint64_t sim_kept_on(const struct sim *sim);    /* likewise, a node with a group: sim_hold.c */
 /* Its process is stopped, and goes on after @ms, which pass here. Its engine and its clients are

@@ -69,9 +69,9 @@ struct join {
     unsigned answers;
     enum cause cause; /* when it was refused */
     struct sim_recovery how;
-    uint64_t follows; /* the group that it recovers */
-    uint64_t group;   /* when it was answered with one */
-    bool left;
+    uint64_t follows;   /* the group that it recovers */
+    uint64_t group;     /* when it was answered with one */
+    bool left, unknown; /* commd was started anew since, and does not know the group */
     uint32_t ops;
 };
 
@@ -125,6 +125,7 @@ struct node {
     struct core *core;
     bool alive;
     bool gap;            /* commd was killed, and none has taken over yet */
+    bool forgets;        /* likewise, and the next one starts anew */
     bool dying;          /* killed: it does nothing any more */
     uint64_t stopped;    /* until then; 0: it is not */
     unsigned kill_after; /* places; 0: it is not killed */
@@ -251,6 +252,11 @@ void recover_told(struct sim *sim, struct handle *handle, struct join *join,
                   const struct core_group_view *view, unsigned rank);
 void recover_refused(struct sim *sim, const struct handle *handle, const struct join *join,
                      const char *text);
+/* What libcommd says of a group that commd does not know; *ret_gone: SIM_RANKS. */
+void recover_stray(struct sim *sim, const struct handle *handle, uint64_t follows,
+                   struct msg_client_join *ret, uint32_t *ret_gone);
+/* Others of its node that wait to go on from a group with it say so. */
+void recover_died(struct sim *sim, const struct handle *dead);
 uint32_t recover_was(const struct core_group_view *view, unsigned rank);
 
 /* sim_edge.c */

@@ -240,6 +240,7 @@ static void link_up(struct sim *sim, const struct ev *ev)
     sim->up[ev->a][ev->b] = true;
     hello.peer_hello.version = MSG_VERSION - (sim->options.old == ev->b + 1);
     hello.peer_hello.incarnation = sim->nodes[ev->b].core->config.incarnation;
+    hello.peer_hello.strays = sim->options.old != ev->b + 1;
     sim_input(sim, ev->a, (struct core_event){.type = CORE_PEER_UP, .node = ev->b, .msg = &hello});
 }
 

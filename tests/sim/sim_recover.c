@@ -40,6 +40,13 @@ uint64_t sim_client_in(const struct sim *sim, unsigned client, const char *name,
     return join ? join->group : 0;
 }
 
+bool sim_client_stray(const struct sim *sim, unsigned client, const char *name)
+{
+    const struct join *join = newest(&sim->handles[client], name);
+
+    return join && join->unknown;
+}
+
 enum sim_answer sim_client_answer(const struct sim *sim, unsigned client, enum cause *ret_cause)
 {
     const struct handle *handle = &sim->handles[client];
@@ -90,6 +97,41 @@ void sim_recover(struct sim *sim, unsigned client, const char *name, const char 
     sim_note(sim, "%s: pid %u %s %s", sim_node_name(sim, handle->node), handle->pid,
              words[how->policy], join->name);
     sim_send_join(sim, client, join);
+}
+
+void recover_stray(struct sim *sim, const struct handle *handle, uint64_t follows,
+                   struct msg_client_join *ret, uint32_t *ret_gone)
+{
+    const struct fact *fact = check_fact(sim, follows);
+    const struct join *old = NULL;
+
+    for (unsigned i = 0; i < handle->njoins; i++)
+        if (handle->joins[i].group == follows && handle->joins[i].unknown)
+            old = &handle->joins[i];
+    if (!old)
+        return;
+    ret->was_rank = old->rank;
+    ret->was_size = old->size;
+    ret->was_epoch = fact->epoch;
+    ret->gone = ret_gone;
+    for (unsigned i = 0; i < fact->size; i++)
+        if (i != old->rank && fact->nodes[fact->members[i].node] == handle->node &&
+            check_ended(sim, follows, i))
+            ret_gone[ret->ngone++] = i;
+}
+
+void recover_died(struct sim *sim, const struct handle *dead)
+{
+    for (unsigned i = 0; i < sim->nhandles; i++) {
+        const struct handle *handle = &sim->handles[i];
+
+        for (unsigned j = 0; handle->alive && handle->node == dead->node && j < handle->njoins; j++)
+            if (handle->joins[j].follows && !handle->joins[j].answers)
+                for (unsigned k = 0; k < handle->njoins; k++)
+                    if (handle->joins[k].group == handle->joins[j].follows &&
+                        handle->joins[k].unknown && sim->nodes[handle->node].alive)
+                        sim_send_join(sim, i, &handle->joins[j]);
+    }
 }
 
 /* libcommd leaves the old group when the new one stands. */

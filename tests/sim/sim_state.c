@@ -466,10 +466,47 @@ static bool end_dead_clients(struct sim *sim, unsigned node)
     return true;
 }
 
+void sim_forget(struct sim *sim, unsigned node, uint64_t gap)
+{
+    sim->nodes[node].forgets = sim->nodes[node].alive;
+    sim_kill_both(sim, node, gap);
+}
+
+static void clients_come(struct sim *sim, unsigned node)
+{
+    for (unsigned i = 0; i < sim->nhandles; i++)
+        if (sim->handles[i].node == node && sim->handles[i].alive && sim->handles[i].away)
+            sim_at(
+                sim,
+                1 + sim_random(sim, STREAM_NODE, sim->options.back_ms ? sim->options.back_ms : 60),
+                (struct ev){.type = EV_CLIENT_BACK, .a = i});
+}
+
+/* It knows none of the groups that its clients are in. */
+static void start_anew(struct sim *sim, unsigned node)
+{
+    struct node *n = &sim->nodes[node];
+
+    for (unsigned i = 0; i < sim->nhandles; i++)
+        for (unsigned j = 0; sim->handles[i].node == node && j < sim->handles[i].njoins; j++)
+            sim->handles[i].joins[j].unknown |= sim->handles[i].joins[j].group != 0;
+    for (unsigned i = 0; i < SIM_BOARDS; i++)
+        n->boards[i].group = 0;
+    for (unsigned i = 0; i < ARRAY_LEN(n->slots); i++)
+        n->slots[i] = -1;
+    n->gap = n->forgets = false;
+    sim_start(sim, node);
+    clients_come(sim, node);
+}
+
 static void take_over(struct sim *sim, unsigned node)
 {
     struct node *n = &sim->nodes[node];
 
+    if (n->forgets) {
+        start_anew(sim, node);
+        return;
+    }
     n->state = state_free(n->state);
     if (state_on(n->memory, STATE_BYTES, false, &n->state))
         sim_fail(sim, "node %s has written no state", sim_node_name(sim, node));
@@ -488,12 +525,7 @@ static void take_over(struct sim *sim, unsigned node)
     if (!n->alive || !end_dead_clients(sim, node))
         return; /* it was killed, too */
     net_node_started(sim, node);
-    for (unsigned i = 0; i < sim->nhandles; i++)
-        if (sim->handles[i].node == node && sim->handles[i].alive && sim->handles[i].away)
-            sim_at(
-                sim,
-                1 + sim_random(sim, STREAM_NODE, sim->options.back_ms ? sim->options.back_ms : 60),
-                (struct ev){.type = EV_CLIENT_BACK, .a = i});
+    clients_come(sim, node);
 }
 
 /* ---- clients --------------------------------------------------------------------------------- */
@@ -548,7 +580,7 @@ static void come_back(struct sim *sim, struct handle *handle)
     for (unsigned i = 0; i < handle->njoins; i++) {
         const struct join *join = &handle->joins[i];
 
-        if (join->group && !join->left)
+        if (join->group && !join->left && !join->unknown)
             groups[event.ngroups++] = join->group;
         if (!join->answers)
             joins[event.njoins++] = join->req;
@@ -565,7 +597,7 @@ static bool come_anew(struct sim *sim, unsigned client)
     unsigned slot = 0;
 
     for (unsigned i = 0; i < handle->njoins; i++)
-        if (handle->joins[i].group && !handle->joins[i].left)
+        if (handle->joins[i].group && !handle->joins[i].left && !handle->joins[i].unknown)
             sim_fail(sim, "pid %u has lost its groups", handle->pid);
     while (slot < SIM_CLIENTS &&
            (n->slots[slot] >= 0 || n->core->clients[slot].state != CLIENT_FREE))

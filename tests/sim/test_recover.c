@@ -846,6 +846,82 @@ static void they_come_too_late(void **state)
     }
 }
 
+/* The next commd of b knows nothing. All of its ranks that live ask, after those of a or, if
+ * @first, before. */
+static struct fix started_anew(unsigned home, uint64_t gap, bool first, bool dies)
+{
+    struct fix f = group(2, home, (unsigned[]){0, 0, 1, 1}, 4);
+
+    sim_forget(f.sim, 1, gap);
+    if (dies)
+        sim_die(f.sim, f.rank[3], "killed by signal 9");
+    sim_run(f.sim, gap + 500);
+    for (unsigned i = 0; i < 4; i++) {
+        sim_recover(f.sim, f.rank[first ? 3 - i : i], f.g, NULL, &shrink);
+        sim_run(f.sim, 20);
+    }
+    sim_run(f.sim, 3000);
+    return f;
+}
+
+static void another_commd_knows_nothing(void **state)
+{
+    (void)state;
+    for (unsigned home = 0; home < 2; home++)
+        for (unsigned first = 0; first < 2; first++)
+            for (unsigned dies = 0; dies < 2; dies++) {
+                struct fix f = started_anew(home, 100, first, dies);
+
+                for (unsigned i = 0; i < 4 - dies; i++)
+                    is(&f, f.rank[i], i, 4 - dies);
+                sim_trace_clear(f.sim);
+                end(&f, "");
+            }
+}
+
+/* One more of b dies while they wait. */
+static void one_dies_that_it_does_not_know(void **state)
+{
+    struct fix f = group(2, 1, (unsigned[]){0, 1, 1}, 3);
+
+    (void)state;
+    sim_forget(f.sim, 1, 100);
+    sim_run(f.sim, 600);
+    sim_recover(f.sim, f.rank[0], f.g, NULL, &shrink);
+    sim_recover(f.sim, f.rank[1], f.g, NULL, &shrink);
+    sim_run(f.sim, 100);
+    sim_die(f.sim, f.rank[2], "killed by signal 9");
+    sim_run(f.sim, 500);
+    is(&f, f.rank[0], 0, 2);
+    is(&f, f.rank[1], 1, 2);
+    sim_trace_clear(f.sim);
+    end(&f, "");
+}
+
+/* a has gone on, whoever decides for those that come then. */
+static void another_commd_knows_nothing_and_is_late(void **state)
+{
+    enum cause cause;
+
+    (void)state;
+    for (unsigned home = 0; home < 2; home++) {
+        struct fix f = group(2, home, (unsigned[]){0, 0, 1, 1}, 4);
+
+        sim_forget(f.sim, 1, 1500);
+        sim_run(f.sim, 20);
+        sim_recover(f.sim, f.rank[0], f.g, NULL, &shrink);
+        sim_recover(f.sim, f.rank[1], f.g, NULL, &shrink);
+        sim_run(f.sim, 2500);
+        is(&f, f.rank[0], 0, 2);
+        sim_recover(f.sim, f.rank[2], f.g, NULL, &shrink);
+        sim_run(f.sim, 300);
+        assert_int_equal(sim_client_answer(f.sim, f.rank[2], &cause), SIM_REFUSED);
+        assert_int_equal(cause, CAUSE_RANK_LOST);
+        sim_trace_clear(f.sim);
+        end(&f, "");
+    }
+}
+
 /* What all had agreed on comes to nothing: it does not ask again. */
 static void taken_back_while_it_fails(void **state)
 {
@@ -931,6 +1007,9 @@ int main(void)
         cmocka_unit_test(commd_and_engine_die_at_once),
         cmocka_unit_test(they_die_again),
         cmocka_unit_test(they_come_too_late),
+        cmocka_unit_test(another_commd_knows_nothing),
+        cmocka_unit_test(one_dies_that_it_does_not_know),
+        cmocka_unit_test(another_commd_knows_nothing_and_is_late),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

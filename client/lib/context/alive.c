@@ -123,27 +123,36 @@ static bool process_ended(pid_t pid)
     return ended;
 }
 
-bool alive_ended(const struct membership *g, unsigned rank, bool *ret_left)
+/* @local: its number among those of this node. */
+static bool ended(const struct membership *g, unsigned rank, unsigned local, bool *ret_left)
 {
-    _Atomic uint32_t *word = &g->board.members[rank].alive;
+    _Atomic uint32_t *word = &g->board.members[local].alive;
     pid_t pid = (pid_t)g->members[rank].pid;
-    bool ended = false;
+    bool is_free = false;
 
     if (atomic_load_explicit(word, memory_order_acquire) == MEMBER_LOCKED)
-        ended = lock_is_free(g, rank);
+        is_free = lock_is_free(g, rank);
     /* it may have left since */
     *ret_left = atomic_load_explicit(word, memory_order_acquire) == MEMBER_LEFT;
-    return ended || *ret_left || (g->alive.pids && pid > 0 && process_ended(pid));
+    return is_free || *ret_left || (g->alive.pids && pid > 0 && process_ended(pid));
+}
+
+bool alive_ended(const struct membership *g, unsigned rank, bool *ret_left)
+{
+    return ended(g, rank, rank, ret_left);
 }
 
 uint32_t alive_gone(const struct membership *g, uint32_t *ret_ranks, uint32_t most)
 {
-    uint32_t n = 0;
+    uint32_t n = 0, local = 0;
     bool left;
 
-    assert(g->board.nnodes == 1);
-    for (unsigned k = 0; k < g->board.world && n < most; k++)
-        if (k != g->rank && (board_is_gone(&g->board, k) || alive_ended(g, k, &left)))
+    for (unsigned k = 0; k < g->board.world && n < most; k++) {
+        if (g->members[k].node != g->members[g->rank].node)
+            continue; /* its commd says so; what the board says may be that it went on */
+        if (k != g->rank && (board_is_gone(&g->board, k) || ended(g, k, local, &left)))
             ret_ranks[n++] = k;
+        local++;
+    }
     return n;
 }

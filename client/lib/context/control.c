@@ -383,7 +383,7 @@ bool control_tells_gone(struct awaited *w)
 {
     const struct membership *g = w->follows;
     struct msg_client_join *join = &w->ask.client_join;
-    bool knows = !g || g->board.nnodes > 1 || back_knows(g->ctx, g->board.group);
+    bool knows = !g || back_knows(g->ctx, g->board.group);
     uint32_t most, before = join->ngone;
 
     join->was_size = join->ngone = 0;
@@ -408,8 +408,7 @@ static bool is_left_behind(const struct commd_context *ctx, struct awaited *w)
     const struct membership *g = w->follows;
     struct msg_join_failed f = {.req = w->req, .cause = CAUSE_RANK_LOST};
 
-    if (!g || g->board.nnodes > 1 || back_knows(g->ctx, g->board.group) ||
-        !board_is_gone(&g->board, g->rank))
+    if (!g || back_knows(g->ctx, g->board.group) || !board_is_gone(&g->board, g->rank))
         return false;
     f.rank = (int32_t)g->rank;
     snprintf(f.node, sizeof f.node, "%s", ctx->node);
