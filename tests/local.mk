@@ -15,11 +15,12 @@ in_one_process = libcommd-client.la libcommd-engine.la libcommd-test-fabric.la \
 # operators, collectives, errors: complete in every list of them. check_stubs.py: Python's stubs:
 # each operation is written once. check_names.py: a name stands for one thing. check_format.py:
 # layout and length of lines. check_links.py: links between the documents; debian/rules calls it for
-# the packaged ones. check_version.py: which commit a package and a wheel are from. check_suite.sh:
-# what ./quickstart test makes of the output of make check.
+# the packaged ones. check_shown.py: tests that documents name. check_version.py: which commit a
+# package and a wheel are from. check_suite.sh: what ./quickstart test makes of the output of make
+# check.
 checks_of_text = tests/check_format.py tests/check_version.py tests/check_rooms.py \
 	tests/check_lists.py tests/check_stubs.py tests/check_names.py tests/check_links.py \
-	tests/check_suite.sh
+	tests/check_shown.py tests/check_suite.sh
 
 # make begins tests in the order of TESTS: rooms with long ones come first, so that none of these
 # runs alone at the end. Likewise within a room.
