@@ -71,7 +71,7 @@ struct http_conn {
     struct http *http;            /* borrowed */
     struct bufferevent *bev;      /* owned, with its socket */
     struct event *timer;          /* owned: the deadline */
-    uint64_t host;                /* by address, a hash of it */
+    struct rival from;            /* which address */
     enum http_state state;
     bool head;           /* the client wants no body */
     bool refused;        /* its request was */
@@ -368,9 +368,9 @@ static struct http_conn *http_conn_victim(struct http *http)
 
     _Static_assert((int)HTTP_CONNECTIONS <= (int)RIVALS_MAX, "all are counted");
     TAILQ_FOREACH(conn, &http->conns, entry)
-        rivals_count(&rivals, conn->host);
+        rivals_count(&rivals, &conn->from);
     TAILQ_FOREACH(conn, &http->conns, entry)
-        rivals_look(&rivals, conn, conn->host, 1, conn->state == HTTP_READING);
+        rivals_look(&rivals, conn, &conn->from, 1, conn->state == HTTP_READING);
     assert(rivals.victim);
     return rivals.victim;
 }
@@ -385,7 +385,7 @@ static void http_came(void *arg, int fd, const struct sock_addr *from)
         return;
     }
     conn->http = http;
-    conn->host = rivals_host(&from->sa);
+    conn->from = rival_at(&from->sa, false);
     conn->bev = bufferevent_socket_new(http->d->base, fd, BEV_OPT_CLOSE_ON_FREE);
     conn->timer = evtimer_new(http->d->base, http_conn_timer, conn);
     if (!conn->bev || !conn->timer) {

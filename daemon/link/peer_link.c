@@ -134,8 +134,12 @@ void link_log_refused(struct link *link, const char *kind, const char *fmt, ...)
     va_list ap;
 
     link->links->counts.refused++;
-    sock_text(&link->from, false, address);
+    if (link->stranger)
+        sock_net_text(&link->from, address);
+    else
+        sock_text(&link->from, false, address);
     snprintf(who, sizeof(who), "connections from %s", address);
+    sock_text(&link->from, false, address);
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);

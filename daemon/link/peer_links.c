@@ -242,12 +242,12 @@ static struct link *half_open_victim(struct peer_links *links, unsigned least)
 
     _Static_assert((int)LINK_HALF_OPEN <= (int)RIVALS_MAX, "all are counted");
     TAILQ_FOREACH(link, &links->half, entry)
-        rivals_count(&rivals, link->host);
+        rivals_count(&rivals, &link->rival);
     TAILQ_FOREACH(link, &links->half, entry) {
         unsigned rank = half_open_rank(link);
 
         if (rank >= least)
-            rivals_look(&rivals, link, link->host, rank, false);
+            rivals_look(&rivals, link, &link->rival, rank, false);
     }
     return rivals.victim;
 }
@@ -284,7 +284,7 @@ static void links_take(struct peer_links *links, int sock, const struct link *li
         return;
     link->from = like->from;
     link->stranger = like->stranger;
-    link->host = rivals_host(&link->from.sa);
+    link->rival = rival_at(&link->from.sa, !link->stranger);
     if (recv(sock, &first, 1, MSG_PEEK | MSG_DONTWAIT) > 0)
         return link_start_tls(link);
     link->connected = event_new(links->base, sock, EV_READ, link_spoke, link);

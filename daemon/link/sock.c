@@ -81,6 +81,21 @@ const char *sock_text(const struct sock_addr *addr, bool port, char buf[SOCK_TEX
     return buf;
 }
 
+const char *sock_net_text(const struct sock_addr *addr, char buf[SOCK_TEXT_MAX])
+{
+    struct in6_addr net = {0};
+    char ip[INET6_ADDRSTRLEN];
+    size_t len;
+    const void *bytes = addr_bytes(&addr->sa, &len);
+
+    if (len != sizeof(net))
+        return sock_text(addr, false, buf);
+    memcpy(&net, bytes, addr_net_len(len));
+    inet_ntop(AF_INET6, &net, ip, sizeof(ip));
+    snprintf(buf, SOCK_TEXT_MAX, "%s/%zu", ip, 8 * addr_net_len(len));
+    return buf;
+}
+
 void sock_reserve_init(struct sock_reserve *reserve)
 {
     reserve->fd = open("/dev/null", O_RDONLY | O_CLOEXEC);

@@ -30,6 +30,8 @@ bool sock_is_loopback(const struct sock_addr *addr);
 bool sock_same_host(const struct sock_addr *a, const struct sock_addr *b);
 /* "10.0.0.1:18400", "[fd00::1]:18400"; without the port when @port is false. */
 const char *sock_text(const struct sock_addr *addr, bool port, char buf[SOCK_TEXT_MAX]);
+/* Its net (rivals.h): "10.0.0.1", "fd00:0:0:1::/64". */
+const char *sock_net_text(const struct sock_addr *addr, char buf[SOCK_TEXT_MAX]);
 
 /* A new listening socket, non-blocking and close-on-exec. 0 or a negative errno. */
 int sock_listen(const struct sock_addr *addr, int backlog, int *ret_fd);

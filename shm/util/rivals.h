@@ -1,9 +1,11 @@
 /* rivals.h - of connections that want the same places, which one has to go: so that who floods is
  * turned away, and nobody else. Those of the greatest rank go first, which the caller gives; of
- * these, those of the address that has most connections; of these, the oldest.
+ * these, those of the net that has most connections; of these, those of the address that has most;
+ * of these, the oldest. The net of an IPv6 address is its /64, since who has one address there has
+ * all of them; an IPv4 address is a net by itself.
  *
- * All are counted first, then looked at from the oldest on. An address is known by a hash of all
- * its bytes, of 64 bits: two addresses are not taken for one. */
+ * All are counted first, then looked at from the oldest on. Nets and addresses are known by hashes
+ * of 64 bits: two are not taken for one. */
 #ifndef COMMD_RIVALS_H
 #define COMMD_RIVALS_H
 
@@ -13,10 +15,19 @@
 
 enum { RIVALS_MAX = 128, RIVALS_SLOTS = 2 * RIVALS_MAX };
 
+/* Hashes. */
+struct rival {
+    uint64_t net, host;
+};
+
+struct rivals_table {
+    uint64_t key[RIVALS_SLOTS];
+    uint8_t held[RIVALS_SLOTS]; /* connections of the key there; 0: it is free */
+};
+
 struct rivals {
-    uint64_t host[RIVALS_SLOTS];
-    uint8_t held[RIVALS_SLOTS]; /* connections of the host there; 0: it is free */
-    void *victim;               /* NULL: nobody has to go */
+    struct rivals_table nets, hosts;
+    void *victim; /* NULL: nobody has to go */
     unsigned most;
 };
 
@@ -39,37 +50,48 @@ static inline const uint8_t *addr_bytes(const void *addr, size_t *ret_len)
     return in6 + sizeof(mapped);
 }
 
-static inline uint64_t rivals_host(const void *addr)
+/* How many bytes of an address of @len bytes are those of its net. */
+static inline size_t addr_net_len(size_t len)
+{
+    return len == 16 ? 8 : len;
+}
+
+/* @alone: its net is none but itself, as that of an address which the configuration names. */
+static inline struct rival rival_at(const void *addr, bool alone)
 {
     size_t len;
     const uint8_t *bytes = addr_bytes(addr, &len);
 
-    return hash_bytes(HASH_BEGIN, bytes, len);
+    return (struct rival){hash_bytes(HASH_BEGIN, bytes, alone ? len : addr_net_len(len)),
+                          hash_bytes(HASH_BEGIN, bytes, len)};
 }
 
-static inline unsigned rivals_slot(const struct rivals *c, uint64_t host)
+static inline uint8_t *rivals_held(struct rivals_table *table, uint64_t key)
 {
-    unsigned at = host % RIVALS_SLOTS;
+    unsigned at = key % RIVALS_SLOTS;
 
-    while (c->held[at] && c->host[at] != host)
+    while (table->held[at] && table->key[at] != key)
         at = (at + 1) % RIVALS_SLOTS;
-    return at;
+    table->key[at] = key;
+    return &table->held[at];
 }
 
 /* Of RIVALS_MAX at most. */
-static inline void rivals_count(struct rivals *c, uint64_t host)
+static inline void rivals_count(struct rivals *c, const struct rival *one)
 {
-    unsigned at = rivals_slot(c, host);
+    uint8_t *net = rivals_held(&c->nets, one->net);
 
-    assert(c->held[at] < RIVALS_MAX);
-    c->host[at] = host;
-    c->held[at]++;
+    assert(*net < RIVALS_MAX);
+    ++*net;
+    ++*rivals_held(&c->hosts, one->host);
 }
 
 /* @rank from 1 on. @then: 1 goes before 0 of the same rank and address. */
-static inline void rivals_look(struct rivals *c, void *who, uint64_t host, unsigned rank, bool then)
+static inline void rivals_look(struct rivals *c, void *who, const struct rival *one, unsigned rank,
+                               bool then)
 {
-    unsigned weight = rank << 16 | 2u * c->held[rivals_slot(c, host)] | then;
+    unsigned net = *rivals_held(&c->nets, one->net), host = *rivals_held(&c->hosts, one->host);
+    unsigned weight = rank << 24 | net << 16 | 2u * host | then;
 
     if (weight <= c->most)
         return;

@@ -604,6 +604,32 @@ static void what_is_no_commd_is_refused_and_logged_once(void **state)
     assert_int_equal(b->ups, 0);
 }
 
+/* Who has one IPv6 address has all of its /64, and not one line of the log for each. Nodes that are
+ * neighbours there have lines of their own. */
+static void strangers_of_a_net_share_their_lines(void **state)
+{
+    struct world *w = *state;
+    struct link guest = {.links = node_up(w, 1, "ab", 'b')->links, .stranger = true};
+    char address[] = "fd00:0:0:1::00";
+    const char *why;
+
+    for (unsigned i = 0; i < 100; i++) {
+        snprintf(address, sizeof(address), "fd00:0:0:1::%u", i);
+        assert_int_equal(sock_resolve(address, 1, &guest.from, &why), 0);
+        link_log_refused(&guest, "kind", "no");
+    }
+    assert_string_equal(log_text, "connection from fd00:0:0:1::: no -> refused\n");
+    for (unsigned i = 0; i < 2; i++) {
+        guest.stranger = false;
+        link_log_refused(&guest, "kind", "no");
+    }
+    assert_int_equal(log_count("connection from fd00:0:0:1::99: no -> refused\n"), 1);
+    guest.stranger = true;
+    assert_int_equal(sock_resolve("fd00:0:0:2::99", 1, &guest.from, &why), 0);
+    link_log_refused(&guest, "kind", "no");
+    assert_int_equal(log_count("-> refused\n"), 3);
+}
+
 static void two_nodes_with_one_name(void **state)
 {
     struct world *w = *state;
@@ -1445,6 +1471,7 @@ int main(void)
         T(wrong_key_from_an_address_of_two),
         T(a_stranger_says_nothing_of_a_node),
         T(what_is_no_commd_is_refused_and_logged_once),
+        T(strangers_of_a_net_share_their_lines),
         T(two_nodes_with_one_name),
         T(the_same_process_connects_again),
         T(another_cluster_with_the_same_key),

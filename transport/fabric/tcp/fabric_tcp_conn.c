@@ -21,7 +21,6 @@
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 
-#include "shm/util/rivals.h"
 #include "shm/util/reset.h"
 #include "shm/util/wait.h"
 #include "transport/fabric/tcp/fabric_tcp_priv.h"
@@ -247,9 +246,9 @@ static struct conn *lobby_victim(const struct tcp *t)
 
     _Static_assert((int)LOBBY_MAX <= (int)RIVALS_MAX, "all are counted");
     TAILQ_FOREACH(c, &t->lobby, link)
-        rivals_count(&rivals, c->host);
+        rivals_count(&rivals, &c->rival);
     TAILQ_FOREACH(c, &t->lobby, link)
-        rivals_look(&rivals, c, c->host, c->hello_got < sizeof(c->hello) ? 2 : 1, false);
+        rivals_look(&rivals, c, &c->rival, c->hello_got < sizeof(c->hello) ? 2 : 1, false);
     return rivals.victim;
 }
 
@@ -289,7 +288,7 @@ static void lobby_add(struct tcp *t, int *fd, const struct sockaddr_storage *fro
         evict(t);
     c = conn_new(t, fd, CONN_LOBBY);
     if (c)
-        c->host = rivals_host(from);
+        c->rival = rival_at(from, false);
 }
 
 static bool someone_waits(const struct tcp *t)

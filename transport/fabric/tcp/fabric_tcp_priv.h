@@ -9,6 +9,7 @@
 #include "transport/fabric/fabric.h"
 #include "transport/fabric/fabric_net.h"
 #include "transport/fabric/tcp/seal.h"
+#include "shm/util/rivals.h"
 
 enum {
     INLINE_MAX = FABRIC_EXPRESS_MAX, /* bodies up to this are handed out from the read buffer */
@@ -174,8 +175,8 @@ struct conn {
     int fd;
     enum conn_state state;
     unsigned channel;
-    uint64_t host;     /* in the lobby: by address, a hash of it */
-    uint64_t since_ms; /* when this state began; of a broken or cut one: when it was opened */
+    struct rival rival; /* in the lobby */
+    uint64_t since_ms;  /* when this state began; of a broken or cut one: when it was opened */
     /* Attempts to go on with the stream: our last, the last of the peer, the one that opened it. */
     uint16_t attempt, attempt_seen, opened;
     struct hello hello; /* the other side's */
