@@ -93,6 +93,27 @@ static void generations_of_both_kinds(void **state)
     seal_free(in);
 }
 
+/* A stream stands still, and keys change: what was sent before is opened when it comes. */
+static void secrets_wait_for_what_is_on_its_way(void **state)
+{
+    enum { TOLD = 16 };
+    struct seal *out = seal_new(SEAL_AES_128_GCM, secret, true),
+                *in = seal_new(SEAL_AES_128_GCM, secret, false);
+    uint8_t record[2][64];
+
+    refresh(out, 1);
+    record_of(out, "text", record[0]);
+    refresh(out, TOLD);
+    record_of(out, "text", record[1]);
+    for (unsigned i = 1; i <= TOLD; i++)
+        refresh(in, i);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(opened(in, record[i]), 0);
+    assert_int_equal(seal_generation(in), 2);
+    seal_free(out);
+    seal_free(in);
+}
+
 /* ---- two sides ------------------------------------------------------------------------------- */
 
 /* Of the two sides @i and the other one. */
@@ -348,6 +369,7 @@ int run_key_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_generation_begins_with_a_fresh_secret),
         cmocka_unit_test(generations_of_both_kinds),
+        cmocka_unit_test(secrets_wait_for_what_is_on_its_way),
         cmocka_unit_test(both_get_it_one_after_the_other),
         cmocka_unit_test(one_never_gets_it),
         cmocka_unit_test(it_is_not_waited_for_for_good),

@@ -26,7 +26,9 @@ enum {
     SEAL_DATA = 16 << 10, /* of a record, at most: what is decrypted stays in a core's cache */
     SEAL_RECORDS = 1 << 22,
     SEAL_MS = 3600 * 1000,
-    SEAL_FRESH = 4, /* secrets that a receiver knows and has not seen used yet */
+    /* Secrets that a receiver knows and has not seen used yet: so often may keys change while a
+     * stream stands still, as one that is cut. */
+    SEAL_FRESH = 16,
 };
 
 /* Bits, so that two sides can find what both have; the lower one is preferred. */
