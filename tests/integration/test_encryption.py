@@ -3,6 +3,7 @@
 it, a man in the middle who changes it, and strangers who repeat what they have heard. Needs root,
 for a network of its own."""
 
+import hmac
 import os
 import random
 import signal
@@ -256,8 +257,10 @@ def test_hellos_that_are_repeated():
             stream(cluster, [0, 1], 60, 1 << 20, SEED)
             until(lambda: stranger.said > 2 * len(middle.hellos), "all are repeated")
             stream(cluster, [0, 1], 60, 1 << 20, SEED + 1)
+        digests = [hmac.digest(bytes(32), b"heard" + word, "sha256") for word in middle.hellos]
         for answer in stranger.heard - {b""}:  # to one that goes on with a stream: there is none
-            equal((answer[12:14], answer[32:]), (b"\2\0", bytes(HELLO - 32)), answer)
+            equal((answer[12:14], answer[64:]), (b"\2\0", bytes(HELLO - 64)), answer)
+            check(answer[32:64] in digests, answer)
 
 
 if __name__ == "__main__":

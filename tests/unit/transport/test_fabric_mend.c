@@ -403,6 +403,49 @@ static void not_mended_in_time(void **state)
     }
 }
 
+/* The other side does not know the stream; or, with @changed, not what somebody has made of @h. */
+static void raw_unknown(int fd, struct hello *h, bool changed)
+{
+    uint8_t digest[sizeof(h->heard)];
+
+    assert_int_equal(hello_digest(h, digest), 0);
+    digest[0] ^= changed;
+    h->of = HELLO_UNKNOWN;
+    memcpy(h->heard, digest, sizeof(digest));
+    raw_send(fd, h, sizeof(*h));
+}
+
+/* Each attempt to go on is changed on the way: the link ends by that, and says so. */
+static void hellos_that_are_changed_for_good(void **state)
+{
+    struct world *w = world_new("tcp mend", 1);
+    struct side *s = &w->side[0];
+    struct tcp_addr a;
+    int listener = raw_listen(s, &a), fd;
+    struct hello h;
+
+    expect_listener(s, &a, 1);
+    fd = raw_come(w, listener, &h);
+    raw_answer(fd, &h, 1);
+    pump_until(w, inside(s)->nopen == 1);
+    inside(s)->mend_ms = 300;
+    raw_reset(fd);
+    while (!s->down) {
+        if (!readable(listener)) {
+            if (!turn(w))
+                rest(w);
+            continue;
+        }
+        fd = raw_come(w, listener, &h);
+        raw_unknown(fd, &h, true);
+        close(fd);
+    }
+    assert_int_equal(s->down_err, -EBADMSG);
+    assert_string_equal(s->down_why, "authentication failed; no new connection in 300 ms");
+    close(listener);
+    world_free(w);
+}
+
 /* The side that connects comes by itself, again and again, and says what it has. */
 static void comes_by_itself(void **state)
 {
@@ -437,10 +480,16 @@ static void comes_by_itself(void **state)
     assert_int_equal(recv(fd, bytes, sizeof(bytes), MSG_WAITALL), sizeof(bytes));
     assert_int_equal(s->down, 0);
     close(fd);
+    for (unsigned i = 0; i < 2; i++) {
+        fd = raw_come(w, listener, &h);
+        raw_unknown(fd, &h, true); /* what was said did not come there so */
+        close(fd);
+    }
     fd = raw_come(w, listener, &h);
-    h.of = HELLO_UNKNOWN; /* the other side has given up */
-    raw_send(fd, &h, sizeof(h));
+    assert_int_equal(s->down, 0);
+    raw_unknown(fd, &h, false); /* the other side has given up */
     pump_until(w, s->down == 1);
+    assert_int_equal(s->down_err, -ECONNRESET);
     close(fd);
     close(listener);
     free_sendings(&out, 1);
@@ -931,6 +980,7 @@ int run_mend_tests(void)
         cmocka_unit_test(a_hello_of_an_earlier_life_cuts_nothing),
         cmocka_unit_test(not_mended_in_time),
         cmocka_unit_test(comes_by_itself),
+        cmocka_unit_test(hellos_that_are_changed_for_good),
         cmocka_unit_test(half_open),
         cmocka_unit_test(stranger_at_the_peers_address),
         cmocka_unit_test(accepted_and_stopped),

@@ -707,6 +707,40 @@ static void a_changed_accept_costs_no_stream(void **state)
     middle_end(&m);
 }
 
+/* Nor does a hello of an attempt, or the answer to it: the next one goes on. */
+static void a_changed_hello_costs_no_stream(void **state)
+{
+    static struct middle m;
+
+    for (int way = 0; way < 2; way++) {
+        struct sending out[2];
+        struct side *a, *b;
+        struct world *w;
+
+        m = (struct middle){.kind = "tcp mend sealed", .way = way};
+        w = in_the_middle(&m);
+        a = &w->side[0];
+        b = &w->side[1];
+        put(a, 1, 0, 8, 100, &out[0]);
+        pass_until(w, &m, NULL, 0, b->msgs == 1);
+        for (unsigned i = 0; i < 2; i++) {
+            close(m.fd[0]);
+            close(m.fd[1]);
+            pump_until(w, !a->connected);
+            m.meddled = false;
+            middle_takes(&m, w);
+            if (i == 0)
+                pass_until(w, &m, flip, 0, m.meddled && at_its_end(m.fd[0]));
+        }
+        put(a, 1, 1, 8, 100, &out[1]);
+        pass_until(w, &m, NULL, 0, b->msgs == 2 && count_done(out, 2) == 2);
+        assert_int_equal(a->down + b->down + b->bad_order + b->bad_bytes, 0);
+        free_sendings(out, 2);
+        world_free(w);
+        middle_end(&m);
+    }
+}
+
 int run_sealed_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -729,6 +763,7 @@ int run_sealed_tests(void)
         cmocka_unit_test(who_comes_late_is_not_lost),
         cmocka_unit_test(answers_are_asked_for),
         cmocka_unit_test(a_changed_accept_costs_no_stream),
+        cmocka_unit_test(a_changed_hello_costs_no_stream),
     };
 
     return cmocka_run_group_tests_name("fabric tcp, sealed", tests, NULL, NULL);

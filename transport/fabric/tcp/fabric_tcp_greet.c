@@ -149,6 +149,23 @@ int conn_agree(struct conn *c, struct tcp_peer *peer, bool connects)
     return c->seals && c->opens ? 0 : -ENOMEM;
 }
 
+int hello_digest(const struct hello *hello, uint8_t ret_digest[32])
+{
+    static const uint8_t of_nobody[SEAL_SECRET];
+    struct iovec iov[] = {PIECE("heard"), {(void *)(uintptr_t)hello, sizeof(*hello)}};
+
+    return seal_mac(of_nobody, iov, 2, ret_digest);
+}
+
+bool hello_was_heard(const struct conn *c)
+{
+    static const uint8_t untold[sizeof(c->hello.heard)];
+    uint8_t digest[sizeof(untold)];
+
+    return !memcmp(c->hello.heard, untold, sizeof(untold)) || hello_digest(&c->said, digest) ||
+           !memcmp(c->hello.heard, digest, sizeof(digest));
+}
+
 bool accept_is_right(const struct conn *c)
 {
     return !CRYPTO_memcmp(&c->heard, &c->accept, accept_size(c->peer));

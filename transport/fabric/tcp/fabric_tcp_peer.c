@@ -79,9 +79,9 @@ void peer_not_mended(struct conn *c)
 {
     char fault[FAULT_MAX];
 
-    snprintf(fault, sizeof(fault), "%s; no new connection in %u ms", end_text(c->err),
-             c->t->mend_ms);
-    peer_fail(c->peer, -ETIMEDOUT, fault);
+    snprintf(fault, sizeof(fault), "%s; no new connection in %u ms",
+             c->peer->refused_ms ? TEXT_FORGED : end_text(c->err), c->t->mend_ms);
+    peer_fail(c->peer, c->peer->refused_ms ? -EBADMSG : -ETIMEDOUT, fault);
 }
 
 static void close_into(struct conn *c, struct req_list *ret_doomed)
@@ -147,6 +147,14 @@ static void peer_up(struct tcp_peer *peer)
     peer_set_state(&peer->state, PEER_UP);
     peer->up_ms = now_ms();
     peer_forget(peer);
+}
+
+/* Somebody has changed what was said over a new socket of a stream: another attempt follows. */
+static void mending_refused(struct conn *c)
+{
+    if (!c->peer->refused_ms)
+        c->peer->refused_ms = now_ms();
+    conn_lost(c, EBADMSG);
 }
 
 /* Somebody has changed it, or repeats a hello that is not its own. The peer itself comes again, so
@@ -321,8 +329,9 @@ static void guest_greeted(struct conn *c)
     } else {
         c->t->base.stats.strangers++;
         if (c->hello.of == HELLO_BEGINS)
-            return;                  /* until the peer is added */
-        hello_send(c->fd, &unknown); /* the stream may be given up here */
+            return;                             /* until the peer is added */
+        hello_digest(&c->hello, unknown.heard); /* the stream may be given up here */
+        hello_send(c->fd, &unknown);
         conn_close(c);
     }
 }
@@ -352,12 +361,15 @@ void peer_greeted(struct conn *c)
     }
     if (!peer_lives(peer))
         return; /* deleted since: peers_reap() closes */
-    if (c->cut_ms && c->hello.of == HELLO_UNKNOWN) {
+    if (c->cut_ms && c->hello.of == HELLO_UNKNOWN && hello_was_heard(c)) {
         peer_fail(peer, -ECONNRESET, end_text(0));
         return;
     }
     if (!hello_is_of(peer, &c->hello, &c->said)) {
-        stranger(c);
+        if (c->cut_ms)
+            mending_refused(c);
+        else
+            stranger(c);
         return;
     }
     if (conn_agree(c, peer, true)) {

@@ -72,6 +72,7 @@ struct hello {
         struct {
             uint8_t id[ID_LEN], nonce[NONCE_LEN]; /* whose, and 16 random bytes */
         };
+        uint8_t heard[32]; /* HELLO_UNKNOWN: hello_digest(), or nothing but 0: it does not say */
         uint8_t token[32]; /* not on the wire: what a hello of HELLO_OLD says (fabric_tcp_old.c) */
     };
     uint8_t mac[MAC_LEN]; /* of all before it, and of the hello that it answers; the last field */
@@ -379,6 +380,10 @@ bool hello_is_of(const struct tcp_peer *peer, const struct hello *hello, const s
 /* Both hellos are known: what ACCEPT has to be, and the keys of a stream that begins. */
 int conn_agree(struct conn *c, struct tcp_peer *peer, bool connects);
 bool accept_is_right(const struct conn *c);
+/* By which who said @hello knows whether it was heard so. 0, or negative errno: no memory. */
+int hello_digest(const struct hello *hello, uint8_t ret_digest[32]);
+/* HELLO_UNKNOWN has come: to what @c has said, and not to what somebody has made of it? */
+bool hello_was_heard(const struct conn *c);
 
 /* fabric_tcp_old.c: peers of the version before, which cannot encrypt */
 /* May such a peer at @addr be greeted? NULL: one anywhere. */
