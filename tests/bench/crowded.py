@@ -6,7 +6,7 @@ bytes over an encrypted link, on loopback.
 
   alone          nobody is there, and once more: what the machine makes of nothing
   held           at each port, of commd, the engine and HTTP, --held connections that say nothing
-                 or the beginning of a hello, opened before, and let in or sent away
+                 or the beginning of a hello, opened before, and let in or sent away, all of them
   held elsewhere the same, at as many ports of a program that is none of ours, does as little for
                  them, and resets them as soon: what the strangers themselves, and their sockets in
                  the kernel, take from the machine
@@ -43,7 +43,7 @@ WAYS = ["alone", "alone again", "held", "held elsewhere", "held, rate", "elsewhe
 RATES = ["held, rate", "elsewhere"]
 IDLE = ["chrt", "-i", "0"]  # where a core has nothing else to do
 CALM, TAIL, TRIES = 1.5, 10, 4
-REST_SECONDS = 10
+REST_SECONDS = 40
 SINK = """
 import collections, selectors, socket, struct, sys
 RESET = struct.pack("ii", 1, 0)
@@ -79,14 +79,24 @@ def sink(count):
         process.stdout.close()
 
 
+def connecting(ports):
+    """Who has not been let in yet: in a queue, or it found that full, and the kernel tries again
+    after 1, 3, 7 s."""
+    with open("/proc/net/tcp") as file:
+        rows = [line.split() for line in file.readlines()[1:]]
+    for row in rows:
+        here, there = (int(row[at].partition(":")[2], 16) for at in (1, 2))
+        if row[3] == "0A" and here in ports and int(row[4].partition(":")[2], 16):
+            return True
+        if row[3] in ("02", "03") and (here in ports or there in ports):
+            return True
+    return False
+
+
 def rest(ports):
     """Who has come is let in, or sent away: listeners do that at a pace."""
-    from test_strangers import listeners
-
     end = time.monotonic() + REST_SECONDS
-    while any(waiting for port, waiting, _ in listeners() if port in ports):
-        if time.monotonic() > end:
-            break
+    while connecting(ports) and time.monotonic() < end:
         time.sleep(0.1)
     time.sleep(0.5)
 
