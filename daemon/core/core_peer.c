@@ -366,10 +366,13 @@ void peer_down(struct core *core, unsigned node, enum core_loss loss, const char
     why = why ? why : "the link closed";
     assert(loss < CORE_LOSS_KINDS && loss != CORE_LOSS_SILENCE);
     peer->losses[loss]++;
-    if (may_be_away(core, node))
+    if (may_be_away(core, node)) {
         peer_away(core, node, why, "its link closed");
-    else
-        lose(core, node, why, peer->engine != 0); /* 0: it stops, or its engine ended before */
+        return;
+    }
+    if (peer->doubt_ms != CORE_NEVER && peer->doubt_end == LINK_END_NETWORK)
+        peer_settle(core, node); /* the engines were faster, and ours knows why */
+    lose(core, node, why, peer->engine != 0); /* 0: it stops, or its engine ended before */
 }
 
 void peer_silent(struct core *core, unsigned node, const char *why)

@@ -1129,6 +1129,29 @@ static void a_doubt_ends_with_the_link(void **state)
     broken_by(bench, CAUSE_ENGINE_LOST, "closed");
 }
 
+/* Both links end at once: what our engine knows of it is said, and not that the other one has
+ * ended, too. Who only sees that all of a node has closed says that the node was lost. */
+static void a_node_in_doubt_is_lost(void **state)
+{
+    static const struct {
+        unsigned end;
+        const char *text;
+    } rows[] = {{LINK_END_NETWORK, "authentication failed"}, {LINK_END_CLOSED, "node b was lost"}};
+
+    for (unsigned i = 0; i < ARRAY_LEN(rows); i++) {
+        struct bench *bench = with_a_link();
+
+        engine_tells(bench, closed(rows[i].end, rows[i].text));
+        expect_peer(bench, CORE_PEER_LINKING);
+        assert_int_equal(group_find(bench->core, GROUP)->cause, CAUSE_NONE);
+        feed(bench, (struct core_event){.type = CORE_PEER_DOWN, .node = 1, .text = "it ended"});
+        expect_peer(bench, CORE_PEER_UNLINKED);
+        assert_int_equal(group_find(bench->core, GROUP)->cause, CAUSE_NODE_LOST);
+        assert_non_null(strstr(group_find(bench->core, GROUP)->cause_text, rows[i].text));
+        bench_free(bench);
+    }
+}
+
 /* Its BYE has not come, so ours would go on to mend it, and b be READY on one side only. */
 static void the_other_engine_gives_up_the_link(void **state)
 {
@@ -1280,6 +1303,7 @@ int main(void)
         cmocka_unit_test(engines_that_never_meet_are_linked_anew),
         cmocka_unit_test(who_was_stopped_reads_of_links_first),
         cmocka_unit_test(a_doubt_ends_with_the_link),
+        cmocka_unit_test(a_node_in_doubt_is_lost),
         cmocka_unit_test(the_other_engine_gives_up_the_link),
         cmocka_unit_test(the_other_side_says_why_it_closed_the_link),
         cmocka_unit_test(our_engine_says_later_why_it_closed_the_link),
