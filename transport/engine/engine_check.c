@@ -73,10 +73,10 @@ bool check_gather(struct eboard *eb)
     size_t len = plan_payload(p, &eb->geom, 0);
     const void *src[BOARD_MAX_LOCAL];
 
-    if (!eb->acc) /* only operations without a byte have come yet: check_room() */
-        return true;
     assert(op_is_small(eb));
     assert(check_result_len(eb) <= eb->room);
+    if (!check_result_len(eb)) /* there may be no acc yet: check_room() */
+        return true;
     if (!check_unshare(eb, 0))
         return false;
     if (p->reduces) {

@@ -634,6 +634,29 @@ static void slot_is_not_used_again_before_it_is_sent(void **state)
     cluster_free(c);
 }
 
+/* What was sent last is on its way when an operation comes that has nothing to send. */
+static void barrier_takes_no_memory(void **state)
+{
+    struct cluster *c = cluster_of(2, false);
+    struct eboard *eb = eboard_find(c->node[0].engine, c->group[0]->now->board.group);
+    struct commd_op op[2];
+    enum run_state st[2];
+    struct payload *acc;
+
+    assert_true(works(c));
+    acc = eb->acc;
+    acc->refs++;
+    for (unsigned k = 0; k < 2; k++)
+        op[k] = (struct commd_op){.size = sizeof op[k], .coll = COMMD_BARRIER};
+    assert_true(cluster_run(c, op, st, NULL));
+    assert_int_equal(st[0], RUN_DONE);
+    assert_ptr_equal(eb->acc, acc);
+    assert_true(works(c));
+    assert_ptr_not_equal(eb->acc, acc);
+    payload_put(acc);
+    cluster_free(c);
+}
+
 /* Members write as fast as the engine reads: a look ends, and the next one begins with another. */
 static void member_that_always_writes_has_its_share_of_a_look(void **state)
 {
@@ -712,6 +735,7 @@ int main(void)
         cmocka_unit_test(header_of_another_group_is_refused),
         cmocka_unit_test(user_with_many_boards_has_its_share_of_a_turn),
         cmocka_unit_test(user_fills_the_queue_to_a_peer_only_so_far),
+        cmocka_unit_test(barrier_takes_no_memory),
         cmocka_unit_test(slot_is_not_used_again_before_it_is_sent),
         cmocka_unit_test(member_that_always_writes_has_its_share_of_a_look),
         cmocka_unit_test(probes_without_end_fail_their_group),
