@@ -218,6 +218,9 @@ void apply_action(struct daemon *d, const struct core_action *a)
         apply_client_gone(d, a->client_close.client);
         listener_close(d->listener, a->client_close.client);
         break;
+    case CORE_DO_PEER_LOOK:
+        peer_links_look(d->peers, a->peer_look.node);
+        break;
     case CORE_DO_PEER_DROP:
         peer_links_drop(d->peers, a->peer_drop.node, a->peer_drop.why);
         gather_node_lost(d, a->peer_drop.node);

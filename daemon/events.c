@@ -151,10 +151,16 @@ static void edge_peer_down(void *arg, unsigned node, bool refused, const char *t
     gather_node_lost(arg, node); /* afterwards the core knows whether it is being restarted */
 }
 
+static void edge_peer_vacant(void *arg, unsigned node)
+{
+    daemon_dispatch(arg, &(struct core_event){.type = CORE_PEER_VACANT, .node = node});
+}
+
 const struct peer_links_ops peer_ops = {
     .up = edge_peer_up,
     .msg = edge_peer_msg,
     .down = edge_peer_down,
+    .vacant = edge_peer_vacant,
 };
 
 /* The engine, or commd-gpu. */

@@ -10,8 +10,8 @@
  * core_engine.c, core_client.c.
  * What if we are stopped now (SIGSTOP, a swapped-out VM): the clock has run past the deadline
  * we asked for when we come back, and what the others sent meanwhile still waits in sockets. So
- * a late call first gives everybody whose answer we wait for two heartbeats more, forgive(); who is
- * really gone is found after that.
+ * a late call first gives everybody whose answer we wait for two heartbeats more, forgive_all();
+ * who is really gone is found after that.
  *
  * Randomness comes from config.seed alone, time from the events: the same events give the same
  * actions. */
@@ -160,6 +160,9 @@ static void core_dispatch(struct core *core, const struct core_event *event)
         else
             peer_down(core, event->node, CORE_LOSS_LINK, event->text);
         break;
+    case CORE_PEER_VACANT:
+        peer_vacant(core, event->node);
+        break;
     case CORE_ENGINE_STARTED:
         engine_started(core, event->pid);
         break;
@@ -210,7 +213,7 @@ static void settle(struct core *core)
 }
 
 /* We were stopped: nobody's time runs out before what was sent meanwhile can be read. */
-static void forgive(struct core *core)
+static void forgive_all(struct core *core)
 {
     uint64_t grace = MIN(2 * core->config.heartbeat_ms, core->config.node_timeout_ms);
 
@@ -237,7 +240,7 @@ void core_input(struct core *core, const struct core_event *event)
     assert(core->queue.head <= core->queue.tail);
     if (core->promised_ms != CORE_NEVER &&
         core->now > core->promised_ms + core->config.heartbeat_ms)
-        forgive(core);
+        forgive_all(core);
     core_dispatch(core, event);
     core_set_phase(core, PHASE_RUNNING);
     engine_tick(core);

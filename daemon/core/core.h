@@ -70,6 +70,8 @@ enum core_event_type {
                            link is up (one per node: the edge resolves double connections) */
     CORE_PEER_MSG,       /* @node, @msg */
     CORE_PEER_DOWN,      /* @node, @text, @refused */
+    CORE_PEER_VACANT,    /* @node: nothing listens at its address, so no commd will come there by
+                            itself. May come at any time */
     CORE_ENGINE_STARTED, /* process was spawned, pid in @pid */
     CORE_ENGINE_MSG,     /* @msg; the first is ENGINE_HELLO */
     CORE_ENGINE_DOWN,    /* exited or its socket closed; @text "killed by signal 9" */
@@ -119,6 +121,7 @@ enum core_action_type {
     CORE_DO_GPU_SEND,
     CORE_DO_CLIENT_CLOSE,
     CORE_DO_PEER_DROP,
+    CORE_DO_PEER_LOOK,
     CORE_DO_ENGINE_START,
     CORE_DO_ENGINE_KILL,
     CORE_DO_ENGINE_KEPT,
@@ -275,6 +278,10 @@ struct core_action {
             unsigned node;
             const char *why;
         } peer_drop;
+        /* CORE_PEER_VACANT follows, if so. */
+        struct {
+            unsigned node;
+        } peer_look;
         /* ENGINE_START, GPU_START: spawn the process. ENGINE_KILL, GPU_KILL: SIGKILL;
          * CORE_ENGINE_DOWN or CORE_GPU_DOWN follows. */
         struct core_gpu_session gpu_session;

@@ -395,7 +395,16 @@ void follow_tick(struct core *core)
             until = MIN(until, peer->since_ms + core->config.node_timeout_ms);
         if (core->now >= until)
             follow_node_lost(core, i);
+        else
+            follow_look(core, i);
     }
+}
+
+void follow_look(struct core *core, unsigned node)
+{
+    if (core->peers[node].state == CORE_PEER_UNLINKED && core->peers[node].hope_ms != CORE_NEVER)
+        act_push(core,
+                 (struct core_action){.type = CORE_DO_PEER_LOOK, .peer_look = {.node = node}});
 }
 
 void follow_tell(struct core *core, struct member *member)

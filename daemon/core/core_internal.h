@@ -454,6 +454,7 @@ void peer_up(struct core *core, const struct core_event *event);
 void peer_msg(struct core *core, unsigned node, const struct msg *msg);
 /* Its link has ended because it does not prove any more who it is: it is lost, with its engine. */
 void peer_refused(struct core *core, unsigned node, const char *why);
+void peer_vacant(struct core *core, unsigned node);
 void peer_down(struct core *core, unsigned node, enum core_loss loss, const char *why);
 /* And not to be back, as far as can be seen. */
 void peer_lost(struct core *core, unsigned node, const char *why);
@@ -483,7 +484,7 @@ void peer_engine_lost(struct core *core, const struct msg_engine_peer *msg);
 
 void peer_tick(struct core *core);
 uint64_t peer_deadline(const struct core *core);
-void peer_forgive(struct core *core, uint64_t grace); /* see forgive() in core.c */
+void peer_forgive(struct core *core, uint64_t grace); /* see forgive_all() in core.c */
 
 /* ---- core_life.c ----------------------------------------------------------------------------- */
 
@@ -510,7 +511,7 @@ void renew_settings_changed(struct core *core);
 void renew_mark_shared(struct core *core); /* sets peer.shares */
 
 void life_pong(struct life *life, const struct msg_ping *msg);
-void life_forgive(struct core *core, struct life *life); /* see forgive() in core.c */
+void life_forgive(struct core *core, struct life *life); /* see forgive_all() in core.c */
 
 /* ---- core_engine.c --------------------------------------------------------------------------- */
 
@@ -649,7 +650,7 @@ void bond_tell(struct core *core, const struct group *group, unsigned node); /* 
 void bond_look(struct core *core); /* other nodes are READY */
 void bond_tick(struct core *core);
 uint64_t bond_deadline(const struct core *core);
-void bond_forgive(struct core *core, uint64_t grace); /* see forgive() in core.c */
+void bond_forgive(struct core *core, uint64_t grace); /* see forgive_all() in core.c */
 
 /* ---- core_pause.c ---------------------------------------------------------------------------- */
 

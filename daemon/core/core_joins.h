@@ -97,7 +97,7 @@ void join_run(struct core *core); /* asks for all members on the todo list */
 void join_withdraw(struct core *core, unsigned slot, uint32_t req);
 void join_again(struct core *core, struct member *member); /* its commit came to nothing */
 void join_tick(struct core *core);
-void join_forgive(struct core *core, uint64_t grace); /* see forgive() in core.c */
+void join_forgive(struct core *core, uint64_t grace); /* see forgive_all() in core.c */
 uint64_t join_deadline(const struct core *core);
 void join_stop(struct core *core);
 void join_drain(struct core *core);                         /* core->draining has been set */
@@ -149,6 +149,8 @@ void follow_passed(struct core *core, struct group *group, uint64_t next);
 /* Has one done so, and this node has no part in that epoch? */
 bool follow_is_passed(const struct core *core, const struct group *group);
 void follow_tick(struct core *core); /* at each heartbeat */
+/* One that may come back: does anybody keep its port? */
+void follow_look(struct core *core, unsigned node);
 /* The member of @next that was @rank in the group before; NULL: that has not gone on. Asked for
  * ascending ranks, in whose order they stand there; *at is 0 first. */
 const struct msg_member *follow_went_on(const struct group *next, uint32_t rank, uint32_t *at);

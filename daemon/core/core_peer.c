@@ -38,6 +38,7 @@
  * A node of which link and engine end at once is lost: its groups have lost what was on the wire.
  * But its host lives, else it were silent: commd and engine may have been killed, and be back at
  * once, and the ranks never noticed. So they do not count as gone yet: hope_ms, follow_tick().
+ * Not if nobody keeps its port: peer_vacant().
  *
  * What if the peer dies now: PEER_DOWN, or node_timeout of silence: AWAY, or lost. Then groups with
  * it break. What if I am stopped now: I am AWAY to the others after node_timeout; if shorter,
@@ -286,10 +287,12 @@ static void lose(struct core *core, unsigned node, const char *why, bool back)
     unlink_peer(core, node);
     leave_homes(core, node);
     group_node_lost(core, node, text, true);
-    if (back)
+    if (back) {
         peer->hope_ms = MIN(peer->hope_ms, core->now + core->config.restart_timeout_ms);
-    else
+        follow_look(core, node);
+    } else {
         follow_node_lost(core, node);
+    }
     group_home_lost(core, node);
 }
 
@@ -371,7 +374,7 @@ void peer_down(struct core *core, unsigned node, enum core_loss loss, const char
         return;
     }
     if (peer->doubt_ms != CORE_NEVER && peer->doubt_end == LINK_END_NETWORK)
-        peer_settle(core, node); /* the engines were faster, and ours knows why */
+        peer_settle(core, node);              /* the engines were faster, and ours knows why */
     lose(core, node, why, peer->engine != 0); /* 0: it stops, or its engine ended before */
 }
 
@@ -398,6 +401,16 @@ void peer_refused(struct core *core, unsigned node, const char *why)
         return;
     peer->losses[CORE_LOSS_LINK]++;
     peer_lost(core, node, why ? why : "it is refused");
+}
+
+void peer_vacant(struct core *core, unsigned node)
+{
+    struct peer *peer = node < core->config.nnodes ? &core->peers[node] : NULL;
+
+    if (!peer || peer->state != CORE_PEER_UNLINKED || peer->hope_ms == CORE_NEVER)
+        return; /* somebody has started it since */
+    peer->hope_ms = core->now;
+    follow_tick(core);
 }
 
 void peer_up(struct core *core, const struct core_event *event)

@@ -36,6 +36,9 @@ struct peer_links_ops {
     /* @refused: it did not end, but does not prove any more who it is; it is not to be waited for.
      * Without a link: it has come, or answered, with a certificate that does not hold. */
     void (*down)(void *arg, unsigned node, bool refused, const char *text);
+    /* Nothing listens at its address. Whoever starts a commd again keeps its port meanwhile, so
+     * nobody will. */
+    void (*vacant)(void *arg, unsigned node);
 };
 
 struct peer_links_config {
@@ -72,6 +75,9 @@ int peer_links_export(const struct peer_links *links, unsigned node, uint8_t ret
 int peer_links_mix(const struct peer_links *links, unsigned node, uint8_t token[32]);
 /* Closes the link and begins anew; down() is not called. */
 void peer_links_drop(struct peer_links *links, unsigned node, const char *text);
+/* Looks whether something listens at its address. Of a node to which we connect that is known
+ * without it. */
+void peer_links_look(struct peer_links *links, unsigned node);
 /* Writes a line that @node caused into the log, within the limit of that node. */
 void peer_links_log(struct peer_links *links, unsigned node, enum conf_log_level level,
                     const char *text);

@@ -56,6 +56,8 @@ void peer_set_error(struct link_peer *peer, bool serious, const char *fmt, ...)
 static void dial_connected(evutil_socket_t fd, short what, void *arg)
 {
     struct link *link = arg;
+    struct link_peer *peer = link->peer;
+    struct peer_links *links = link->links;
     int error = 0;
     socklen_t len = sizeof(error);
 
@@ -63,13 +65,13 @@ static void dial_connected(evutil_socket_t fd, short what, void *arg)
         error = errno;
     if (!error)
         return link_start_tls(link);
-    if (link_asks(link))
-        return link_bury(link);
-    if (error == ECONNREFUSED)
-        peer_set_error(link->peer, false, "no commd answers at its address (connection refused)");
-    else
-        peer_set_error(link->peer, false, "cannot connect: %s", strerror(error));
+    if (!link_asks(link) && error == ECONNREFUSED)
+        peer_set_error(peer, false, "no commd answers at its address (connection refused)");
+    else if (!link_asks(link))
+        peer_set_error(peer, false, "cannot connect: %s", strerror(error));
     link_bury(link);
+    if (error == ECONNREFUSED)
+        links->ops->vacant(links->arg, (unsigned)(peer - links->peers));
 }
 
 /* A socket that is connecting to @peer; -errno. */
@@ -130,6 +132,14 @@ static void peer_ask(struct link_peer *peer)
         return;
     peer->ask_ms = now + LINK_ASK_MS;
     dial(peer);
+}
+
+void peer_links_look(struct peer_links *links, unsigned node)
+{
+    struct link_peer *peer = peer_at(links, node);
+
+    if (!peer->retry && !peer->link)
+        peer_ask(peer);
 }
 
 static bool is_about_certificate(const char *text)

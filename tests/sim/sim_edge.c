@@ -437,6 +437,9 @@ void edge_action(struct sim *sim, unsigned node, const struct core_action *actio
     case CORE_DO_CLIENT_CLOSE:
         client_close(sim, node, action->client_close.client);
         break;
+    case CORE_DO_PEER_LOOK:
+        net_look(sim, node, action->peer_look.node);
+        break;
     case CORE_DO_PEER_DROP:
         sim_note(sim, "%s drops the link to %s: %s", sim_node_name(sim, node),
                  sim_node_name(sim, action->peer_drop.node), action->peer_drop.why);

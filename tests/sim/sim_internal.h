@@ -13,6 +13,7 @@ enum ev_type {
     EV_LINK_UP,   /* a: node, b: peer; gen: link */
     EV_LINK_DOWN, /* likewise */
     EV_LATE,      /* a: from, b: to, which was stopped when it was delivered */
+    EV_VACANT,    /* a: node, b: peer, at whose address nothing listens */
     EV_ENGINE_STARTED,
     EV_ENGINE_HELLO,  /* a: node; gen: engine */
     EV_ENGINE_ADDED,  /* a: node, b: peer; gen: engine; arg: peer's incarnation */
@@ -124,8 +125,8 @@ struct place { /* where a node is in a round */
 struct node {
     struct core *core;
     bool alive;
-    bool gap;            /* commd was killed, and none has taken over yet */
-    bool forgets;        /* likewise, and the next one starts anew */
+    bool gap;            /* commd was killed, and none has taken over yet: its port is kept */
+    bool forgets;        /* likewise, and the next one cannot read what was written down */
     bool dying;          /* killed: it does nothing any more */
     uint64_t stopped;    /* until then; 0: it is not */
     unsigned kill_after; /* places; 0: it is not killed */
@@ -223,6 +224,7 @@ bool pause_rests_for(const struct sim *sim, unsigned node, unsigned peer);
 void net_send(struct sim *sim, unsigned from, unsigned to, const struct msg *msg);
 void net_event(struct sim *sim, const struct ev *ev);
 void net_drop(struct sim *sim, unsigned node, unsigned peer); /* @node closes its side */
+void net_look(struct sim *sim, unsigned node, unsigned peer);
 void net_node_gone(struct sim *sim, unsigned node, bool flush);
 void net_node_started(struct sim *sim, unsigned node);
 void net_free(struct sim *sim);

@@ -204,6 +204,18 @@ void net_drop(struct sim *sim, unsigned node, unsigned peer)
     reconnect(sim, node, peer);
 }
 
+void net_look(struct sim *sim, unsigned node, unsigned peer)
+{
+    sim_at(sim, net_delay(sim), (struct ev){.type = EV_VACANT, .a = node, .b = peer});
+}
+
+static void look(struct sim *sim, const struct ev *ev)
+{
+    if (sim->nodes[ev->a].alive && !sim->nodes[ev->b].alive && !sim->nodes[ev->b].gap &&
+        !sim->cut[ev->a][ev->b])
+        sim_input(sim, ev->a, (struct core_event){.type = CORE_PEER_VACANT, .node = ev->b});
+}
+
 static void connect_pair(struct sim *sim, const struct ev *ev)
 {
     unsigned a = ev->a, b = ev->b;
@@ -272,6 +284,8 @@ void net_event(struct sim *sim, const struct ev *ev)
         connect_pair(sim, ev);
     else if (ev->type == EV_LATE)
         late(sim, ev);
+    else if (ev->type == EV_VACANT)
+        look(sim, ev);
     else if (stale && ev->type == EV_LINK_UP)
         reconnect(sim, ev->a, ev->b); /* it ended before this side knew that it began */
     else if (stale)

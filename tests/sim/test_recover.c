@@ -798,6 +798,25 @@ static struct fix both_die(uint64_t gap, uint64_t again, unsigned home)
     return f;
 }
 
+/* Nobody keeps its port, so nobody waits for it. */
+static void nobody_waits_for_a_node_that_is_gone(void **state)
+{
+    (void)state;
+    for (unsigned home = 0; home < 2; home++) {
+        struct fix f = group(2, home, (unsigned[]){0, 0, 1, 1}, 4);
+
+        sim_crash(f.sim, 1);
+        sim_run(f.sim, 20);
+        sim_recover(f.sim, f.rank[0], f.g, NULL, &shrink);
+        sim_recover(f.sim, f.rank[1], f.g, NULL, &shrink);
+        sim_run(f.sim, 100);
+        is(&f, f.rank[0], 0, 2);
+        is(&f, f.rank[1], 1, 2);
+        sim_trace_clear(f.sim);
+        end(&f, "");
+    }
+}
+
 /* They are one group again, whichever node decides. */
 static void commd_and_engine_die_at_once(void **state)
 {
@@ -1004,6 +1023,7 @@ int main(void)
         cmocka_unit_test(asks_again_when_all_have_agreed),
         cmocka_unit_test(taken_back_while_it_fails),
         cmocka_unit_test(the_middle_goes_on_with_one),
+        cmocka_unit_test(nobody_waits_for_a_node_that_is_gone),
         cmocka_unit_test(commd_and_engine_die_at_once),
         cmocka_unit_test(they_die_again),
         cmocka_unit_test(they_come_too_late),

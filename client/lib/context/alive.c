@@ -124,7 +124,7 @@ static bool process_ended(pid_t pid)
 }
 
 /* @local: its number among those of this node. */
-static bool ended(const struct membership *g, unsigned rank, unsigned local, bool *ret_left)
+static bool seen_to_end(const struct membership *g, unsigned rank, unsigned local, bool *ret_left)
 {
     _Atomic uint32_t *word = &g->board.members[local].alive;
     pid_t pid = (pid_t)g->members[rank].pid;
@@ -139,7 +139,7 @@ static bool ended(const struct membership *g, unsigned rank, unsigned local, boo
 
 bool alive_ended(const struct membership *g, unsigned rank, bool *ret_left)
 {
-    return ended(g, rank, rank, ret_left);
+    return seen_to_end(g, rank, rank, ret_left);
 }
 
 uint32_t alive_gone(const struct membership *g, uint32_t *ret_ranks, uint32_t most)
@@ -150,7 +150,7 @@ uint32_t alive_gone(const struct membership *g, uint32_t *ret_ranks, uint32_t mo
     for (unsigned k = 0; k < g->board.world && n < most; k++) {
         if (g->members[k].node != g->members[g->rank].node)
             continue; /* its commd says so; what the board says may be that it went on */
-        if (k != g->rank && (board_is_gone(&g->board, k) || ended(g, k, local, &left)))
+        if (k != g->rank && (board_is_gone(&g->board, k) || seen_to_end(g, k, local, &left)))
             ret_ranks[n++] = k;
         local++;
     }

@@ -143,6 +143,9 @@ static inline void feed(struct bench *bench, struct core_event event)
         case CORE_DO_CLIENT_CLOSE:
             note(bench, "%u close\n", action.client_close.client);
             break;
+        case CORE_DO_PEER_LOOK:
+            note(bench, "look %u\n", action.peer_look.node);
+            break;
         case CORE_DO_PEER_DROP:
             note(bench, "drop %u: %s\n", action.peer_drop.node, action.peer_drop.why);
             break;

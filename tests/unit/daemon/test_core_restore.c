@@ -620,7 +620,8 @@ static void a_group_whose_engine_has_ended_too(void **state)
     taken_over(bench);
     expect(bench, "group position?\nengine start\n");
     feed(bench, (struct core_event){.type = CORE_BOARD_POSITION, .group = GROUP});
-    expect(bench, "group broken 7: commd of node a was restarted\n");
+    expect(bench,
+           "group broken 7: commd of node a was restarted, and its engine had ended with it\n");
     assert_int_equal(core_counts(bench->core)->groups_broken[CAUSE_ENGINE_LOST], 1);
     bench_free(bench);
 }
@@ -1084,6 +1085,24 @@ static void engines_that_never_meet_are_linked_anew(void **state)
     bench_free(bench);
 }
 
+/* A node that gave the group up before it had opened there may ask for votes yet. */
+static void who_never_opened_a_group_is_not_back(void **state)
+{
+    struct bench *bench = with_a_link();
+    const struct group *group = group_find(bench->core, GROUP);
+    struct msg msg = {.type = MSG_BROKEN,
+                      .broken = {.group = GROUP, .cause = CAUSE_LEFT, .rank = -1, .node = "b"}};
+
+    b_tells(bench, msg);
+    assert_int_equal(group->state, GROUP_BROKEN);
+    assert_true(group->lost[!group->me]);
+    b_tells(bench, (struct msg){.type = MSG_SYNC, .sync = {.group = GROUP}});
+    assert_true(group->lost[!group->me]);
+    b_tells(bench, (struct msg){.type = MSG_SYNC, .sync = {.group = GROUP, .all = true}});
+    assert_false(group->lost[!group->me]); /* it was lost, and is back */
+    bench_free(bench);
+}
+
 static void is_stopped(struct bench *bench, uint64_t ms)
 {
     bench->now += ms;
@@ -1301,6 +1320,7 @@ int main(void)
         cmocka_unit_test(a_node_whose_commd_is_stopped),
         cmocka_unit_test(a_node_that_is_gone),
         cmocka_unit_test(engines_that_never_meet_are_linked_anew),
+        cmocka_unit_test(who_never_opened_a_group_is_not_back),
         cmocka_unit_test(who_was_stopped_reads_of_links_first),
         cmocka_unit_test(a_doubt_ends_with_the_link),
         cmocka_unit_test(a_node_in_doubt_is_lost),

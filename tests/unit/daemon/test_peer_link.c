@@ -70,7 +70,7 @@ struct node {
     struct tls_identity *identity; /* for the next start, which takes it */
     struct peer_links *links;
     char *error;
-    unsigned ups, downs, msgs;
+    unsigned ups, downs, msgs, vacant;
     unsigned last_node;
     struct msg_peer_hello hello;
     uint64_t seq;
@@ -119,7 +119,16 @@ static void on_down(void *arg, unsigned node, bool refused, const char *text)
     snprintf(n->down_text, sizeof(n->down_text), "%s", text);
 }
 
-static const struct peer_links_ops ops = {.up = on_up, .msg = on_msg, .down = on_down};
+static void on_vacant(void *arg, unsigned node)
+{
+    struct node *n = arg;
+
+    n->vacant++;
+    n->last_node = node;
+}
+
+static const struct peer_links_ops ops = {
+    .up = on_up, .msg = on_msg, .down = on_down, .vacant = on_vacant};
 
 static void too_late(evutil_socket_t fd, short what, void *arg)
 {
@@ -325,6 +334,23 @@ static void two_nodes_link_and_talk(void **state)
 }
 
 /* Neither where they are said nor where they are heard; among others, so that they lie anywhere. */
+/* Who connects to it finds that by itself, and who waits for it when it looks. */
+static void nothing_listens_at_a_node(void **state)
+{
+    struct world *w = *state;
+    struct node *a = node_up(w, 0, "ab", 'a'), *b;
+
+    run_until(w, a->vacant);
+    assert_int_equal(a->last_node, 1);
+    node_stop(a);
+    b = node_up(w, 1, "ab", 'b');
+    assert_int_equal(b->vacant, 0);
+    peer_links_look(b->links, 0);
+    run_until(w, b->vacant);
+    assert_int_equal(b->last_node, 0);
+    assert_int_equal(b->downs, 0);
+}
+
 static void tokens_do_not_stay(void **state)
 {
     struct world *w = *state;
@@ -1458,6 +1484,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         T(two_nodes_link_and_talk),
+        T(nothing_listens_at_a_node),
         T(tokens_do_not_stay),
         T(small_messages_share_records),
         T(a_turn_takes_more_than_one_record),
