@@ -131,6 +131,24 @@ def test_the_node_of_rank_0_dies():
             all_do(rest, "leave", name="g")
 
 
+def test_nobody_waits_for_a_node_of_which_nothing_is_left():
+    """Its port is closed, so no commd will be back there; the others need not wait for it."""
+    long = {"node": "600s", "restart": "600s"}
+    for victim in (0, 1):
+        with group(PLACES["2x2"], timeouts=long) as (cluster, ranks):
+            cluster.expect(f"{cluster.nodes[victim].name}|lost")
+            rest = [rank for rank, place in zip(ranks, PLACES["2x2"]) if place != victim]
+            engine = cluster.nodes[victim].engine_pid()
+            cluster.nodes[victim].kill()  # first, so that it does not say that its ranks ended
+            os.kill(engine, signal.SIGKILL)
+            for rank in ranks:
+                if rank not in rest:
+                    rank.kill()
+            all_fail(rest, "all_reduce", ("NODE_LOST", "ENGINE_LOST"), name="g", count=1000)
+            equal([place["rank"] for place in recovered(rest)], [0, 1])
+            all_do(rest, "leave", name="g")
+
+
 def kill_engine_at_work(node, ranks):
     """Again, where nothing of their group was on the wire: then the group goes on."""
     lines = [rank.process.stdout for rank in ranks]
