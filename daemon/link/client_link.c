@@ -408,6 +408,12 @@ static void client_deliver(struct client_link *client, const struct msg *msg)
         listener->ops->back(listener->arg, client->slot, client->uid, client->pid, msg);
         return;
     }
+    if (client->session == SESSION_NONE && client->beyond) {
+        client_refuse(client, CAUSE_QUOTA,
+                      "its user, or all, have too many connections for one that does not come back "
+                      "after a restart of commd");
+        return;
+    }
     if (client->session == SESSION_NONE) {
         session_set(client, SESSION_KNOWN);
         listener->ops->open(listener->arg, client->slot, client->uid, client->pid);
@@ -546,7 +552,7 @@ static void client_freep(struct client_link **client)
 }
 
 int client_new(struct listener *listener, struct tenant *tenant, unsigned slot, int fd, int pidfd,
-               uint32_t uid, uint32_t pid)
+               uint32_t uid, uint32_t pid, bool beyond)
 {
     _cleanup_(client_freep) struct client_link *client = calloc(1, sizeof(*client));
 
@@ -558,6 +564,7 @@ int client_new(struct listener *listener, struct tenant *tenant, unsigned slot, 
     client->listener = listener;
     client->slot = slot;
     client->uid = uid;
+    client->beyond = beyond;
     client->pid = pid;
     client->pidfd = pidfd;
     stream_init(&client->stream, fd, CODEC_MAX_CLIENT_FRAME);

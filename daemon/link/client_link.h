@@ -34,6 +34,7 @@ struct client_link {
     enum conn_state state;
     enum client_session session;
     bool admin;  /* a session of commctl: counted in tenant->nadmins */
+    bool beyond; /* what its user may have: let in only to come back */
     bool queued; /* on tenant->work */
     unsigned slot;
     uint32_t uid, pid;
@@ -52,7 +53,7 @@ struct client_link {
 
 /* Takes @fd and @pidfd, also on failure. */
 int client_new(struct listener *listener, struct tenant *tenant, unsigned slot, int fd, int pidfd,
-               uint32_t uid, uint32_t pid);
+               uint32_t uid, uint32_t pid, bool beyond);
 void client_free(struct client_link *client);
 /* Works for the client until @until_us at most. The client queues itself again for the rest. */
 void client_step(struct client_link *client, uint64_t until_us);

@@ -193,6 +193,7 @@ static void accept_one(struct listener *listener, int fd)
     _cleanup_(close_fdp) int pidfd = -1;
     char why[MSG_TEXT_MAX];
     uint32_t uid = UINT32_MAX;
+    bool beyond;
 
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len))
         cred.uid = UINT32_MAX;
@@ -207,16 +208,16 @@ static void accept_one(struct listener *listener, int fd)
         uid = counted_as(listener, &cred, pidfd);
         tenant = tenant_get(listener, payer_of(listener->payers, uid));
     }
+    beyond = tenant && room_check(listener, tenant, fd, why, sizeof(why));
     if (!tenant) /* no memory: the client sees the end of file and may come again */
         closer_sock(listener->closer, payer_of(listener->payers, cred.uid), fd);
-    else if (room_check(listener, tenant, fd, why, sizeof(why)) &&
-             !listener_may_return(listener, uid, (uint32_t)cred.pid))
+    else if (beyond && !listener_may_return(listener, uid, (uint32_t)cred.pid))
         refuse_fd(listener, fd, &cred, CAUSE_QUOTA, why);
     else if (all_held(listener) >= listener->nslots)
         closer_sock(listener->closer, tenant->uid, fd); /* kept for those who are away: the same */
     else
         client_new(listener, tenant, client_free_slot(listener), fd, steal_fd(&pidfd), uid,
-                   (uint32_t)cred.pid); /* no memory: the same */
+                   (uint32_t)cred.pid, beyond); /* no memory: the same */
 }
 
 /* Closes @fd in the lane of its user, if that is known. */

@@ -7,7 +7,8 @@
  *
  * Clients that are away count as connections of their users: so nobody takes their place before
  * they come back, and nobody has more by a restart of commd than without it. They come back
- * whatever others hold by then (listener_may_return()): what they had they have. */
+ * whatever others hold by then (listener_may_return()): what they had they have. Who is let in so,
+ * and does not come back by its first message, is refused. */
 #include <assert.h>
 #include <poll.h>
 

@@ -1272,6 +1272,12 @@ static void __attribute__((noreturn)) come_back(const struct world *w, int go)
     if (setgid(AWAY_USER) || setuid(AWAY_USER) || prctl(PR_SET_PDEATHSIG, SIGKILL) ||
         read(go, &(char){0}, 1) != 1)
         _exit(2);
+    fds[0] = client(w); /* that room is only for who comes back */
+    if (msg_send_fd(fds[0], &msg, NULL, 0, -1) ||
+        msg_recv_fd(fds[0], &msg, NULL, 0, &n, -1, &why) || msg.type != MSG_REFUSED ||
+        msg.refused.cause != CAUSE_QUOTA)
+        _exit(5);
+    close(fds[0]);
     for (unsigned i = 0; i <= AWAY_CLIENTS; i++)
         fds[i] = client(w);
     if (msg_recv_fd(fds[AWAY_CLIENTS], &msg, NULL, 0, &n, -1, &why) || msg.type != MSG_REFUSED ||
