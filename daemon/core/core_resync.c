@@ -63,9 +63,15 @@ void group_ask_broken(struct core *core, unsigned node)
 {
     struct group *group;
 
-    list_each(group, &core->all_groups, all)
-        if (group->state == GROUP_BROKEN && group_place(group, node) >= 0 && act_room(core))
-            act_to_peer(core, node, ask_fates(core, group));
+    list_each(group, &core->all_groups, all) {
+        int place = group_place(group, node);
+
+        if (group->state != GROUP_BROKEN || place < 0 || !act_room(core))
+            continue;
+        act_to_peer(core, node, ask_fates(core, group));
+        if (core->peers[node].strays) /* it answers, also where its commd was started anew */
+            follow_place_lost(core, group, (unsigned)place, false);
+    }
 }
 
 void group_ask_all(struct core *core, const struct group *group)

@@ -72,6 +72,7 @@ struct link {
     struct bufferevent *bev; /* owned, with its SSL and socket */
     struct sock_addr from;
     bool stranger;          /* @from is not in cluster.nodes */
+    bool looks;             /* ours, and ends when it is connected: peer_links_look() */
     struct rival rival;     /* of @from, while it is half-open */
     char key[TLS_KEY_NAME]; /* name of the key by which the link was made, after the handshake */
     uint64_t incarnation;   /* of the other commd, once UP */

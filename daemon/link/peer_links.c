@@ -64,7 +64,7 @@ static void dial_connected(evutil_socket_t fd, short what, void *arg)
     if (getsockopt(link->fd, SOL_SOCKET, SO_ERROR, &error, &len))
         error = errno;
     if (!error)
-        return link_start_tls(link);
+        return link->looks ? link_bury(link) : link_start_tls(link);
     if (!link_asks(link) && error == ECONNREFUSED)
         peer_set_error(peer, false, "no commd answers at its address (connection refused)");
     else if (!link_asks(link))
@@ -138,8 +138,11 @@ void peer_links_look(struct peer_links *links, unsigned node)
 {
     struct link_peer *peer = peer_at(links, node);
 
-    if (!peer->retry && !peer->link)
-        peer_ask(peer);
+    if (peer->retry || peer->link || peer->dial)
+        return;
+    peer_ask(peer);
+    if (peer->dial)
+        peer->dial->looks = true;
 }
 
 static bool is_about_certificate(const char *text)
@@ -281,7 +284,12 @@ static bool half_open_place(struct peer_links *links, bool stranger)
 
 static void link_spoke(evutil_socket_t fd, short what, void *arg)
 {
-    link_start_tls(arg);
+    struct link *link = arg;
+    char first;
+
+    if (!link->stranger && recv(fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
+        return link_bury(link); /* a node has looked whether we are here */
+    link_start_tls(link);
 }
 
 /* Takes @sock. @like: who is there. */

@@ -880,7 +880,7 @@ def test_a_group_over_nodes_by_a_commd_that_was_started_anew():
 def test_the_others_have_gone_on_without_a_commd_that_was_started_anew():
     """Whom the others did not wait for is told so, and is no group of its own."""
     with kept_nodes(2, SOON) as cluster:
-        cluster.expect("node0|lost|closed before")
+        cluster.expect("node0|lost|closed before|cannot be kept for the next")
         ranks = cluster.ranks("g", PLACES["2x2"])
         os.kill(cluster.nodes[0].engine_pid(), signal.SIGKILL)
         cluster.nodes[0].kill()

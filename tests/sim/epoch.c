@@ -439,6 +439,7 @@ static void lose_node(struct sim *sim, unsigned node)
         input(
             sim, i,
             (struct core_event){.type = CORE_PEER_DOWN, .node = node, .text = "connection reset"});
+        input(sim, i, (struct core_event){.type = CORE_PEER_VACANT, .node = node}); /* it looks */
     }
 }
 

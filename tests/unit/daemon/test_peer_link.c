@@ -351,6 +351,22 @@ static void nothing_listens_at_a_node(void **state)
     assert_int_equal(b->downs, 0);
 }
 
+/* peer_links_look() of another node: no line in the log, and nothing is counted. */
+static void who_looks_is_not_refused(void **state)
+{
+    struct world *w = *state;
+    struct node *b = node_up(w, 1, "ab", 'b');
+    int fd = stranger("127.0.0.1", w->port[1]);
+
+    close(fd);
+    fd = stranger("127.0.0.1", w->port[1]);
+    assert_int_equal(write(fd, "GET /metrics\r\n", 14), 14);
+    run_until(w, is_closed(fd));
+    close(fd);
+    assert_int_equal(peer_links_counts(b->links)->refused, 1);
+    assert_null(strstr(log_text, "closed"));
+}
+
 static void tokens_do_not_stay(void **state)
 {
     struct world *w = *state;
@@ -1485,6 +1501,7 @@ int main(void)
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         T(two_nodes_link_and_talk),
         T(nothing_listens_at_a_node),
+        T(who_looks_is_not_refused),
         T(tokens_do_not_stay),
         T(small_messages_share_records),
         T(a_turn_takes_more_than_one_record),
