@@ -279,8 +279,10 @@ static void check_policy(struct sim *sim, const struct core_group_view *view,
         const struct join *join = asked(handle, view);
         enum sim_policy policy;
 
-        if (!join)
-            continue; /* it gave up meanwhile: the group loses it */
+        if (!join) {       /* it gave up meanwhile: the group loses it */
+            enough = true; /* it may have been the one that had waited so long */
+            continue;
+        }
         policy = join->how.policy;
         if (policy == SIM_JOIN || (policy == SIM_REJOIN) != !recover_was(view, i))
             sim_fail(sim, "pid %u is in a group that it did not ask for", handle->pid);
