@@ -72,6 +72,21 @@ static void is(struct fix *f, unsigned client, unsigned rank, unsigned size)
     assert_int_equal(has_size, size);
 }
 
+static void is_left_behind(struct fix *f, unsigned client)
+{
+    enum cause cause;
+
+    assert_int_equal(sim_client_answer(f->sim, client, &cause), SIM_REFUSED);
+    assert_int_equal(cause, CAUSE_RANK_LOST);
+}
+
+/* How it came so is not what the story is about. */
+static void end_untold(struct fix *f)
+{
+    sim_trace_clear(f->sim);
+    end(f, "");
+}
+
 static void on_one_node(void **state)
 {
     struct fix f = group(1, 0, (unsigned[]){0, 0, 0}, 3);
@@ -743,8 +758,7 @@ static void asks_again_when_all_have_agreed(void **state)
     assert_int_equal(sim_taken_over(f.sim), 1);
     is(&f, f.rank[0], 0, 2);
     is(&f, f.rank[1], 1, 2);
-    sim_trace_clear(f.sim);
-    end(&f, "");
+    end_untold(&f);
 }
 
 /* a and c have lost each other, and b is linked with both, and goes on with a. c knows that when it
@@ -752,8 +766,6 @@ static void asks_again_when_all_have_agreed(void **state)
 static void the_middle_goes_on_with_one(void **state)
 {
     struct fix f = group(3, 1, (unsigned[]){0, 1, 2}, 3);
-    enum cause cause;
-
     (void)state;
     sim_cut(f.sim, 0, 2);
     sim_run(f.sim, 1500);
@@ -766,10 +778,8 @@ static void the_middle_goes_on_with_one(void **state)
     sim_run(f.sim, 1500);
     sim_recover(f.sim, f.rank[2], f.g, NULL, &shrink);
     sim_run(f.sim, 200);
-    assert_int_equal(sim_client_answer(f.sim, f.rank[2], &cause), SIM_REFUSED);
-    assert_int_equal(cause, CAUSE_RANK_LOST);
-    sim_trace_clear(f.sim);
-    end(&f, "");
+    is_left_behind(&f, f.rank[2]);
+    end_untold(&f);
 }
 
 /* ---- commd and engine of a node die at once ---------------------------------------------------
@@ -812,8 +822,7 @@ static void nobody_waits_for_a_node_that_is_gone(void **state)
         sim_run(f.sim, 100);
         is(&f, f.rank[0], 0, 2);
         is(&f, f.rank[1], 1, 2);
-        sim_trace_clear(f.sim);
-        end(&f, "");
+        end_untold(&f);
     }
 }
 
@@ -827,8 +836,7 @@ static void commd_and_engine_die_at_once(void **state)
 
             for (unsigned i = 0; i < 4; i++)
                 is(&f, f.rank[i], i, 4);
-            sim_trace_clear(f.sim);
-            end(&f, "");
+            end_untold(&f);
         }
 }
 
@@ -840,16 +848,13 @@ static void they_die_again(void **state)
 
         for (unsigned i = 0; i < 4; i++)
             is(&f, f.rank[i], i, 4);
-        sim_trace_clear(f.sim);
-        end(&f, "");
+        end_untold(&f);
     }
 }
 
 /* The others have gone on: its ranks are told so, and are no group of their own. */
 static void they_come_too_late(void **state)
 {
-    enum cause cause;
-
     (void)state;
     for (unsigned home = 0; home < 2; home++) {
         struct fix f = both_die(2000, 0, home);
@@ -857,11 +862,9 @@ static void they_come_too_late(void **state)
         for (unsigned i = 0; i < 2; i++)
             is(&f, f.rank[i], i, 2);
         for (unsigned i = 2; i < 4; i++) {
-            assert_int_equal(sim_client_answer(f.sim, f.rank[i], &cause), SIM_REFUSED);
-            assert_int_equal(cause, CAUSE_RANK_LOST);
+            is_left_behind(&f, f.rank[i]);
         }
-        sim_trace_clear(f.sim);
-        end(&f, "");
+        end_untold(&f);
     }
 }
 
@@ -893,8 +896,7 @@ static void another_commd_knows_nothing(void **state)
 
                 for (unsigned i = 0; i < 4 - dies; i++)
                     is(&f, f.rank[i], i, 4 - dies);
-                sim_trace_clear(f.sim);
-                end(&f, "");
+                end_untold(&f);
             }
 }
 
@@ -913,15 +915,12 @@ static void one_dies_that_it_does_not_know(void **state)
     sim_run(f.sim, 500);
     is(&f, f.rank[0], 0, 2);
     is(&f, f.rank[1], 1, 2);
-    sim_trace_clear(f.sim);
-    end(&f, "");
+    end_untold(&f);
 }
 
 /* a has gone on, whoever decides for those that come then. */
 static void another_commd_knows_nothing_and_is_late(void **state)
 {
-    enum cause cause;
-
     (void)state;
     for (unsigned home = 0; home < 2; home++) {
         struct fix f = group(2, home, (unsigned[]){0, 0, 1, 1}, 4);
@@ -934,10 +933,8 @@ static void another_commd_knows_nothing_and_is_late(void **state)
         is(&f, f.rank[0], 0, 2);
         sim_recover(f.sim, f.rank[2], f.g, NULL, &shrink);
         sim_run(f.sim, 300);
-        assert_int_equal(sim_client_answer(f.sim, f.rank[2], &cause), SIM_REFUSED);
-        assert_int_equal(cause, CAUSE_RANK_LOST);
-        sim_trace_clear(f.sim);
-        end(&f, "");
+        is_left_behind(&f, f.rank[2]);
+        end_untold(&f);
     }
 }
 
