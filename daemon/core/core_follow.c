@@ -17,8 +17,8 @@
  * node that has no part in it lets no rank follow that group any more (group.passed). Ranks that
  * went on have left the group, and without that they would look like ranks that are gone.
  *
- * The group itself stays as it is, broken or not, until its
- * clients leave it: it is by the group that this node goes on hearing who dies.
+ * The group itself stays as it is, broken or not, until its clients leave it: it is by the group
+ * that this node goes on hearing who dies.
  *
  * WAIT has a limit of its own for new processes. This node keeps it, and tells the home when it has
  * passed.
