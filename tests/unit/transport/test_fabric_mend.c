@@ -415,6 +415,20 @@ static void raw_unknown(int fd, struct hello *h, bool changed)
     raw_send(fd, h, sizeof(*h));
 }
 
+/* Side 0 connects to the listener, and the stream has begun. *ret_hello: what it has said. */
+static int raw_stream(struct world *w, int listener, const struct tcp_addr *addr,
+                      struct hello *ret_hello)
+{
+    struct side *s = &w->side[0];
+    int fd;
+
+    expect_listener(s, addr, 1);
+    fd = raw_come(w, listener, ret_hello);
+    raw_answer(fd, ret_hello, 1);
+    pump_until(w, inside(s)->nopen == 1);
+    return fd;
+}
+
 /* Each attempt to go on is changed on the way: the link ends by that, and says so. */
 static void hellos_that_are_changed_for_good(void **state)
 {
@@ -424,10 +438,7 @@ static void hellos_that_are_changed_for_good(void **state)
     int listener = raw_listen(s, &a), fd;
     struct hello h;
 
-    expect_listener(s, &a, 1);
-    fd = raw_come(w, listener, &h);
-    raw_answer(fd, &h, 1);
-    pump_until(w, inside(s)->nopen == 1);
+    fd = raw_stream(w, listener, &a, &h);
     inside(s)->mend_ms = 300;
     raw_reset(fd);
     while (!s->down) {
@@ -538,10 +549,7 @@ static void stranger_at_the_peers_address(void **state)
     struct sending out[3];
     struct hello h, strange;
 
-    expect_listener(s, &a, 1);
-    fd = raw_come(w, listener, &h);
-    raw_answer(fd, &h, 1);
-    pump_until(w, inside(s)->nopen == 1);
+    fd = raw_stream(w, listener, &a, &h);
     raw_reset(fd);
     for (unsigned i = 0; i < 2; i++) {
         fd = raw_come(w, listener, &h);
@@ -706,10 +714,7 @@ static void deleted_while_mended(void **state)
     int listener = raw_listen(s, &a), fd;
     struct hello h;
 
-    expect_listener(s, &a, 1);
-    fd = raw_come(w, listener, &h);
-    raw_answer(fd, &h, 1);
-    pump_until(w, inside(s)->nopen == 1);
+    fd = raw_stream(w, listener, &a, &h);
     s->f->ops->send(s->f, HOSTILE, "header..", 8, body, sizeof(body), del_when_done, s);
     assert_int_equal(inside(s)->held, 1);
     assert_int_equal(shutdown(inside(s)->slot[HOSTILE]->conn[0]->fd, SHUT_RDWR), 0);
