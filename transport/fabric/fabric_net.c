@@ -195,9 +195,7 @@ static int refused(const char *wish, int err, char why[NET_WHY_MAX])
     const char *name = automatic ? preferred : wish;
     char reason[96], names[96];
 
-    if (err == -EIO)
-        snprintf(reason, sizeof(reason), "/proc/self/fd cannot be read");
-    else if (err == -EPERM)
+    if (err == -EPERM)
         snprintf(reason, sizeof(reason),
                  "the sysctl net.ipv4.tcp_allowed_congestion_control lacks \"%s\"", name);
     else if (err == -ENOENT)
@@ -213,11 +211,17 @@ static int refused(const char *wish, int err, char why[NET_WHY_MAX])
     return err;
 }
 
-int net_congestion_settle(char *wish, int taken, char why[NET_WHY_MAX])
+int net_congestion_settle(char *wish, int listener, char why[NET_WHY_MAX])
 {
+    _cleanup_(close_fdp) int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int taken = fd < 0 ? -errno : net_congestion_take(fd, wish);
     int r = taken < 0 ? refused(wish, taken, why) : 0;
+    char name[CC_NAME_MAX + 1] = "";
+    socklen_t len = CC_NAME_MAX;
 
     if (taken <= 0)
         strcpy(wish, "system");
+    if (listener >= 0 && getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &len) == 0)
+        net_listen_take(listener, name);
     return r;
 }

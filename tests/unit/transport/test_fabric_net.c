@@ -4,9 +4,11 @@
 #include "config.h"
 #endif
 #include "tests/unit/transport/fabric_sides.h"
+#include "transport/fabric/fabric_net.h"
 
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -170,6 +172,46 @@ static void congestion_control(void **state)
     }
 }
 
+static void congestion_of(int fd, char name[17])
+{
+    socklen_t len = 16;
+
+    memset(name, 0, 17);
+    assert_int_equal(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &len), 0);
+}
+
+/* What an earlier engine has set on the socket that listens says nothing of new sockets: each that
+ * this engine connects gets what this engine wants, and so does each that it accepts. */
+static void congestion_control_behind_another_engine(void **state)
+{
+    char ours[17], now[17], wish[17], why[256] = "";
+    int fresh = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), listener;
+
+    (void)state;
+    listening(0, &listener);
+    congestion_of(fresh, ours);
+    assert_int_equal(setsockopt(listener, IPPROTO_TCP, TCP_CONGESTION, "reno", 4), 0);
+    assert_int_equal(net_congestion_settle(strcpy(wish, "system"), listener, why), 0);
+    congestion_of(listener, now);
+    assert_string_equal(now, ours);
+
+    assert_int_equal(setsockopt(listener, IPPROTO_TCP, TCP_CONGESTION, "reno", 4), 0);
+    assert_int_equal(net_congestion_settle(strcpy(wish, "auto"), listener, why), 0);
+    net_congestion_take(fresh, wish);
+    congestion_of(fresh, ours);
+    congestion_of(listener, now);
+    assert_string_equal(now, ours);
+    if (!*why) /* else CUBIC is not for us */
+        assert_string_not_equal(now, "bbr");
+
+    assert_int_equal(net_congestion_settle(strcpy(wish, "reno"), listener, why), 0);
+    assert_string_equal(wish, "reno");
+    congestion_of(listener, now);
+    assert_string_equal(now, "reno");
+    close(listener);
+    close(fresh);
+}
+
 struct child {
     pid_t pid;
     int fd;
@@ -303,6 +345,7 @@ int run_net_tests(const char *kind)
         cmocka_unit_test_prestate(takes_a_port_of_the_range, arg),
         cmocka_unit_test_prestate(listens_where_the_last_one_did, arg),
         cmocka_unit_test_prestate(congestion_control, arg),
+        cmocka_unit_test_prestate(congestion_control_behind_another_engine, arg),
         cmocka_unit_test_prestate(kill_9, arg),
         cmocka_unit_test_prestate(kill_9_with_a_full_socket, arg),
     };

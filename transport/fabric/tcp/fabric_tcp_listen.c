@@ -156,8 +156,7 @@ int tcp_open(struct tcp *t, const struct fabric_conf *conf, char why[256])
     if (r == 0)
         r = listen_somewhere(t, conf, why);
     if (r == 0)
-        r = net_congestion_settle(t->congestion, /* those accepted inherit it */
-                                  net_congestion_take(t->listener, t->congestion), why);
+        r = net_congestion_settle(t->congestion, t->listener, why);
     if (r == 0)
         r = open_polling(t, why);
     t->base.port = r ? 0 : t->listener;

@@ -406,28 +406,23 @@ static bool is_tcp(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) == 0 && protocol == IPPROTO_TCP;
 }
 
-int ucx_sockets_tune(const char *wish)
+void ucx_sockets_tune(const char *wish)
 {
     struct dirent *entry;
-    int all = 0;
     DIR *dir;
 
     if (!strcmp(wish, "system"))
-        return 0;
+        return;
     dir = opendir("/proc/self/fd");
     if (!dir)
-        return -EIO;
+        return;
     while ((entry = readdir(dir))) {
-        int fd = atoi(entry->d_name), r;
+        int fd = atoi(entry->d_name);
 
-        if (entry->d_name[0] == '.' || !is_tcp(fd))
-            continue;
-        r = net_congestion_take(fd, wish);
-        if (r < 0 || all == 0)
-            all = r;
+        if (entry->d_name[0] != '.' && is_tcp(fd))
+            net_congestion_take(fd, wish);
     }
     closedir(dir);
-    return all;
 }
 
 int ucx_open(struct ucx *u, const struct fabric_conf *conf, const struct fabric_ucx_tuning *tuning,
@@ -449,7 +444,9 @@ int ucx_open(struct ucx *u, const struct fabric_conf *conf, const struct fabric_
     if (r == 0)
         r = open_worker(u, conf, why);
     if (r == 0)
-        r = net_congestion_settle(u->congestion, ucx_sockets_tune(u->congestion), why);
+        r = net_congestion_settle(u->congestion, -1, why);
+    if (r == 0)
+        ucx_sockets_tune(u->congestion);
     if (r)
         return r;
     if (*said)

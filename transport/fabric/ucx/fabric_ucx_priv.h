@@ -175,8 +175,7 @@ int ucx_open(struct ucx *u, const struct fabric_conf *conf, const struct fabric_
              char why[256]);
 void ucx_close(struct ucx *u);
 int ucx_errno(ucs_status_t st);
-/* Sets the congestion control of all TCP sockets that there are. 1: set, 0: nothing to do, negative
- * errno; -EIO: /proc could not be read. */
-int ucx_sockets_tune(const char *wish);
+/* Sets the congestion control of all TCP sockets that there are. */
+void ucx_sockets_tune(const char *wish);
 
 #endif
