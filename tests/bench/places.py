@@ -6,12 +6,14 @@ reaches the second through an "ssh" that enters it. "-own": a node has cores whi
 use, as real nodes have; else the kernel chooses among all cores of the machine for either.
 """
 
+import json
 import os
 import pathlib
 import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import machine
 from contestants import Failed
@@ -82,7 +84,11 @@ class Cluster:
         if up.returncode:
             sys.exit(f"compare: cannot start two nodes\n{up.stderr}")
         if self.clear:
-            self.do_not_encrypt()
+            try:
+                self.do_not_encrypt()
+            except Failed as e:
+                self.__exit__()
+                sys.exit(f"compare: {e}")
         return self
 
     def do_not_encrypt(self):
@@ -92,7 +98,25 @@ class Cluster:
         for i in range(2):
             again = self.quickstart("restart", str(i))
             if again.returncode:
-                sys.exit(f"compare: cannot restart node {i} without encryption\n{again.stderr}")
+                raise Failed(f"cannot restart node {i} without encryption\n{again.stderr}")
+        # an engine with groups keeps its settings: no rank may come before the next one is there
+        limit = time.monotonic() + UP_SECONDS
+        while not all(self.is_clear(sock) for sock in self.sockets):
+            if time.monotonic() > limit:
+                raise Failed("the engines of the nodes still encrypt")
+            time.sleep(0.1)
+
+    def is_clear(self, sock):
+        said = subprocess.run(
+            [TOP / "build/install/bin/commctl", "--socket", sock, "status", "--json"],
+            capture_output=True,
+            text=True,
+        ).stdout
+        engine = json.loads(said)["status"][0]["engine_pid"] if said.strip() else None
+        try:
+            return "--encryption\0off" in pathlib.Path(f"/proc/{engine}/cmdline").read_text()
+        except OSError:  # it has just been replaced
+            return False
 
     def __exit__(self, *_):
         self.quickstart("down")

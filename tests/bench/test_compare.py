@@ -324,6 +324,22 @@ class Places(unittest.TestCase):
         self.assertIn("network namespaces", Place("2x1-own", Nodes(False)).why_not())
         self.assertEqual(Place("2x1", Nodes(False)).why_not(), None)
 
+    def test_no_rank_comes_before_the_engines_do_not_encrypt(self):
+        """An engine with groups keeps its settings, so the whole run would be encrypted."""
+        with tempfile.TemporaryDirectory() as folder:
+            cluster = Cluster(folder, clear=True)
+            for i in range(2):
+                (cluster.home / f"node{i}").mkdir(parents=True)
+            cluster.quickstart = lambda *_: argparse.Namespace(returncode=0, stderr="")
+            said = [False, True, False, True, True]
+            cluster.is_clear = lambda _: said.pop(0)
+            cluster.do_not_encrypt()
+            self.assertEqual(said, [])
+            for i in range(2):
+                conf = (cluster.home / f"node{i}/commd.yaml").read_text()
+                self.assertIn("encryption: off", conf)
+            self.assertFalse(Cluster(folder).is_clear(f"{folder}/nobody.sock"))
+
     def test_the_agent_enters_the_node_on_its_cores(self):
         usable = sorted(os.sched_getaffinity(0))
         cores = [str(usable[0]), str(usable[-1])]

@@ -44,11 +44,11 @@ int net_device_address(const char *device, struct sockaddr_storage *ret_addr,
  * An engine without privileges, which is the usual one, may take only what the sysctl
  * net.ipv4.tcp_allowed_congestion_control lists: RENO and the default, so perhaps not CUBIC. */
 int net_congestion_take(int fd, const char *wish);
-/* Asked of a socket of its own, before any other: if there is nothing to do for later sockets, @wish
- * becomes "system". @listener (-1: none) gets what new sockets get, for those that it accepts inherit
- * it, and an earlier engine with another wish may have listened there. An error is explained in @why
- * and returned. With "auto", which is a preference, it is only explained, and the system's choice
- * stays. */
+/* Asked of a socket of its own, before any other: if there is nothing to do for later sockets,
+ * @wish becomes "system". @listener (-1: none) gets what new sockets get, for those that it accepts
+ * inherit it, and an earlier engine with another wish may have listened there. An error is
+ * explained in @why and returned. With "auto", which is a preference, it is only explained, and the
+ * system's choice stays. */
 int net_congestion_settle(char *wish, int listener, char why[NET_WHY_MAX]);
 
 #endif
