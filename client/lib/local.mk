@@ -20,7 +20,8 @@ libcommd_client_la_SOURCES = client/include/commd/commd.h client/lib/api/check.h
 	client/lib/context/control_hello.c client/lib/context/control_join.c \
 	client/lib/context/back.c \
 	client/lib/context/error.c client/lib/context/group.c client/lib/context/split.c \
-	client/lib/context/absent.c client/lib/context/job.c client/lib/context/join_warn.c \
+	client/lib/context/absent.c client/lib/context/elsewhere.c client/lib/context/job.c \
+	client/lib/context/join_warn.c \
 	client/lib/context/parent.c client/lib/context/service.c \
 	client/lib/device/device.c client/lib/device/device.h client/lib/device/driver.c \
 	client/lib/device/driver.h client/lib/device/failure.c \

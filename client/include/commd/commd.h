@@ -270,9 +270,9 @@ struct commd_recover_options {
  * lost; with COMMD_RECOVER_WAIT also for the seats. A rank that dies meanwhile is not waited for.
  * Whoever asks first decides policy, size and min_size: a rank that gives others fails at once with
  * COMMD_E_INVALID, the others go on waiting for it, and it may call again with theirs.
- * The call goes on if commd is restarted. If commd is started anew, without what it knew, groups on
- * one node are recovered all the same; ranks of a group over several nodes get COMMD_E_INVALID, and
- * have to leave and rejoin.
+ * The call goes on if commd is restarted, and if commd is started anew, without what it knew: see
+ * commd_group_recover(3). When it returns, the other groups of the context know of the ranks that
+ * are lost, too: commd_group_check() tells of each.
  *
  * 0: @group, the same pointer, is in its new epoch; rank, size and nodes may be others, see
  * commd_group_rank_before(). The older epoch is left. Works of it have ended, and stay valid until

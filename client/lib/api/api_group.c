@@ -6,6 +6,8 @@
 
 #include <stdio.h>
 
+enum { ELSEWHERE_MS = 1000 }; /* a commd that was started anew never tells of some groups */
+
 /* The handle of a group that is there; or of none, to be filled. */
 static struct commd_group *handle_alloc(struct commd_context *ctx, const char *op)
 {
@@ -149,6 +151,7 @@ static int enter_next(struct commd_group *h, struct msg_client_join *join, int64
     pthread_mutex_lock(&h->ctx->lock); /* group_revoke() */
     h->now = next;
     pthread_mutex_unlock(&h->ctx->lock);
+    elsewhere_known(h, old, join->recovery == MSG_RECOVERY_WAIT, ELSEWHERE_MS);
     membership_leave(old);
     return 0;
 }

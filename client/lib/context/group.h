@@ -1,6 +1,6 @@
 /* group.h - a group as this member has it: the board and its tables (group.c), which members still
- * live when commd is gone (alive.c), which cannot come to a new group (parent.c), and which have
- * not come to an operation (absent.c). */
+ * live when commd is gone (alive.c), which cannot come to a new group (parent.c), that other groups
+ * have lost them, too (elsewhere.c), and which have not come to an operation (absent.c). */
 #ifndef COMMD_CLIENT_GROUP_H
 #define COMMD_CLIENT_GROUP_H
 
@@ -191,6 +191,13 @@ void alive_forked(void);
 bool parent_failed(const struct membership *g, bool revoked);
 /* Can one of the ranks not come any more that make group @name? Then *e says who. */
 bool parent_fails(struct parent *p, const char *name, struct commd_error *e);
+
+/* ---- elsewhere.c ----------------------------------------------------------------------------- */
+
+/* @h has gone on from @old: waits until the boards of the other groups of this context tell of whom
+ * it has lost. @seats: a rank may have got no seat, and live. */
+void elsewhere_known(struct commd_group *h, const struct membership *old, bool seats,
+                     int64_t limit_ms);
 
 /* ---- absent.c -------------------------------------------------------------------------------- */
 

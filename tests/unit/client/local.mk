@@ -7,7 +7,7 @@ unit_client = tests/unit/client/test_collectives tests/unit/client/test_commctl 
 	tests/unit/client/test_doctor tests/unit/client/test_interleavings \
 	tests/unit/client/test_job \
 	tests/unit/client/test_perf tests/unit/client/test_posts \
-	tests/unit/client/test_stand_in tests/unit/client/test_teams \
+	tests/unit/client/test_elsewhere tests/unit/client/test_stand_in tests/unit/client/test_teams \
 	tests/unit/client/test_service tests/unit/client/test_trouble \
 	tests/unit/client/test_device tests/unit/client/test_device_path
 check_PROGRAMS += $(unit_client)
@@ -64,6 +64,11 @@ tests_unit_client_test_p2p_LDADD = $(in_one_process) $(CMOCKA_LIBS)
 tests_unit_client_test_p2p_threads_SOURCES = tests/unit/client/test_p2p_threads.c \
 	tests/unit/client/members.c tests/unit/client/members.h
 tests_unit_client_test_p2p_threads_LDADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \
+	$(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
+
+tests_unit_client_test_elsewhere_SOURCES = tests/unit/client/test_elsewhere.c \
+	tests/unit/client/members.c tests/unit/client/members.h tests/lib/handle.h
+tests_unit_client_test_elsewhere_LDADD = libcommd-client.la libcommd-proto.la libcommd-shm.la \
 	$(PROTOBUF_C_LIBS) $(CMOCKA_LIBS)
 
 tests_unit_client_test_stand_in_SOURCES = tests/unit/client/test_stand_in.c \
