@@ -94,7 +94,7 @@ PROGRAMS = [
     Program("failures", gloo=False),
     Program("lost_rank", gloo=False, codes={2: -9}),
     Program("recovered", gloo=False, codes={0: -9}),
-    Program("rejoined", gloo=False, codes={2: -9}),
+    Program("rejoined", gloo=False, codes={0: -9, 2: -9}),
     Program("ddp_recovered", gloo=False, codes={2: -9}),
     Program("destroyed", gloo=False, since=(2, 7)),  # before, torch ends groups of NCCL only
     Program("torchft_group", gloo=False, codes={1: -9}, since=(2, 7)),  # as torchft

@@ -375,8 +375,9 @@ def rejoin(rank=None, *, size=None, timeout=None, name=None, **options):
     name: as theirs.
     options: of init_process_group().
 
-    Returns Recovered, as they get it. Without a job's name (COMMD_JOB, torchrun's --rdzv-id) it is
-    any group of this user that has a free seat: give a name, then.
+    Returns Recovered, as they get it. After an error, also where a rank has died at the very end,
+    this process has no default group, and may call again. Without a job's name (COMMD_JOB,
+    torchrun's --rdzv-id) it is any group of this user that has a free seat: give a name, then.
     """
     global _joined
     if distributed.is_initialized():
@@ -400,7 +401,11 @@ def rejoin(rank=None, *, size=None, timeout=None, name=None, **options):
         if _joined:  # nobody has taken it
             _joined.close()
             _joined = None
-    _agree(_backend_of(c10d._get_default_group()), epoch.number)
+    try:
+        _agree(_backend_of(c10d._get_default_group()), epoch.number)
+    except distributed.DistBackendError:
+        distributed.destroy_process_group()
+        raise
     return Recovered(
         rank=epoch.rank, size=epoch.size, epoch=epoch.number, old_rank=-1, old_size=0,
         old_epoch=epoch.number - 1, before=epoch.before, gone=[], standing=[], broken=[],

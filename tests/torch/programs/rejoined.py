@@ -1,6 +1,8 @@
 """A rank is killed; a new process takes its seat, and one more lets the group grow.
 
-The newcomers are started by rank 0, and know nothing but where commd is: no store, no rank.
+At last rank 0 dies when the next epoch is there already: then a new process has no group, and rejoins.
+
+The newcomers are started by rank 1, and know nothing but where commd is: no store, no rank.
 """
 
 import os
@@ -24,8 +26,8 @@ def total(group=None):
     return tensor[0].item()
 
 
-def start():
-    environment = dict(os.environ, **{NEW: "1"})
+def start(kind="first"):
+    environment = dict(os.environ, **{NEW: kind})
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         environment.pop(name)
     return subprocess.Popen([sys.executable, os.path.abspath(__file__)], env=environment)
@@ -49,13 +51,36 @@ def together(now, size):
     dist.group.WORLD._get_backend(torch.device("cpu")).monitored_barrier()
 
 
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def grow():
+    commd.torch.recover(policy="wait", size=6, timeout=300)
+
+
+def the_last_moment():
+    if dist.get_rank() == 0:
+        commd._recover._agree = die
+    raises("a death at the end", dist.DistBackendError, grow, "rank 0")
+    together(commd.torch.recover(policy="wait", size=5, timeout=300), 5)
+    dist.destroy_process_group()
+
+
+def latecomer():
+    raises("a death at the end", dist.DistBackendError, commd.torch.rejoin, "rank 0")
+    check("has no group", not dist.is_initialized())
+    together(commd.torch.rejoin(timeout=300), 5)
+    dist.destroy_process_group()
+
+
 def newcomer():
     now = commd.torch.rejoin(timeout=300)
     check("is new", now.old_rank == -1 and now.rank in now.new, str(now))
     together(now, 4 if now.epoch == 2 else 5)
     if now.epoch == 2:
         together(commd.torch.recover(policy="wait", size=5, timeout=300), 5)
-    dist.destroy_process_group()
+    the_last_moment()
 
 
 def main():
@@ -66,17 +91,18 @@ def main():
     if rank == VICTIM:
         os.kill(os.getpid(), signal.SIGKILL)
     raises("the loss", dist.DistBackendError, dist.barrier, f"rank {VICTIM}")
-    children = [start()] if rank == 0 else []
+    children = [start()] if rank == 1 else []
     now = commd.torch.recover(policy="wait", timeout=300)
     same("epoch", (now.epoch, now.before, now.gone), (2, [0, 1, -1, 3], [VICTIM]))
     check("the same object", dist.group.WORLD is world)
     together(now, 4)
-    children += [start()] if rank == 0 else []
+    children += [start()] if rank == 1 else []
     now = commd.torch.recover(policy="wait", size=5, timeout=300)
     same("grown", (now.epoch, now.before, now.gone), (3, [0, 1, 2, 3, -1], []))
     together(now, 5)
-    dist.destroy_process_group()
+    children += [start("last")] if rank == 1 else []
+    the_last_moment()
     same("the newcomers' ends", [child.wait() for child in children], [0] * len(children))
 
 
-newcomer() if os.environ.get(NEW) else main()
+{"first": newcomer, "last": latecomer}.get(os.environ.get(NEW), main)()
