@@ -149,6 +149,31 @@ def test_nobody_waits_for_a_node_of_which_nothing_is_left():
             all_do(rest, "leave", name="g")
 
 
+def test_a_node_is_lost_after_its_ranks_have_asked():
+    """Its commd is stopped when the others agree, so it never does. In one of the groups the node
+    at which ranks meet is another one."""
+    for name in "ghik":
+        with Cluster(3) as cluster:
+            cluster.expect("node2|lost")
+            ranks = cluster.ranks(name, PLACES["3x1"])
+            ranks[0].kill()
+            all_fail(ranks[1:], "all_reduce", ("RANK_LOST",), name=name, count=1000)
+            last = cluster.nodes[2]
+            engine = last.engine_pid()
+            ranks[2].start("recover", name=name)
+            until_asked(cluster, "shrink")
+            time.sleep(0.2)
+            os.kill(last.pid, signal.SIGSTOP)
+            ranks[1].start("recover", name=name)
+            time.sleep(0.2)
+            last.kill()
+            os.kill(engine, signal.SIGKILL)
+            ranks[2].kill()
+            place = ranks[1].finish()
+            equal((place["rank"], place["size"]), (0, 1))
+            all_do(ranks[1:2], "leave", name=name)
+
+
 def kill_engine_at_work(node, ranks):
     """Again, where nothing of their group was on the wire: then the group goes on."""
     lines = [rank.process.stdout for rank in ranks]

@@ -267,12 +267,12 @@ struct commd_recover_options {
 /* Brings @group into its next epoch; returns when all ranks of that are there. All ranks that live
  * call it, with the same policy, size and min_size. @options may be NULL: shrink. It waits for
  * every rank of the old epoch that commd does not know to have died, left or been on a node that is
- * lost; with COMMD_RECOVER_WAIT also for the seats. A rank that dies meanwhile is not waited for.
- * Whoever asks first decides policy, size and min_size: a rank that gives others fails at once with
- * COMMD_E_INVALID, the others go on waiting for it, and it may call again with theirs.
- * The call goes on if commd is restarted, and if commd is started anew, without what it knew: see
- * commd_group_recover(3). When it returns, the other groups of the context know of the ranks that
- * are lost, too: commd_group_check() tells of each.
+ * lost; with COMMD_RECOVER_WAIT also for the seats. A rank that dies meanwhile is not waited for,
+ * nor a node that is lost. Whoever asks first decides policy, size and min_size: a rank that gives
+ * others fails at once with COMMD_E_INVALID, the others go on waiting for it, and it may call again
+ * with theirs. The call goes on if commd is restarted, and if commd is started anew, without what
+ * it knew: see commd_group_recover(3). When it returns, the other groups of the context know of the
+ * ranks that are lost, too: commd_group_check() tells of each.
  *
  * 0: @group, the same pointer, is in its new epoch; rank, size and nodes may be others, see
  * commd_group_rank_before(). The older epoch is left. Works of it have ended, and stay valid until

@@ -7,6 +7,8 @@
 
 #include "shm/board/place.h"
 
+enum { AGAIN_US = 5000 };
+
 void group_close(struct membership *g)
 {
     if (!g)
@@ -223,20 +225,45 @@ static int group_answered(struct commd_context *ctx, const struct msg_client_joi
     return 0;
 }
 
+/* A recovery that came to nothing, because a node or an engine was lost after its ranks had asked
+ * for it. Nobody has to have survived: the others go on, if they ask once more. */
+static bool others_go_on(const struct commd_context *ctx, const struct awaited *w,
+                         int64_t deadline_ms)
+{
+    const struct msg_join_failed *f = &w->reply.join_failed;
+
+    if (!w->ask.client_join.recovery || w->reply.type != MSG_JOIN_FAILED ||
+        (deadline_ms >= 0 && (int64_t)now_ms() >= deadline_ms))
+        return false;
+    if (f->cause == CAUSE_NODE_LOST) /* if it is this one its commd stops */
+        return *f->node && strcmp(f->node, ctx->node);
+    return f->cause == CAUSE_ENGINE_LOST;
+}
+
 int group_join(struct commd_context *ctx, const struct msg_client_join *join,
                const struct membership *follows, struct parent *parent, int64_t timeout_ms,
                struct membership **ret_group)
 {
     struct commd_error *e = error_mine();
-    struct awaited w = {.fd = -1, .doorbell = -1, .follows = follows, .parent = parent};
+    const struct awaited question = {.fd = -1,
+                                     .doorbell = -1,
+                                     .follows = follows,
+                                     .parent = parent,
+                                     .patient_ms =
+                                         join->wait_ms ? deadline_in((int64_t)join->wait_ms) : 0};
     struct msg m = {.type = MSG_CLIENT_JOIN, .client_join = *join};
+    int64_t deadline_ms = deadline_in(timeout_ms);
+    struct awaited w = question;
     int r;
 
     assert(!follows || join->follows == follows->board.group);
     m.client_join.timeout_ms = timeout_ms < 0 ? 0 : (uint64_t)timeout_ms;
-    if (join->wait_ms)
-        w.patient_ms = deadline_in((int64_t)join->wait_ms);
-    r = control_join(ctx, &m, &w, deadline_in(timeout_ms));
+    while (!(r = control_join(ctx, &m, &w, deadline_ms)) && others_go_on(ctx, &w, deadline_ms)) {
+        close_fdp(&w.fd);
+        msg_fini(&w.reply);
+        w = question;
+        usleep(AGAIN_US);
+    }
     if (r && e->rank < 0 && !join->recovery)
         e->rank = (int)join->rank;
     if (!r) {

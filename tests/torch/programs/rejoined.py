@@ -1,6 +1,7 @@
 """A rank is killed; a new process takes its seat, and one more lets the group grow.
 
-At last rank 0 dies when the next epoch is there already: then a new process has no group, and rejoins.
+At last rank 0 dies when the next epoch is there already: then a new process has no group, and
+rejoins.
 
 The newcomers are started by rank 1, and know nothing but where commd is: no store, no rank.
 """
