@@ -65,8 +65,11 @@ bool calls_disputed(const struct run *r)
 
 void calls_mismatch(const struct run *r, unsigned a, unsigned b, struct board_mismatch *ret_m)
 {
-    if (calls_disputed(r))
+    if (calls_disputed(r)) { /* copied: a member may write there */
         *ret_m = r->group->board.hdr->mismatch;
-    else if (!calls_differed(r, a, b, ret_m))
+        if (MAX(ret_m->a.seq, ret_m->b.seq) <= r->desc.seq)
+            return; /* else it is of an operation that has not come here */
+    }
+    if (!calls_differed(r, a, b, ret_m))
         *ret_m = calls_unknown;
 }

@@ -199,28 +199,64 @@ static bool counts_fit(struct run *r)
     return false;
 }
 
+/* What member @m, which is at r->base, called as operation @seq, which is its own or an earlier
+ * one, in which it met nobody. */
+static bool call_at(const struct run *r, unsigned m, uint64_t seq, struct op_desc *ret_desc)
+{
+    *ret_desc = board_slot(&r->group->board, m, r->base)->desc;
+    return ret_desc->seq == seq || call_read(r, m, seq, ret_desc);
+}
+
+/* Some members may be ahead of others. They are compared in the operation of the last one. False:
+ * there they called the same, as far as that is known. */
+static bool who_differs(const struct run *r, struct board_mismatch *m)
+{
+    const struct membership *g = r->group;
+    unsigned with = g->board.nlocal;
+    uint64_t seq = UINT64_MAX;
+    struct op_desc called;
+
+    for (unsigned k = 0; k < g->board.nlocal; k++)
+        seq = MIN(seq, board_slot(&g->board, k, r->base)->desc.seq);
+    for (unsigned k = 0; k < g->board.nlocal; k++) {
+        if (!call_at(r, k, seq, &called))
+            continue;
+        if (with == g->board.nlocal) {
+            with = k;
+            m->rank_a = g->local_rank[k];
+            m->a = called;
+        } else if (memcmp(&m->a, &called, sizeof called) != 0) {
+            m->rank_b = g->local_rank[k];
+            m->b = called;
+            return true;
+        }
+    }
+    return false;
+}
+
 /* One node: members compare. */
 static bool members_consistent(struct run *r)
 {
     const struct membership *g = r->group;
     const struct board *b = &g->board;
-    struct board_mismatch mismatch;
-    struct op_desc first, other;
+    struct board_mismatch mismatch = {0};
     unsigned m = b->nlocal > 1; /* alone: this member's own slot was changed by somebody */
 
     invariant(one_node(r));
     if (likely(run_members_agree(r)))
         return likely(!coll_table[r->desc.coll].counted) || counts_fit(r);
-    /* all members must report the same pair: rank 0 and the first that differs from it */
-    first = board_slot(b, 0, r->base)->desc;
-    while (m < b->nlocal - 1 &&
-           board_slot(b, m, r->base)->fingerprint == board_slot(b, 0, r->base)->fingerprint)
-        m++;
-    other = board_slot(b, m, r->base)->desc;
-    mismatch = (struct board_mismatch){
-        .rank_a = g->local_rank[0], .rank_b = g->local_rank[m], .a = first, .b = other};
-    if (m && !memcmp(&first, &other, sizeof first))
-        calls_mismatch(r, 0, m, &mismatch);
+    /* all members must report the same pair */
+    if (!who_differs(r, &mismatch)) {
+        while (m < b->nlocal - 1 &&
+               board_slot(b, m, r->base)->fingerprint == board_slot(b, 0, r->base)->fingerprint)
+            m++;
+        mismatch = (struct board_mismatch){.rank_a = g->local_rank[0],
+                                           .rank_b = g->local_rank[m],
+                                           .a = board_slot(b, 0, r->base)->desc,
+                                           .b = board_slot(b, m, r->base)->desc};
+        if (m)
+            calls_mismatch(r, 0, m, &mismatch);
+    }
     run_mismatch(r, &mismatch);
     return false;
 }

@@ -222,6 +222,14 @@ static void check_same(const struct cluster *c, const struct caller *m, unsigned
                      m[k].code[i] ? m[k].err[i].message : "wrong data");
 }
 
+/* An operation is not blamed for what was called after it. */
+static void check_blame(const struct commd_error *err, uint64_t seed)
+{
+    for (const char *at = err->message; (at = strstr(at, " in operation ")); at++)
+        if (strtoull(at + strlen(" in operation "), NULL, 10) > err->seq)
+            fail_msg("seed %llu: %s", (unsigned long long)seed, err->message);
+}
+
 /* Nothing fails before ranks differ. Then some do, up to the first operation in which all meet, and
  * after that nothing fails. */
 static void check_program(struct cluster *c, struct caller *m, const struct program *p,
@@ -245,6 +253,8 @@ static void check_program(struct cluster *c, struct caller *m, const struct prog
                 fail_msg("seed %llu rank %u op %u: %s", (unsigned long long)seed, k, i,
                          m[k].err[i].message);
             told += m[k].code[i] != 0;
+            if (m[k].code[i])
+                check_blame(&m[k].err[i], seed);
             /* what is taken as well was meant so by its root */
             if (!m[k].code[i] && m[k].wrong[i])
                 fail_msg("seed %llu rank %u op %u: wrong data", (unsigned long long)seed, k, i);
