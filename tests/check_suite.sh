@@ -58,3 +58,13 @@ same "log of an error" "$(failed_test_log "$log" tests/other.py | tail -n 1)" \
     "    the last of other"
 same "how many failed" "$(summed "$log" FAIL XPASS ERROR)" 2
 same "how many passed" "$(summed "$log" PASS XFAIL)" 1
+
+# the folder of another checkout is not filled from here
+folder=$(mktemp -d)
+trap 'rm -rf "$log" "$folder"' EXIT
+cp -r "$top/quickstart" "$top/tools" "$folder"
+mkdir "$folder/theirs"
+ln -s theirs "$folder/.venv"
+said=$("$folder/quickstart" build 2>&1) && { echo "FAIL a linked .venv is filled"; exit 1; }
+same "what is linked" "$(grep -c "$folder/.venv is a symbolic link to theirs" <<<"$said")" 1
+same "what to do" "$(grep -c "rm $folder/.venv" <<<"$said")" 1
