@@ -117,7 +117,7 @@ bool show_top(const struct show *show, const char *group, const struct msg_table
 struct options {
     struct ask ask;
     struct show show;
-    const char *group;      /* of why, ops, ranks; NULL: all */
+    const char *group;      /* of why, ops, ranks, events; NULL: all */
     uint32_t watch_ms;      /* --seconds; 0: as the verb wants */
     const char *reason;     /* of kick */
     const char *waited;     /* --for */
@@ -125,11 +125,12 @@ struct options {
     unsigned nspecial;
     int64_t repeat_ms; /* --watch; 0: once */
     bool help;
-    bool undo;        /* of drain */
-    bool follow;      /* of events */
-    int64_t since_ms; /* of events: so long ago at most; -1: all */
-    bool timed;       /* --timeout was given */
-    int64_t wait_ms;  /* of drain; -1: none */
+    bool undo;               /* of drain */
+    bool follow;             /* of events */
+    int64_t since_ms;        /* of events: so long ago at most; -1: all */
+    const char *kinds, *job; /* of events, and its group; NULL: any */
+    bool timed;              /* --timeout was given */
+    int64_t wait_ms;         /* of drain; -1: none */
 };
 
 /* commctl_options.c: -1 to go on, else the exit code. */

@@ -1,6 +1,10 @@
 /* commctl_events.c - what happened on this node: what commd remembers, and with --follow what
  * comes.
  *
+ * Which are shown: those about one GROUP, or about the groups of one job
+ * (client/lib/context/job.c), of some kinds, and no older than --since. An event names its group in
+ * its text alone.
+ *
  * A line per event, or with --json one object per event when they are followed. commd keeps the
  * last ones, bounded, and does not wait for readers. --follow asks every LOOK_MS for the events
  * after the last number that it has, and for how many events there have been at all: so it can tell
@@ -32,6 +36,66 @@ static void time_text(int64_t ago_ms, char ret[64])
     ms = MAX((int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 - ago_ms, (int64_t)0);
     snprintf(ret, 64, "%s.%03d", utc_text(ms / 1000, date), (int)(ms % 1000));
 }
+
+/* ---- which events ---------------------------------------------------------------------------- */
+
+/* Where the name behind @text's `group "` begins, and how long it is, as the event quotes it; NULL:
+ * the event is about no group. */
+static const char *group_in(const char *text, size_t *ret_len)
+{
+    const char *name = strstr(text, "group \"");
+    size_t len = 0;
+
+    if (!name)
+        return NULL;
+    name += strlen("group \"");
+    while (name[len] && name[len] != '"')
+        len += name[len] == '\\' && name[len + 1] ? 2 : 1;
+    *ret_len = len;
+    return name;
+}
+
+/* Is @name what stands quoted at @quoted? Of a long one only the beginning does. With @begins it
+ * need only begin so. */
+static bool is_quoted(const char *quoted, size_t len, const char *name, bool begins)
+{
+    size_t at = 0;
+
+    for (; *name && at < len; name++, at++) {
+        if (quoted[at] == '\\' && at + 1 < len)
+            at++;
+        if (quoted[at] != *name)
+            return false;
+    }
+    return at >= len ? !*name || !strncmp(quoted + len, "\"...", 4) : begins && !*name;
+}
+
+static bool is_of_kind(const char *kinds, const char *kind)
+{
+    size_t len = strlen(kind);
+
+    for (const char *at = kinds; *at; at += strcspn(at, ",") + (at[strcspn(at, ",")] == ','))
+        if (strcspn(at, ",") == len && !strncmp(at, kind, len))
+            return true;
+    return false;
+}
+
+static bool is_shown_event(const struct options *o, const char *from, const struct msg_tables *t,
+                           uint32_t row)
+{
+    char job[256];
+    size_t len = 0;
+    const char *name = group_in(cell_of(t, row, "text"), &len);
+
+    if (o->job)
+        snprintf(job, sizeof(job), "%s/", o->job);
+    return strcmp(cell_of(t, row, "time"), from) >= 0 &&
+           (!o->kinds || is_of_kind(o->kinds, cell_of(t, row, "event"))) &&
+           (!o->group || (name && is_quoted(name, len, o->group, false))) &&
+           (!o->job || (name && is_quoted(name, len, job, true)));
+}
+
+/* ---- showing them ---------------------------------------------------------------------------- */
 
 static void print_event(const struct options *o, const struct msg_tables *t, uint32_t row)
 {
@@ -103,7 +167,7 @@ static int show_more(struct options *o, struct followed *f, const char *from)
     tell_lost(o, f, t, rows);
     for (uint32_t i = 0; i < rows; i++) {
         f->last = strtoull(cell_of(t, i, "number"), NULL, 10);
-        if (strcmp(cell_of(t, i, "time"), from) >= 0)
+        if (is_shown_event(o, from, t, i))
             print_event(o, t, i);
     }
     return flush_stdout() ? -1 : EXIT_NOT_ASKED;
@@ -113,21 +177,27 @@ static int show_once(struct options *o, const char *from)
 {
     _cleanup_(msg_fini) struct msg answer = {.type = MSG_NONE};
     struct msg_tables *t = &answer.tables;
+    _cleanup_(freep) char **cells = NULL;
     struct msg_table shown;
-    uint32_t first = 0;
 
     if (!ask_tables(&o->ask, "events", &answer))
         return EXIT_NOT_ASKED;
     if (!o->show.json) {
         for (uint32_t i = 0; t->ntables && i < t->tables->nrows; i++)
-            if (strcmp(cell_of(t, i, "time"), from) >= 0)
+            if (is_shown_event(o, from, t, i))
                 print_event(o, t, i);
     } else if (t->ntables) {
-        while (first < t->tables->nrows && strcmp(cell_of(t, first, "time"), from) < 0)
-            first++; /* they are in order */
         shown = *t->tables;
-        shown.cells += (size_t)first * shown.ncolumns;
-        shown.nrows -= first;
+        cells = calloc((size_t)shown.nrows * shown.ncolumns + 1, sizeof(*cells));
+        if (!cells)
+            return refuse("%s", strerror(ENOMEM));
+        shown.cells = cells;
+        shown.nrows = 0;
+        for (uint32_t i = 0; i < t->tables->nrows; i++)
+            if (is_shown_event(o, from, t, i))
+                memcpy(cells + (size_t)shown.nrows++ * shown.ncolumns,
+                       t->tables->cells + (size_t)i * shown.ncolumns,
+                       shown.ncolumns * sizeof(*cells));
         if (!show_tables(&o->show, &(struct msg_tables){.ntables = 1, .tables = &shown}))
             return EXIT_NOT_ASKED;
     } else if (!show_tables(&o->show, t)) {
@@ -142,8 +212,12 @@ int verb_events(struct options *o, char **args, int n)
     char from[64] = "";
     int r;
 
-    if (n)
-        return refuse("events: %s: it takes no words; see commctl --help", args[0]);
+    if (n > 1)
+        return refuse("events: %s: it takes one GROUP at most; a name with spaces needs quotes",
+                      args[1]);
+    o->group = n ? args[0] : NULL;
+    if (o->group && !group_fits("events", o->group))
+        return EXIT_NOT_ASKED;
     if (o->since_ms >= 0)
         time_text(o->since_ms, from);
     if (!o->follow)

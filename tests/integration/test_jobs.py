@@ -58,6 +58,9 @@ def test_where_there_is_no_job():
         outside.call("join", name="/mine/part", rank=1, size=2)
         inside.finish()
         equal(names(cluster), ["hello", "mine/part"])
+        told = cluster.nodes[0].ctl("events", "--job", "mine", "--kind", "group_open")["events"]
+        equal([row["text"].split(":")[0] for row in told], ['group "mine/part"'])
+        equal(cluster.nodes[0].ctl("events", "--job", "min")["events"], [])
         error = inside.call_error("join", name=252 * "x", rank=0, size=1)
         check("257 bytes with its job (COMMD_JOB)" in error["message"], error)
 

@@ -223,6 +223,13 @@ def test_events():
         check(all(row["time"].endswith("Z") and len(row["time"]) == 24 for row in rows), rows)
         equal(events(a, "--since", "0s"), [])
         equal(events(a, "--since", "1h"), rows)
+        about = events(a, "g")
+        check(about and all('group "g"' in row["text"] for row in about), about)
+        equal([row for row in rows if 'group "g"' in row["text"]], about)
+        equal({row["event"] for row in events(a, "--kind", "node_up,engine_up")},
+              {"node_up", "engine_up"})  # fmt: skip
+        equal(events(a, "other"), [])
+        equal(events(a, "--kind", "rank_los"), [])
         code, out, _ = ctl(a, "events")
         check(code == 0 and "  node_up  " in out and out.count("\n") >= len(rows), out)
         # commd ends, and another one is started: its events begin anew, and are followed
