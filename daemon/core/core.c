@@ -11,12 +11,15 @@
  * What if we are stopped now (SIGSTOP, a swapped-out VM): the clock has run past the deadline
  * we asked for when we come back, and what the others sent meanwhile still waits in sockets. So
  * a late call first gives everybody whose answer we wait for two heartbeats more, forgive_all();
- * who is really gone is found after that.
+ * who is really gone is found after that. One that is late in each call does so FORGIVE_MOST times:
+ * it reads between two of them, and who said nothing by then is gone.
  *
  * Randomness comes from config.seed alone, time from the events: the same events give the same
  * actions. */
 #include "daemon/core/core_internal.h"
 #include "shm/proto/cause_text.h"
+
+enum { FORGIVE_MOST = 8 };
 
 uint64_t core_random(struct core *core)
 {
@@ -212,10 +215,15 @@ static void settle(struct core *core)
     assert(list_empty(&core->todo)); /* each has been asked for, or is held */
 }
 
+static uint64_t grace_ms(const struct core *core)
+{
+    return MIN(2 * core->config.heartbeat_ms, core->config.node_timeout_ms);
+}
+
 /* We were stopped: nobody's time runs out before what was sent meanwhile can be read. */
 static void forgive_all(struct core *core)
 {
-    uint64_t grace = MIN(2 * core->config.heartbeat_ms, core->config.node_timeout_ms);
+    uint64_t grace = grace_ms(core);
 
     assert(grace);
     peer_forgive(core, grace);
@@ -223,6 +231,21 @@ static void forgive_all(struct core *core)
     life_forgive(core, &core->gpu.life);
     bond_forgive(core, grace);
     join_forgive(core, grace);
+}
+
+/* Who is late again before the others had their time gives it again, but not for ever. */
+static void look_late(struct core *core)
+{
+    if (core->promised_ms == CORE_NEVER)
+        return;
+    if (core->now <= core->promised_ms + core->config.heartbeat_ms) {
+        if (core->now >= core->forgiven_ms + grace_ms(core))
+            core->forgiven = 0;
+    } else if (core->forgiven < FORGIVE_MOST) {
+        core->forgiven++;
+        core->forgiven_ms = core->now;
+        forgive_all(core);
+    }
 }
 
 void core_input(struct core *core, const struct core_event *event)
@@ -238,9 +261,7 @@ void core_input(struct core *core, const struct core_event *event)
     }
     core->now = MAX(core->now, event->now_ms);
     assert(core->queue.head <= core->queue.tail);
-    if (core->promised_ms != CORE_NEVER &&
-        core->now > core->promised_ms + core->config.heartbeat_ms)
-        forgive_all(core);
+    look_late(core);
     core_dispatch(core, event);
     core_set_phase(core, PHASE_RUNNING);
     engine_tick(core);

@@ -344,6 +344,8 @@ struct core {
     uint64_t expire_ms;   /* no member expires before this */
     uint64_t expired_ms;  /* when members were last looked at for that */
     uint64_t promised_ms; /* the deadline that the caller was told */
+    uint64_t forgiven_ms; /* the last late call: look_late() */
+    unsigned forgiven;    /* late calls in a row */
 
     /* ---- used within one core_input(), and by the actions that it leaves ---- */
     bool peers_changed; /* the set of READY nodes: re-home and open before returning */

@@ -1,10 +1,19 @@
 /* core_peer_time.c - nodes by the clock: heartbeats, silence, who is away for too long, and what is
  * tried again. Who is in which state: core_peer.c.
  *
- * Who wakes me: peer_deadline(). What if I am stopped now: peer_forgive(), which knows
- * nothing of a break or a loss that was told before: its clock begins anew. */
+ * Who wakes me: peer_deadline(). What if I am stopped now: peer_forgive(). */
 #include "daemon/core/core_internal.h"
 #include "shm/proto/cause_text.h"
+
+/* Since when the two count as apart. Of one that is READY: no longer than leaves it @grace. */
+static uint64_t forgive_apart(const struct core *core, const struct peer *peer, uint64_t grace)
+{
+    uint64_t since = core->now;
+
+    if (peer->apart_ms && peer->state == CORE_PEER_READY)
+        since -= MIN(since, 2 * core->config.node_timeout_ms - grace);
+    return peer->apart_ms ? MAX(peer->apart_ms, since) : 0;
+}
 
 void peer_forgive(struct core *core, uint64_t grace)
 {
@@ -17,7 +26,7 @@ void peer_forgive(struct core *core, uint64_t grace)
         peer->heard_ms = MAX(peer->heard_ms, floor);
         peer->lost_ms = MAX(peer->lost_ms, core->now + grace);
         peer->hope_ms = MAX(peer->hope_ms, core->now + grace);
-        peer->apart_ms = peer->apart_ms ? core->now : 0;
+        peer->apart_ms = forgive_apart(core, peer, grace);
         peer->doubt_ms = MAX(peer->doubt_ms, core->now + grace);
     }
 }

@@ -643,6 +643,25 @@ static void stopped_ourselves(void **state)
     bench_free(bench);
 }
 
+/* One that is late in each call reads in between, and gives up who is silent all the same. */
+static void late_again_and_again(void **state)
+{
+    struct core_config config = config_of(2);
+    struct bench *bench = bench_new(&config);
+    struct msg msg = {.type = MSG_PEER_HELLO};
+
+    (void)state;
+    msg.peer_hello.incarnation = 5;
+    feed(bench, (struct core_event){.type = CORE_PEER_UP, .node = 1, .msg = &msg});
+    bench->got[0] = 0;
+    for (unsigned i = 0; i < 20; i++) {
+        bench->now = core_deadline(bench->core) + config.heartbeat_ms + 1;
+        feed(bench, (struct core_event){.type = CORE_TICK});
+    }
+    assert_non_null(strstr(bench->got, "drop 1: silent for 3 s\n"));
+    bench_free(bench);
+}
+
 /* Lower limits hold from the reload on, not from the next heartbeat of the old ones on. */
 static void reload_lowers_limits(void **state)
 {
@@ -886,6 +905,7 @@ int main(void)
         cmocka_unit_test(engine_of_another_version),
         cmocka_unit_test(engine_that_hangs),
         cmocka_unit_test(stopped_ourselves),
+        cmocka_unit_test(late_again_and_again),
         cmocka_unit_test(reload_lowers_limits),
         cmocka_unit_test(a_scan_that_takes_long),
         cmocka_unit_test(missing_of_a_huge_group),
