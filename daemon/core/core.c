@@ -99,6 +99,7 @@ void core_setup(struct core *core, const struct core_config *config)
         peer->id = core->ids[i] = text_hash(0, core->node_names[i]);
         peer->state = i == config->self ? CORE_PEER_SELF : CORE_PEER_UNLINKED;
         peer->retry_ms = peer->doubt_ms = peer->lost_ms = peer->hope_ms = CORE_NEVER;
+        peer->tell_away_ms = CORE_NEVER;
     }
     core->peers[config->self].incarnation = config->incarnation;
     core->engine.life.start_ms = config->nnodes > 1 ? 0 : CORE_NEVER;

@@ -29,6 +29,9 @@
  * its commd is stopped, or gets no time. We close its link then. As long as a node is AWAY what our
  * engine hears is asked for at each heartbeat: when the host is silent, too, the node is lost.
  *
+ * That a node is AWAY because its link closed is said CORE_AWAY_TOLD_MS later, or when it is linked
+ * again: where its engine has ended with it our engine knows in a moment, and it is lost.
+ *
  * After a taking-over all nodes that we have groups with are AWAY. Which engines ours has it tells
  * before ENGINE_RESUMED; groups with others then wait for an engine (core_bond.c), and for the link
  * to those nodes for as long as a node may be silent.
@@ -261,7 +264,7 @@ static void unlink_peer(struct core *core, unsigned node)
     forget_theirs(core, node);
     peer->engine = peer->accepts_mine = peer->accepts_from = 0;
     peer->traffic.rtt_us = peer->traffic.min_rtt_us = 0; /* of a way that is gone */
-    peer->lost_ms = CORE_NEVER;
+    peer->lost_ms = peer->tell_away_ms = CORE_NEVER;
     peer->renews = false;
     peer_set_state(core, node, CORE_PEER_UNLINKED);
     assert(!peer_linked(core, node) && !peer->theirs);
@@ -330,7 +333,21 @@ static bool may_be_away(const struct core *core, unsigned node)
             bond_waits(core, node));
 }
 
-static void peer_away(struct core *core, unsigned node, const char *why, const char *what)
+static void note_away(struct core *core, unsigned node, const char *what)
+{
+    act_note(core, CORE_NOTE_NODE_AWAY, CORE_BY_NOBODY, 0, CORE_LOG_INFO,
+             "node %s is restarting: %s, data go on", core_node_name(core, node), what);
+}
+
+void peer_tell_away(struct core *core, unsigned node)
+{
+    if (core->peers[node].tell_away_ms == CORE_NEVER)
+        return;
+    core->peers[node].tell_away_ms = CORE_NEVER;
+    note_away(core, node, "its link closed");
+}
+
+static void peer_away(struct core *core, unsigned node, const char *why, bool silent)
 {
     struct peer *peer = &core->peers[node];
 
@@ -338,13 +355,15 @@ static void peer_away(struct core *core, unsigned node, const char *why, const c
         peer_settle(core, node); /* over this link nobody says more */
     if (!peer_is_missed(core, node)) {
         peer->lost_ms = core->now + core->config.restart_timeout_ms;
-        act_note(core, CORE_NOTE_NODE_AWAY, CORE_BY_NOBODY, 0, CORE_LOG_INFO,
-                 "node %s is restarting: %s, data go on", core_node_name(core, node), what);
+        if (silent)
+            note_away(core, node, "its commd is silent");
+        else
+            peer->tell_away_ms = core->now + CORE_AWAY_TOLD_MS;
     }
     pause_end(core);
     text_copy(peer->error, sizeof(peer->error), why);
     peer_set_state(core, node, CORE_PEER_AWAY);
-    core->silent_ms = MIN(core->silent_ms, peer->lost_ms);
+    core->silent_ms = MIN(core->silent_ms, MIN(peer->lost_ms, peer->tell_away_ms));
     leave_homes(core, node);
 }
 
@@ -370,7 +389,7 @@ void peer_down(struct core *core, unsigned node, enum core_loss loss, const char
     assert(loss < CORE_LOSS_KINDS && loss != CORE_LOSS_SILENCE);
     peer->losses[loss]++;
     if (may_be_away(core, node)) {
-        peer_away(core, node, why, "its link closed");
+        peer_away(core, node, why, false);
         return;
     }
     if (peer->doubt_ms != CORE_NEVER && peer->doubt_end == LINK_END_NETWORK)
@@ -385,7 +404,7 @@ void peer_silent(struct core *core, unsigned node, const char *why)
     assert(peer_linked(core, node));
     peer->losses[CORE_LOSS_SILENCE]++;
     if (may_be_away(core, node) && peer->alive_ms > peer->heard_ms + core->config.heartbeat_ms)
-        peer_away(core, node, why, "its commd is silent");
+        peer_away(core, node, why, true);
     else
         peer_lost_away(core, node, why);
 }
@@ -437,6 +456,7 @@ void peer_up(struct core *core, const struct core_event *event)
     peer->backoff_ms = CORE_RECONNECT_MIN_MS;
     core->silent_ms = MIN(core->silent_ms, core->now + core->config.node_timeout_ms);
     assert(peer->state == CORE_PEER_AWAY || (!peer->engine && !peer->theirs));
+    peer_tell_away(core, event->node);
     peer_set_state(core, event->node, CORE_PEER_LINKING);
     peer->links++;
     act_log(core, CORE_LOG_INFO, "node %s is linked", core_node_name(core, event->node));

@@ -98,7 +98,7 @@ static uint64_t check_at(const struct core *core, unsigned node)
     const struct peer *peer = &core->peers[node];
 
     if (peer->state == CORE_PEER_AWAY)
-        return MIN(peer->lost_ms, gone_at(core, node));
+        return MIN(MIN(peer->lost_ms, peer->tell_away_ms), gone_at(core, node));
     return MIN(MIN(MIN(peer->lost_ms, apart_until(core, node)),
                    peer->heard_ms + core->config.node_timeout_ms),
                peer->doubt_ms != CORE_NEVER ? peer->doubt_ms : peer->retry_ms);
@@ -120,6 +120,8 @@ static void check_peers(struct core *core)
                 next = MIN(next, check_at(core, i));
             continue;
         }
+        if (core->now >= peer->tell_away_ms)
+            peer_tell_away(core, i);
         if (core->now >= apart_until(core, i))
             give_up_apart(core, i);
         if (core->now >= peer->doubt_ms)

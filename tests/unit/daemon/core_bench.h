@@ -15,6 +15,7 @@ struct bench {
     uint64_t now;
     char got[64 << 10]; /* what the core did, one line per action that is not a log */
     char error[512];    /* the last line of the log that is an error */
+    unsigned noted[CORE_NOTE_COUNT];
     uint64_t hash;
 };
 
@@ -234,6 +235,7 @@ static inline void feed(struct bench *bench, struct core_event event)
             break;
         case CORE_DO_LOG:
             bench->hash ^= text_hash(0, action.log.text);
+            bench->noted[action.log.note]++;
             if (action.log.level == CORE_LOG_ERROR)
                 text_copy(bench->error, sizeof(bench->error), action.log.text);
             break;

@@ -191,6 +191,82 @@ static void a_node_that_comes_back_with_a_certificate_of_before(void **state)
     bench_free(bench);
 }
 
+/* Of a node that is lost in the same moment it is not said that it is restarting; else it is,
+ * before it is back at the latest. */
+static void a_node_is_lost_or_restarting(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        struct core_config config = config_of(2);
+        struct msg msg = {.type = MSG_ENGINE_PEER_DOWN};
+        struct bench *bench;
+
+        config.restart_timeout_ms = 10000;
+        bench = bench_new(&config);
+        feed(bench, (struct core_event){.type = CORE_TICK});
+        engine_up(bench);
+        link_up(bench);
+        engines_meet(bench, 8);
+        feed(bench, (struct core_event){.type = CORE_PEER_DOWN, .node = 1, .text = "it ended"});
+        assert_int_equal(peer_view(bench).state, CORE_PEER_AWAY);
+        assert_int_equal(bench->noted[CORE_NOTE_NODE_AWAY], 0);
+        if (i == 0) {
+            msg.engine_peer.peer = 1;
+            msg.engine_peer.engine = 8;
+            feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &msg});
+            assert_int_equal(peer_view(bench).state, CORE_PEER_UNLINKED);
+        } else if (i == 1) {
+            link_up(bench);
+            assert_int_equal(bench->noted[CORE_NOTE_NODE_AWAY], 1);
+        }
+        bench->now += CORE_AWAY_TOLD_MS;
+        feed(bench, (struct core_event){.type = CORE_TICK});
+        assert_int_equal(bench->noted[CORE_NOTE_NODE_AWAY], i > 0);
+        assert_int_equal(bench->noted[CORE_NOTE_NODE_LOST], i == 0);
+        bench_free(bench);
+    }
+}
+
+/* Our engine answers, and says if it has a connection; the other commd is heard. */
+static void go_on(struct bench *bench, uint64_t until_ms)
+{
+    while (bench->now < until_ms) {
+        struct msg pong = {.type = MSG_PING, .ping = {.pong = 1}}, beat = {.type = MSG_HEARTBEAT};
+
+        bench->now = MIN(until_ms, core_deadline(bench->core));
+        pong.ping.seq = bench->core->engine.life.seq;
+        feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &pong});
+        feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = &beat});
+    }
+}
+
+/* A commd that is late now and then gives up a node with which there is no connection all the same.
+ */
+static void late_now_and_then_while_engines_are_apart(void **state)
+{
+    struct core_config config = config_of(2);
+    struct bench *bench = bench_new(&config);
+    struct msg msg = {.type = MSG_ENGINE_TRAFFIC, .engine_traffic = {.peer = 1, .engine = 8}};
+    uint64_t begun_ms;
+
+    (void)state;
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    engine_up(bench);
+    link_up(bench);
+    engines_meet(bench, 8);
+    feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &msg});
+    msg.engine_traffic.apart = 1;
+    feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &msg});
+    begun_ms = bench->now;
+    while (peer_view(bench).state == CORE_PEER_READY &&
+           bench->now < begun_ms + 5 * config.node_timeout_ms) {
+        bench->now = core_deadline(bench->core) + config.heartbeat_ms + 1;
+        go_on(bench, bench->now + 2000);
+    }
+    assert_int_equal(peer_view(bench).state, CORE_PEER_LINKING);
+    bench_free(bench);
+}
+
 static void nodes_and_how_they_are_lost(void **state)
 {
     struct core_config config = config_of(2);
@@ -410,6 +486,8 @@ int main(void)
         cmocka_unit_test(a_node_that_is_refused),
         cmocka_unit_test(a_node_that_comes_back_with_a_certificate_of_before),
         cmocka_unit_test(nodes_and_how_they_are_lost),
+        cmocka_unit_test(a_node_is_lost_or_restarting),
+        cmocka_unit_test(late_now_and_then_while_engines_are_apart),
         cmocka_unit_test(traffic_of_engines),
         cmocka_unit_test(what_users_send),
         cmocka_unit_test(encryption_as_the_engine_tells),
