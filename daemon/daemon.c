@@ -18,6 +18,7 @@
 #include "daemon/process/clock.h"
 #include "daemon/process/files.h"
 #include "daemon/process/log.h"
+#include "daemon/process/keeper.h"
 #include "daemon/process/notify.h"
 #include "daemon/link/tls.h"
 #include "shm/util/topology.h"
@@ -377,6 +378,7 @@ int daemon_start(struct daemon *d)
     int r;
 
     d->started_ms = clock_ms();
+    notify_variable(KEEPER_DEATHS, &d->deaths);
     d->diary = malloc(sizeof(*d->diary));
     if (!d->diary)
         return complain(NULL, EXIT_INTERNAL);

@@ -72,6 +72,7 @@ struct daemon {
     struct core *core;
     uint64_t incarnation, started_ms;
     uint64_t took_over_ms; /* when it took over from the commd before it; 0: it did not */
+    uint64_t deaths;       /* of those before it in a row, if its keeper says so; else 0 */
     struct listener *listener;
     struct peer_links *peers;   /* NULL on a node that is alone */
     struct engine_link *engine; /* NULL on a node that is alone */

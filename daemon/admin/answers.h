@@ -62,6 +62,9 @@ const char *answer_gpu_word(const struct core_gpu_view *gpu);
 /* For how long no data have come through to or from the node, though its commd is linked. 0: data
  * come through. */
 uint64_t answer_apart_ms(const struct core_peer_view *peer);
+/* What of this node dies again and again, and what to do: commd, its engine, commd-gpu. False: none
+ * does. */
+bool answer_dies_again(const struct daemon *d, char *buf, size_t len);
 const char *answer_peer_word(const struct core_peer_view *peer);
 const char *answer_state_word(const struct core_status *status, bool unwell);
 /* Why there is no link to @node, or "". */

@@ -145,7 +145,7 @@ static int answer_error(const struct gather_question *q)
 static void look_complete(struct gather_question *q, int error)
 {
     struct daemon *d = q->d;
-    char others[MSG_TEXT_MAX], left[80];
+    char others[MSG_TEXT_MAX], again[MSG_TEXT_MAX], left[80];
 
     if (q->links_left) { /* before nodes that are down, which may be many */
         memcpy(others, q->text, sizeof(others));
@@ -159,6 +159,8 @@ static void look_complete(struct gather_question *q, int error)
     for (unsigned i = 0; i < d->conf->nnodes && q->nwaits; i++)
         if (q->heard[i] == HEARD_NOTHING)
             missing(q, "did not answer", d->conf->nodes[i].name);
+    if (!q->ranks.wish.links && answer_dies_again(d, again, sizeof(again)))
+        mention(q, again);
     if (q->ranks.cut || error == -E2BIG)
         missing(q, "has more ranks than fit into an answer: name a group", d->conf->node);
     else if (q->ranks.error || error)

@@ -8,6 +8,7 @@
 #include "daemon/daemon.h"
 #include "daemon/process/clock.h"
 #include "shm/proto/cause_text.h"
+#include "shm/util/restarts.h"
 
 enum { APART_MS = 3000 }; /* engines that have just been told of each other meet within two */
 
@@ -52,11 +53,34 @@ const char *answer_node_error(const struct daemon *d, unsigned node,
     return view->last_error ? view->last_error : "";
 }
 
+bool answer_dies_again(const struct daemon *d, char *buf, size_t len)
+{
+    bool fresh = clock_ms() - d->started_ms < RESTART_SOON_MS;
+    struct core_status status;
+
+    core_status(d->core, &status);
+    if (status.engine_deaths || status.gpu_deaths)
+        snprintf(buf, len,
+                 "%s of node %s dies again and again, %u times in a row by now, so each start "
+                 "waits: look at the log of commd there",
+                 status.engine_deaths ? "the engine" : "commd-gpu", d->conf->node,
+                 status.engine_deaths ? status.engine_deaths : status.gpu_deaths);
+    else if (d->deaths && fresh)
+        snprintf(buf, len,
+                 "commd of node %s dies again and again, %llu times in a row by now, so each start "
+                 "waits: look at its log",
+                 d->conf->node, (unsigned long long)d->deaths);
+    else
+        return false;
+    return true;
+}
+
 void answer_check_well(struct answer *a)
 {
     struct daemon *d = a->d;
     struct core_status status;
     struct core_peer_view peer;
+    char again[MSG_TEXT_MAX];
 
     core_status(d->core, &status);
     if (status.stopping)
@@ -64,6 +88,8 @@ void answer_check_well(struct answer *a)
     if (status.draining)
         answer_unwell(a, "node %s is draining: it takes no new groups until commctl drain --undo",
                       d->conf->node);
+    if (answer_dies_again(d, again, sizeof(again)))
+        answer_unwell(a, "%s", again);
     if (d->engine && status.engine != CORE_ENGINE_UP)
         answer_unwell(a, "engine %s: %s", answer_engine_word(d, &status), status.engine_text);
     for (unsigned i = 0; core_peer_at(d->core, i, &peer); i++) {

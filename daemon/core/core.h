@@ -552,10 +552,11 @@ enum core_engine_state { CORE_ENGINE_OFF, CORE_ENGINE_STARTING, CORE_ENGINE_UP }
 struct core_status {
     enum core_engine_state engine;
     uint32_t engine_pid;
-    bool engine_resumes;          /* STARTING: it goes on since before commd was restarted */
-    const char *engine_text;      /* "UCX 1.13.1, tcp on lo", or why it is down */
-    const char *engine_build;     /* its version; "": it is not up, or does not say */
-    bool engine_waits, gpu_waits; /* it goes on as it is until the next one can take over */
+    bool engine_resumes;                /* STARTING: it goes on since before commd was restarted */
+    const char *engine_text;            /* "UCX 1.13.1, tcp on lo", or why it is down */
+    const char *engine_build;           /* its version; "": it is not up, or does not say */
+    bool engine_waits, gpu_waits;       /* it goes on as it is until the next one can take over */
+    unsigned engine_deaths, gpu_deaths; /* in a row, if it dies again and again; else 0 */
     unsigned clients, groups, nodes_up;
     bool stopping, draining;
 };

@@ -16,6 +16,7 @@
 #include "daemon/core/core_pool.h"
 #include "daemon/core/core_text.h"
 #include "daemon/core/share.h"
+#include "shm/util/restarts.h"
 
 enum {
     CORE_ADMIN_CLIENTS = 64,    /* slots beyond max_clients, so that commctl still gets in */
@@ -254,7 +255,7 @@ struct life {
     uint32_t pid;
     uint64_t since_ms;
     uint64_t start_ms;                    /* OFF: not started before */
-    unsigned early;                       /* deaths in a row: restart_wait() */
+    struct restarts restarts;             /* deaths in a row: restart_wait() */
     uint64_t ping_ms, seq, unanswered_ms; /* next ping; time of the oldest unanswered one, 0 */
     char text[MSG_TEXT_MAX];              /* what it runs on, or why it does not */
     char build[MSG_NAME_MAX];             /* UP: its version; "": it does not say */
@@ -501,6 +502,8 @@ void life_kill(struct core *core, struct life *life, const char *why);
 bool life_end(struct core *core, struct life *life, const char *why);
 /* For the log, after "starts it again": "", or that it has to wait, and why. Returns @buf. */
 const char *life_wait_text(const struct core *core, const struct life *life, char buf[80]);
+/* It dies again and again, so often in a row; 0: it does not. */
+unsigned life_deaths(const struct core *core, const struct life *life);
 /* Kills it if it is overdue. True: it has to be asked, PING @life->seq. */
 bool life_tick(struct core *core, struct life *life, uint64_t start_limit, uint64_t answer_limit);
 uint64_t life_deadline(const struct life *life, uint64_t start_limit, uint64_t answer_limit);

@@ -7,7 +7,6 @@
  * end the next one may be started at once, or after a while if it dies again and again
  * (shm/util/restarts.h). */
 #include "daemon/core/core_internal.h"
-#include "shm/util/restarts.h"
 
 /* clang-format off */
 static const bool life_may[3][3] = { /* rows: from; columns: OFF STARTING UP */
@@ -51,7 +50,7 @@ bool life_end(struct core *core, struct life *life, const char *why)
         text_copy(life->text, sizeof(life->text), why ? why : "it went away");
     life_set_state(core, life, CORE_ENGINE_OFF);
     life->pid = 0;
-    life->start_ms = core->now + restart_wait(&life->early, served_ms);
+    life->start_ms = core->now + restart_wait(&life->restarts, served_ms);
     return was_up;
 }
 
@@ -64,6 +63,14 @@ const char *life_wait_text(const struct core *core, const struct life *life, cha
         text_add(&text, ", but not before %llu ms are over: it dies again and again",
                  (unsigned long long)(life->start_ms - core->now));
     return buf;
+}
+
+unsigned life_deaths(const struct core *core, const struct life *life)
+{
+    bool lasts = life->state == CORE_ENGINE_UP && core->now - life->since_ms >= RESTART_SOON_MS;
+
+    return restarts_wait(&life->restarts) && !lasts ? MAX(life->restarts.early, life->restarts.soon)
+                                                    : 0;
 }
 
 bool life_tick(struct core *core, struct life *life, uint64_t start_limit, uint64_t answer_limit)

@@ -359,6 +359,8 @@ void core_status(const struct core *core, struct core_status *ret_status)
         .engine_build = core->engine.life.build,
         .engine_waits = renew_waits(core, &core->engine.life),
         .gpu_waits = renew_waits(core, &core->gpu.life),
+        .engine_deaths = life_deaths(core, &core->engine.life),
+        .gpu_deaths = life_deaths(core, &core->gpu.life),
         .clients = core->nclients,
         .groups = core->groups.live,
         .stopping = core->stopping,

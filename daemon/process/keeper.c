@@ -44,6 +44,17 @@ struct keeper {
 
 /* ---- starting commd -------------------------------------------------------------------------- */
 
+/* commd says it to people. */
+static int tell_deaths(const struct restarts *restarts)
+{
+    char text[16];
+
+    snprintf(text, sizeof(text), "%u", restarts->soon);
+    if (!restarts_wait(restarts))
+        return unsetenv(KEEPER_DEATHS) ? -errno : 0;
+    return setenv(KEEPER_DEATHS, text, 1) ? -errno : 0;
+}
+
 static void __attribute__((noreturn)) become_commd(struct keeper *k, int message, pid_t keeper)
 {
     int r;
@@ -54,6 +65,8 @@ static void __attribute__((noreturn)) become_commd(struct keeper *k, int message
     setsid();
     log_set_fd(STDERR_FILENO); /* the number of the log may be another's soon */
     r = kept_hand_over(&k->kept, message);
+    if (!r)
+        r = tell_deaths(&k->life.restarts);
     sigprocmask(SIG_SETMASK, &k->before, NULL);
     if (!r) {
         execv(k->program, k->config->argv);

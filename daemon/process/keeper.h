@@ -20,6 +20,8 @@ enum { KEEPER_EXIT_KILLED = 128 }; /* plus the signal that has killed commd, as 
 
 #define KEEPER_LOCK "lock"
 #define KEEPER_LOG  "log"
+/* In commd's environment: how many died in a row before it, if that is so many that it waited. */
+#define KEEPER_DEATHS "COMMD_DEATHS"
 
 /* Returns commd's exit code when it is over. */
 int keeper_run(const struct keeper_config *config);

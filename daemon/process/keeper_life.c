@@ -24,8 +24,6 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-#include "shm/util/restarts.h"
-
 enum { READY_MS = 1000, UNREADY_MAX = 25, EXIT_FAILED = 1 };
 
 static const bool keeper_may[5][5] = {
@@ -102,7 +100,7 @@ void keeper_ended(struct keeper_life *life, int status, uint64_t now_ms)
 {
     bool failed = WIFSIGNALED(status) || WEXITSTATUS(status) == EXIT_FAILED;
     uint64_t served_ms = life->state == KEEPER_RUNS ? now_ms - life->since_ms : 0;
-    uint64_t wait_ms = keeper_restart_wanted(status) ? 0 : restart_wait(&life->early, served_ms);
+    uint64_t wait_ms = keeper_restart_wanted(status) ? 0 : restart_wait(&life->restarts, served_ms);
 
     life->unready++; /* keeper_ready() takes it back */
     life->exit_code =

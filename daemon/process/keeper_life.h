@@ -4,19 +4,20 @@
 #define COMMD_KEEPER_LIFE_H
 
 #include "daemon/process/keeper.h"
+#include "shm/util/restarts.h"
 
 enum keeper_state { KEEPER_STARTS, KEEPER_RUNS, KEEPER_PAUSES, KEEPER_ENDS, KEEPER_OVER };
 
 struct keeper_life {
     enum keeper_state state;
-    int asked;         /* a signal that waits until commd can take it; 0: none */
-    bool reload;       /* a SIGHUP waits, too */
-    bool served;       /* a commd was ready once: others may depend on it */
-    unsigned early;    /* deaths in a row: restart_wait() */
-    unsigned unready;  /* starts in a row after which commd did not serve */
-    uint64_t since_ms; /* when commd was started */
-    uint64_t due_ms;   /* when keeper_due() is to be called; UINT64_MAX: never */
-    int exit_code;     /* in KEEPER_OVER */
+    int asked;                /* a signal that waits until commd can take it; 0: none */
+    bool reload;              /* a SIGHUP waits, too */
+    bool served;              /* a commd was ready once: others may depend on it */
+    struct restarts restarts; /* deaths in a row: restart_wait() */
+    unsigned unready;         /* starts in a row after which commd did not serve */
+    uint64_t since_ms;        /* when commd was started */
+    uint64_t due_ms;          /* when keeper_due() is to be called; UINT64_MAX: never */
+    int exit_code;            /* in KEEPER_OVER */
 };
 
 /* commd is started now, for the first time, or because keeper_due() said so. */

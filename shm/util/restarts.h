@@ -2,8 +2,9 @@
  *
  * At once, unless it dies again and again. A death is early if the process had not served for
  * RESTART_EARLY_MS. RESTARTS_AT_ONCE such deaths in a row may be chance, or somebody who tries us.
- * After more the next start waits: RESTART_MIN_MS, then twice as long each time, up to
- * RESTART_MAX_MS. Who has served for half a second never waits, whatever was before. */
+ * A death is soon if it had not served for RESTART_SOON_MS: RESTARTS_SOON of these in a row are
+ * none. After more of either the next start waits: RESTART_MIN_MS, then twice as long each time, up
+ * to RESTART_MAX_MS. So what never serves for long costs a start each RESTART_MAX_MS in the end. */
 #ifndef COMMD_RESTARTS_H
 #define COMMD_RESTARTS_H
 
@@ -12,22 +13,37 @@
 enum {
     RESTART_EARLY_MS = 500,
     RESTARTS_AT_ONCE = 10,
+    RESTART_SOON_MS = 30000,
+    RESTARTS_SOON = 100,
     RESTART_MIN_MS = 100,
     RESTART_MAX_MS = 5000,
     RESTART_DOUBLINGS = 6, /* from the one to the other */
 };
 
-/* It has died after so long a service; 0: it did not serve. @early: early deaths in a row, kept by
- * the caller. Returns how long the next start waits, in ms. */
-static inline uint64_t restart_wait(unsigned *early, uint64_t served_ms)
-{
-    unsigned doublings;
+/* Deaths in a row, each of them early, or soon. All 0: none. */
+struct restarts {
+    unsigned early, soon;
+};
 
-    *early = served_ms < RESTART_EARLY_MS ? *early + 1 : 0;
-    if (*early <= RESTARTS_AT_ONCE)
+/* It has died after so long a service; 0: it did not serve. Returns how long the next start waits,
+ * in ms. */
+static inline uint64_t restart_wait(struct restarts *r, uint64_t served_ms)
+{
+    unsigned over;
+
+    r->early = served_ms < RESTART_EARLY_MS ? r->early + 1 : 0;
+    r->soon = served_ms < RESTART_SOON_MS ? r->soon + 1 : 0;
+    over = MAX(r->early - MIN(r->early, (unsigned)RESTARTS_AT_ONCE),
+               r->soon - MIN(r->soon, (unsigned)RESTARTS_SOON));
+    if (!over)
         return 0;
-    doublings = MIN(*early - RESTARTS_AT_ONCE - 1, (unsigned)RESTART_DOUBLINGS);
-    return MIN(RESTART_MIN_MS << doublings, (int)RESTART_MAX_MS);
+    return MIN(RESTART_MIN_MS << MIN(over - 1, (unsigned)RESTART_DOUBLINGS), (int)RESTART_MAX_MS);
+}
+
+/* Is it told to people? From the first start that waits on. */
+static inline bool restarts_wait(const struct restarts *r)
+{
+    return r->early > RESTARTS_AT_ONCE || r->soon > RESTARTS_SOON;
 }
 
 #endif

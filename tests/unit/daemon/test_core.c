@@ -375,12 +375,14 @@ static void one_engine_dies(struct bench *bench, uint64_t served_ms)
     feed(bench, (struct core_event){.type = CORE_ENGINE_DOWN, .text = "killed by signal 9"});
 }
 
-/* However often, and for however long before one died early. */
+/* For however long before one died early; but not for ever. */
 static void an_engine_that_has_served_is_started_at_once(void **state)
 {
     struct core_config config = config_of(2);
     struct bench *bench = bench_new(&config);
+    struct core_status status;
 
+    (void)state;
     feed(bench, (struct core_event){.type = CORE_TICK});
     for (unsigned i = 0; i < 50; i++) {
         one_engine_dies(bench, 500);
@@ -390,6 +392,20 @@ static void an_engine_that_has_served_is_started_at_once(void **state)
         one_engine_dies(bench, i % 10 == 9 ? 500 : 0);
         expect(bench, "engine start\n");
     }
+    core_status(bench->core, &status);
+    assert_int_equal(status.engine_deaths, 0);
+    one_engine_dies(bench, 600); /* the 101st in a row that has not served for long */
+    expect(bench, "");
+    assert_non_null(strstr(bench->error, "not before 100 ms are over: it dies again and again"));
+    core_status(bench->core, &status);
+    assert_int_equal(status.engine_deaths, 101);
+    bench->now += 100;
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    expect(bench, "engine start\n");
+    one_engine_dies(bench, RESTART_SOON_MS);
+    expect(bench, "engine start\n");
+    core_status(bench->core, &status);
+    assert_int_equal(status.engine_deaths, 0);
     bench_free(bench);
 }
 

@@ -128,13 +128,34 @@ static void early_deaths_make_it_wait(void **state)
         keeper_starts(&life, now);
         assert_int_equal(keeper_ready(&life), 0);
     }
-    for (unsigned i = 0; i < 100; i++) { /* it serves for half a second: forgiven */
-        now += 500;
+    for (unsigned i = 0; i < 300; i++) { /* it serves for half a minute: forgiven */
+        now += RESTART_SOON_MS;
         keeper_ended(&life, killed_by(SIGSEGV), now);
         assert_int_equal(life.due_ms, now);
         keeper_starts(&life, now);
         assert_int_equal(keeper_ready(&life), 0);
     }
+}
+
+/* One that serves for a while each time is started at once, but not for ever. */
+static void deaths_that_are_not_so_early_make_it_wait_in_the_end(void **state)
+{
+    struct keeper_life life = serving(1);
+    uint64_t now = 1, most = 0;
+
+    (void)state;
+    for (unsigned i = 0; i < 120; i++) {
+        now += 600;
+        keeper_ended(&life, killed_by(SIGSEGV), now);
+        assert_int_equal(restarts_wait(&life.restarts), i >= RESTARTS_SOON);
+        assert_int_equal(life.due_ms > now, i >= RESTARTS_SOON);
+        assert_true(life.due_ms - now >= most);
+        most = life.due_ms - now;
+        now = life.due_ms;
+        keeper_starts(&life, now);
+        assert_int_equal(keeper_ready(&life), 0);
+    }
+    assert_int_equal(most, RESTART_MAX_MS);
 }
 
 /* One that does not come up any more is given up, in the end. */
@@ -493,6 +514,7 @@ int main(void)
         cmocka_unit_test(who_served_is_started_again),
         cmocka_unit_test(a_restart_that_was_asked_for_comes_at_once),
         cmocka_unit_test(early_deaths_make_it_wait),
+        cmocka_unit_test(deaths_that_are_not_so_early_make_it_wait_in_the_end),
         cmocka_unit_test(who_never_serves_again_is_given_up),
         cmocka_unit_test(a_signal_is_passed_on),
         cmocka_unit_test(sigterm_ends_it_in_every_state),
