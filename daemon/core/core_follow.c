@@ -118,7 +118,7 @@ bool follow_replaces(struct core *core, struct client *client, const struct msg_
             member->req = msg->req;
             member->claim = CLAIM_IN;
             follow_asked(core, member);
-            join_begin(core, member, msg->timeout_ms);
+            join_begin(core, member, msg);
             return true;
         }
         join_cancel(core, member);

@@ -201,13 +201,14 @@ static bool request_ok(struct core *core, unsigned slot, const struct msg_client
     return quota_ok(core, client, msg->name, ret_refusal);
 }
 
-void join_begin(struct core *core, struct member *member, uint64_t limit)
+void join_begin(struct core *core, struct member *member, const struct msg_client_join *msg)
 {
+    uint64_t limit = msg->timeout_ms;
     uint64_t most = core->config.join_timeout_ms;
 
     if (!limit || (most && most < limit))
         limit = most;
-    member->limit_ms = limit;
+    member->limit_ms = limit == msg->timeout_ms && msg->limit_ms > limit ? msg->limit_ms : limit;
     member->begun_ms = core->now;
     member->deadline_ms = limit && limit < CORE_NEVER - core->now ? core->now + limit : CORE_NEVER;
     core->expire_ms = MIN(core->expire_ms, member->deadline_ms);
@@ -253,7 +254,7 @@ void join_request(struct core *core, unsigned slot, const struct msg_client_join
     member->key = text_hash(member->uid, member->name);
     user_get(core, member->payer, false)->members++;
     member_set_state(core, member, MEMBER_ASKING);
-    join_begin(core, member, msg->timeout_ms);
+    join_begin(core, member, msg);
     list_add(&core->todo, &member->todo);
 }
 

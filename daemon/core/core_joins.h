@@ -88,7 +88,7 @@ struct refusal {
 
 void join_request(struct core *core, unsigned slot, const struct msg_client_join *msg);
 /* Its time to join, from now on; 0: as long as may be. */
-void join_begin(struct core *core, struct member *member, uint64_t limit);
+void join_begin(struct core *core, struct member *member, const struct msg_client_join *msg);
 void join_refused(struct core *core, unsigned node, const struct msg_join_refused *msg);
 void join_rehome(struct core *core);
 void join_home_lost(struct core *core, unsigned node);

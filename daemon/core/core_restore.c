@@ -398,7 +398,7 @@ bool restore_answered(struct core *core, unsigned slot, const struct msg_client_
         if (member->state == MEMBER_COMMITTED) {
             follow_asked(core, member);
             follow_begin(core, member, msg);
-            join_begin(core, member, msg->timeout_ms);
+            join_begin(core, member, msg);
             return true;
         }
         assert(member->state == MEMBER_JOINED && member->group->boarded);

@@ -111,9 +111,9 @@
     F(TEXT, waits_for) F(NUM, waits_rank) F(NUM, waits_size)                                       \
     F(KEY, resume) F(KEPT, kept) F(ASKS, asks) F(NUM, plans)
 #define FIELDS_client_join(F)                                                                      \
-    F(NUM, req) F(NUM, timeout_ms) F(SEAT, rank) F(NAME, name)                                     \
+    F(NUM, req) F(NUM, timeout_ms) F(NUM, limit_ms) F(SEAT, rank) F(NAME, name)                    \
     F(NUM, follows) F(NUM, least) F(NUM, wait_ms)                                                  \
-    F(NUM, was_rank) F(NUM, was_size) F(NUM, was_epoch) F(RANKS, gone)
+    F(NUM, was_rank) F(NUM, was_size) F(NUM, was_epoch) F(NUM, was_nodes) F(RANKS, gone)
 #define FIELDS_client_withdraw(F) F(NUM, req)
 #define FIELDS_client_leave(F) F(NUM, group) F(NUM, ops)
 #define FIELDS_client_abort(F) F(NUM, group) F(TEXT, text)

@@ -164,6 +164,7 @@ struct msg_client_join {
      * the seat or MSG_ANY_SEAT, the number of seats or 0: as many as there are */
     uint32_t rank, size;
     uint64_t timeout_ms; /* 0: none */
+    uint64_t limit_ms;   /* what that was when it was asked first; 0: not told */
     char name[MSG_GROUP_MAX];
     uint32_t recovery; /* enum msg_recovery */
     uint32_t least;    /* fewer ranks are an error */
@@ -172,6 +173,7 @@ struct msg_client_join {
     /* Of that group, if this commd does not know it: core_claim.c. was_size 0: it does. */
     uint32_t was_rank, was_size;
     uint64_t was_epoch;
+    uint32_t was_nodes; /* on which it was; 0: its libcommd does not say */
     uint32_t ngone;
     uint32_t *gone; /* its ranks that are gone, ascending; owned by whoever owns the msg */
 };

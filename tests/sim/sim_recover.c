@@ -113,6 +113,7 @@ void recover_stray(struct sim *sim, const struct handle *handle, uint64_t follow
     ret->was_rank = old->rank;
     ret->was_size = old->size;
     ret->was_epoch = fact->epoch;
+    ret->was_nodes = fact->nnodes;
     ret->gone = ret_gone;
     for (unsigned i = 0; i < fact->size; i++)
         if (i != old->rank && fact->nodes[fact->members[i].node] == handle->node &&

@@ -112,13 +112,13 @@ static void text_of_absent(const struct run *r, char *text, size_t len, int *ret
 
 static void run_timed_out(struct run *r)
 {
-    char text[360], node[MSG_NAME_MAX];
+    char text[360], node[MSG_NAME_MAX], limit[LIMIT_TEXT];
     int rank;
 
     assert(r->deadline_ms >= 0);
     text_of_absent(r, text, sizeof text, &rank, node);
-    run_error(r, COMMD_E_TIMEOUT, rank, 0, node, " ran into its timeout of %lld ms: %s",
-              (long long)r->limit_ms, text);
+    run_error(r, COMMD_E_TIMEOUT, rank, 0, node, " ran into its timeout of %s: %s",
+              limit_text(r->limit_ms, limit), text);
 }
 
 static uint32_t slept_ms(const struct run *r)

@@ -386,7 +386,7 @@ bool control_tells_gone(struct awaited *w)
     bool knows = !g || back_knows(g->ctx, g->board.group);
     uint32_t most, before = join->ngone;
 
-    join->was_size = join->ngone = 0;
+    join->was_size = join->was_nodes = join->ngone = 0;
     if (knows)
         return before;
     most = MIN(g->board.world, (unsigned)GONE_MOST);
@@ -395,6 +395,7 @@ bool control_tells_gone(struct awaited *w)
     join->was_rank = g->rank;
     join->was_size = g->board.world;
     join->was_epoch = g->board.epoch;
+    join->was_nodes = g->board.nnodes;
     join->gone = w->gone;
     join->ngone = w->gone ? alive_gone(g, w->gone, most) : 0;
     return join->ngone != before;

@@ -26,6 +26,14 @@ int error_set(struct commd_error *e, int code, const char *op, const char *fmt, 
     return code;
 }
 
+const char *limit_text(int64_t ms, char buf[LIMIT_TEXT])
+{
+    bool whole = ms % 1000 == 0;
+
+    snprintf(buf, LIMIT_TEXT, "%lld %s", (long long)(whole ? ms / 1000 : ms), whole ? "s" : "ms");
+    return buf;
+}
+
 int error_no_daemon(const char *path, int err)
 {
     const char *hint = "is commd running? systemctl status commd, or set COMMD_SOCKET";

@@ -258,6 +258,7 @@ int group_join(struct commd_context *ctx, const struct msg_client_join *join,
 
     assert(!follows || join->follows == follows->board.group);
     m.client_join.timeout_ms = timeout_ms < 0 ? 0 : (uint64_t)timeout_ms;
+    m.client_join.limit_ms = m.client_join.timeout_ms;
     while (!(r = control_join(ctx, &m, &w, deadline_ms)) && others_go_on(ctx, &w, deadline_ms)) {
         close_fdp(&w.fd);
         msg_fini(&w.reply);

@@ -240,6 +240,7 @@ static void warn(struct announced *a, int64_t now)
 
 static void watch_one(struct announced *a, int64_t now)
 {
+    char limit[LIMIT_TEXT];
     struct commd_error e;
 
     assert_held(&a->session->pend);
@@ -262,9 +263,8 @@ static void watch_one(struct announced *a, int64_t now)
     if (a->deadline_ms < 0 || now < a->deadline_ms)
         return;
     error_set(&e, COMMD_E_TIMEOUT, coll_name((unsigned)a->coll),
-              "rank %u ran into its timeout of "
-              "%lld ms",
-              a->group->group->rank, (long long)a->limit_ms);
+              "rank %u ran into its timeout of %s", a->group->group->rank,
+              limit_text(a->limit_ms, limit));
     ask_to_end(a, &e);
 }
 

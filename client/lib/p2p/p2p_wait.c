@@ -227,6 +227,7 @@ static bool orphaned(struct p2p *p, struct p2p_op *op)
 
 static bool p2p_timed_out(struct p2p *p, struct p2p_op *op)
 {
+    char limit[LIMIT_TEXT];
     const char *why = "the other side does not go on";
 
     assert(op->state != P2P_DONE);
@@ -239,8 +240,8 @@ static bool p2p_timed_out(struct p2p *p, struct p2p_op *op)
         why = "nothing was sent";
     else if (op->state == P2P_OFFERED)
         why = "nobody has received it";
-    op_error(p, op, COMMD_E_TIMEOUT, "ran into its timeout of %lld ms: %s", (long long)op->limit_ms,
-             why);
+    op_error(p, op, COMMD_E_TIMEOUT, "ran into its timeout of %s: %s",
+             limit_text(op->limit_ms, limit), why);
     return stop_waiting(p, op);
 }
 

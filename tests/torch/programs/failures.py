@@ -138,7 +138,7 @@ def another_limit(rank, size):
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1), group)
     if rank != 0:
         what = lambda: dist.all_reduce(torch.ones(2), group=group)  # noqa: E731
-        raises("another limit", dist.DistBackendError, what, "timeout of 1000 ms")
+        raises("another limit", dist.DistBackendError, what, "timeout of 1 s")
     dist.barrier()
     dist.destroy_process_group(group)
 

@@ -292,6 +292,25 @@ static void timeout_of_config(void **state)
     bench_free(bench);
 }
 
+/* What is left of a limit is not what was given. */
+static void a_limit_is_told_as_it_was_given(void **state)
+{
+    struct core_config config = config_of(1);
+    struct bench *bench = bench_new(&config);
+    struct msg msg = {.type = MSG_CLIENT_JOIN,
+                      .client_join = {
+                          .req = 1, .size = 2, .timeout_ms = 19995, .limit_ms = 20000, .name = "g"}};
+
+    (void)state;
+    hello(bench, 0, 1000, false);
+    say(bench, 0, &msg);
+    bench->got[0] = 0;
+    bench->now += 19995;
+    feed(bench, (struct core_event){.type = CORE_TICK});
+    assert_non_null(strstr(bench->got, "1 of 2 ranks did not come within 20 s: missing 1"));
+    bench_free(bench);
+}
+
 static void missing_list_is_bounded(void **state)
 {
     struct core_config config = config_of(1);
@@ -913,6 +932,7 @@ int main(void)
         cmocka_unit_test(pending_quota),
         cmocka_unit_test(board_failed),
         cmocka_unit_test(timeout_of_config),
+        cmocka_unit_test(a_limit_is_told_as_it_was_given),
         cmocka_unit_test(missing_list_is_bounded),
         cmocka_unit_test(engine_life),
         cmocka_unit_test(an_engine_may_start_while_commd_is_stopped),

@@ -205,7 +205,7 @@ void Submission::wait_on_host(const std::string &who, milliseconds timeout)
             if (ms <= 0) {
                 std::rethrow_exception(
                     backend_error(c10::str("commd: ", who, ": wait() timeout after ",
-                                           timeout.count(), " ms; it is still pending")));
+                                           limit_text(timeout), "; it is still pending")));
             }
         }
         if (!group_->ours()) {

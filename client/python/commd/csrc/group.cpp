@@ -142,7 +142,7 @@ std::string fetch_token(const GroupSpec &spec, const std::string &key)
         if (left.count() <= 0) {
             std::rethrow_exception(backend_error(c10::str(
                 "commd: group '", spec.id, "' of ", spec.size, " ranks: timeout after ",
-                spec.timeout.count(), " ms: rank 0 has not come (this is rank ", spec.rank, ")")));
+                limit_text(spec.timeout), ": rank 0 has not come (this is rank ", spec.rank, ")")));
         }
         if (wait_for_key(*spec.store, key, std::min(left, kStoreSlice))) {
             auto value = spec.store->get(key);
@@ -196,6 +196,13 @@ std::string random_token()
 std::exception_ptr backend_error(const std::string &message)
 {
     return std::make_exception_ptr(C10_BUILD_ERROR(DistBackendError, message));
+}
+
+std::string limit_text(milliseconds limit)
+{
+    const bool whole = limit.count() % 1000 == 0;
+
+    return c10::str(whole ? limit.count() / 1000 : limit.count(), whole ? " s" : " ms");
 }
 
 std::exception_ptr backend_error(const commd_error &error)

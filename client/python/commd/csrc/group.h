@@ -28,6 +28,8 @@ namespace commd
 /* A torch DistBackendError with the library's text. */
 std::exception_ptr backend_error(const std::string &message);
 std::exception_ptr backend_error(const commd_error &error);
+/* As it was given, more or less: "20 s", "1500 ms". */
+std::string limit_text(std::chrono::milliseconds limit);
 /* Throws what the last failed library call of this thread said; Ctrl-C as Python's exception. */
 [[noreturn]] void throw_last_error(int code);
 /* A limit of @what: 0 is none, and so is what no clock can count; refuses what is negative. */

@@ -375,7 +375,7 @@ void WorkCommd::wait_failed(milliseconds timeout) const
         which = c10::str(" number ", sequence_);
     std::rethrow_exception(backend_error(c10::str("commd: ", plan_.name, which, " of group ",
                                                   group_->name(), ": wait() timeout after ",
-                                                  timeout.count(), " ms; it is still pending")));
+                                                  limit_text(timeout), "; it is still pending")));
 }
 
 /* Waits in the library, where this thread stands in for the one that would else be handed the
