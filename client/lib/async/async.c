@@ -32,7 +32,7 @@ static int run_inline(struct membership *g, const struct commd_op *op)
     enum run_state st = RUN_FAILED;
 
     if (unlikely(group_has_failed(g, &r.err))) {
-        /* nothing was started */
+        group_had_ended(op_name(op), &r.err);
     } else if (unlikely(lists_make(g, op, &r.lists))) {
         no_memory(&r.err, op);
     } else if (unlikely(run_begin(&r, g, op))) {

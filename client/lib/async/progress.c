@@ -105,6 +105,7 @@ static bool progress_next(struct membership *g)
     if (unlikely(w->gate))
         pass_gate(w);
     if (group_has_failed(g, &w->run.err)) {
+        group_had_ended(op_name(&w->op), &w->run.err);
         atomic_store(&g->busy, 0);
         work_finish(w, &w->run.err);
         return true;

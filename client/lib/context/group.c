@@ -47,6 +47,16 @@ static bool fail_first(struct membership *g, const struct commd_error *why)
     return true;
 }
 
+void group_had_ended(const char *op, struct commd_error *e)
+{
+    char text[sizeof e->message];
+
+    if (!e->seq)
+        return; /* no operation is blamed */
+    snprintf(text, sizeof text, "%s: the group had ended before: %.440s", op, e->message);
+    memcpy(e->message, text, sizeof text);
+}
+
 void group_give_up(struct membership *g, const struct commd_error *why)
 {
     struct msg m = {.type = MSG_CLIENT_ABORT, .client_abort.group = g->board.group};

@@ -158,6 +158,10 @@ static inline bool group_has_failed(struct membership *g, struct commd_error *e)
     return true;
 }
 
+/* It has, so a call of @op does not begin: the operation that *e tells of is another one, and that
+ * is said. */
+void group_had_ended(const char *op, struct commd_error *e);
+
 /* Called after a store that the engine may wait for, and a fence. The engine sleeps until a member
  * of one of its groups writes to the eventfd that commd gave to this process. The engine sees by
  * engine_asleep which group it is. */
