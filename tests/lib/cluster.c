@@ -189,7 +189,7 @@ static void member_new(struct cluster_group *grp, unsigned rank, struct commd_co
     if (group_from_joined(ctx, "test", rank, grp->world, -1, &w, &grp->member[rank]->now))
         abort();
     pthread_mutex_lock(&ctx->lock);
-    back_joined(ctx, grp->id);
+    back_joined(ctx, grp->id, false);
     pthread_mutex_unlock(&ctx->lock);
 }
 

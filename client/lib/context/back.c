@@ -48,7 +48,8 @@ enum {
 /* A group that this process is in, as far as commd is concerned. */
 struct in_group {
     uint64_t id;
-    char *abort; /* owned: that it has aborted the group, and why; NULL: it has not */
+    bool over_nodes; /* over several */
+    char *abort;     /* owned: that it has aborted the group, and why; NULL: it has not */
 };
 
 /* ---- what this process is in ----------------------------------------------------------------- */
@@ -61,7 +62,7 @@ static struct in_group *in_find(struct commd_context *ctx, uint64_t group)
     return NULL;
 }
 
-void back_joined(struct commd_context *ctx, uint64_t group)
+void back_joined(struct commd_context *ctx, uint64_t group, bool over_nodes)
 {
     struct in_group *more;
 
@@ -72,7 +73,7 @@ void back_joined(struct commd_context *ctx, uint64_t group)
     if (!more)
         return; /* a later commd will not know that we are in it */
     ctx->back.kept = more;
-    more[ctx->back.nkept++] = (struct in_group){.id = group};
+    more[ctx->back.nkept++] = (struct in_group){.id = group, .over_nodes = over_nodes};
 }
 
 void back_left(struct commd_context *ctx, uint64_t group)
@@ -143,23 +144,40 @@ static bool among(const uint64_t *ids, unsigned n, uint64_t id)
     return false;
 }
 
+/* @here of them are on this node alone. */
+static void tell_unknown(const struct commd_context *ctx, unsigned here, unsigned over_nodes)
+{
+    char text[120] = "";
+
+    if (here)
+        snprintf(text, sizeof text, "%u on this node alone, which %s on%s", here,
+                 here == 1 ? "goes" : "go", over_nodes ? ", and " : "");
+    if (over_nodes)
+        snprintf(text + strlen(text), sizeof text - strlen(text),
+                 "%u over several nodes, which %s with COMMD_E_NODE_LOST", over_nodes,
+                 over_nodes == 1 ? "ends" : "end");
+    fprintf(stderr,
+            "commd: commd on node %s was started anew and does not know %u of the groups that pid "
+            "%d is in: %s. commd_group_recover() (torch: commd.torch.recover()) makes them known "
+            "to it, and brings together the ranks that call it\n",
+            ctx->node, here + over_nodes, (int)getpid(), text);
+}
+
 /* commd does not know the groups that it has not named. */
 static void part_from_unknown(struct commd_context *ctx, const struct msg_welcome *welcome)
 {
     struct back *b = &ctx->back;
-    unsigned before = b->nkept;
+    unsigned before = b->nkept, over = 0;
 
     for (unsigned i = 0; i < b->nkept;)
-        if (welcome->resumed && among(welcome->kept, welcome->nkept, b->kept[i].id))
+        if (welcome->resumed && among(welcome->kept, welcome->nkept, b->kept[i].id)) {
             i++;
-        else
+        } else {
+            over += b->kept[i].over_nodes;
             back_left(ctx, b->kept[i].id);
+        }
     if (b->nkept < before && ctx->warn_ms)
-        fprintf(stderr,
-                "commd: commd on node %s was started anew and does not know %u of the groups that "
-                "pid %d is in: those on this node alone go on, and commd_group_recover() makes "
-                "them known\n",
-                ctx->node, before - b->nkept, (int)getpid());
+        tell_unknown(ctx, before - b->nkept - over, over);
 }
 
 static void say_again(struct commd_context *ctx, const struct msg_welcome *welcome)

@@ -241,7 +241,7 @@ void control_say_hello(const struct commd_context *ctx, struct msg_client_hello 
 /* ---- back.c: all with the lock held ---------------------------------------------------------- */
 
 /* commd has made this process a member of the group; it has left, or aborted it. */
-void back_joined(struct commd_context *ctx, uint64_t group);
+void back_joined(struct commd_context *ctx, uint64_t group, bool over_nodes);
 void back_left(struct commd_context *ctx, uint64_t group);
 void back_aborted(struct commd_context *ctx, uint64_t group, const char *text);
 bool back_knows(struct commd_context *ctx, uint64_t group);

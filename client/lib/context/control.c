@@ -234,7 +234,7 @@ static void control_dispatch(struct commd_context *ctx, struct msg *m, int *fds,
         if (!w)
             control_leave_unwanted(ctx, m->joined.group);
         else
-            back_joined(ctx, m->joined.group);
+            back_joined(ctx, m->joined.group, m->joined.nnodes > 1);
         if (w && nfds >= 1)
             w->fd = steal_fd(&fds[0]);
     } else if (m->type == MSG_JOIN_FAILED) {
