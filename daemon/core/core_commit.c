@@ -109,8 +109,6 @@ static struct member *commit_member(struct core *core, unsigned home, const stru
 static void tell_missing(struct core *core, unsigned node, uint64_t id, enum cause cause,
                          int32_t rank, const char *text)
 {
-    const struct group *next = follow_next(core, id);
-
     assert(node != core->config.self);
     act_to_peer(core, node,
                 (struct act_msg){.type = MSG_BROKEN,
@@ -119,7 +117,7 @@ static void tell_missing(struct core *core, unsigned node, uint64_t id, enum cau
                                             .rank = rank,
                                             .node = core_self_name(core),
                                             .text = act_text(core, text),
-                                            .next = next ? next->epoch : 0}});
+                                            .next = follow_gone_as(core, NULL, id)}});
 }
 
 /* This node cannot take part: tells the others, and gives its own ranks their answer. It takes a

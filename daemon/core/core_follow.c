@@ -15,7 +15,8 @@
  *
  * Who comes too late is told so: GONE and BROKEN say that ranks have gone on as a next epoch, and a
  * node that has no part in it lets no rank follow that group any more (group.passed). Ranks that
- * went on have left the group, and without that they would look like ranks that are gone.
+ * went on have left the group, and without that they would look like ranks that are gone. It is
+ * told also when that epoch has ended since: the last ones are remembered (core->passed).
  *
  * The group itself stays as it is, broken or not, until its clients leave it: it is by the group
  * that this node goes on hearing who dies.
@@ -156,7 +157,7 @@ void follow_begin(struct core *core, struct member *member, const struct msg_cli
     core->expire_ms = MIN(core->expire_ms, wish->enough_ms);
 }
 
-const struct group *follow_next(const struct core *core, uint64_t follows)
+static const struct group *followed_by(const struct core *core, uint64_t follows)
 {
     const struct group *group;
 
@@ -169,9 +170,28 @@ const struct group *follow_next(const struct core *core, uint64_t follows)
 
 const struct group *follow_gone_on(const struct core *core, uint32_t uid, uint64_t follows)
 {
-    const struct group *group = follow_next(core, follows);
+    const struct group *group = followed_by(core, follows);
 
     return group && group->uid == uid ? group : NULL;
+}
+
+uint64_t follow_gone_as(const struct core *core, const uint32_t *uid, uint64_t follows)
+{
+    const struct group *group = followed_by(core, follows);
+
+    if (group)
+        return !uid || group->uid == *uid ? group->epoch : 0;
+    for (unsigned i = 0; i < CORE_PASSED; i++)
+        if (core->passed[i].follows == follows && core->passed[i].epoch &&
+            (!uid || core->passed[i].uid == *uid))
+            return core->passed[i].epoch;
+    return 0;
+}
+
+void follow_remember(struct core *core, const struct group *group)
+{
+    core->passed[core->passed_at++ % CORE_PASSED] =
+        (struct passed){group->follows, group->epoch, group->uid};
 }
 
 void follow_left_behind(const char *name, uint64_t epoch, uint32_t rank, char *buf, size_t cap)
@@ -186,20 +206,33 @@ void follow_left_behind(const char *name, uint64_t epoch, uint32_t rank, char *b
 static uint64_t passed_by(const struct core *core, const struct member *member)
 {
     uint64_t follows = member->wish.follows;
-    const struct group *next = follows ? follow_gone_on(core, member->uid, follows) : NULL;
+    uint64_t next = follows ? follow_gone_as(core, &member->uid, follows) : 0;
     const struct group *before = follows && !next ? group_find(core, follows) : NULL;
 
     if (next)
-        return next->epoch;
+        return next;
     return before ? before->passed : member->wish.stray ? member->wish.stray->passed : 0;
 }
 
-static void tell_left_behind(struct core *core, struct member *member)
+/* Nobody that it could go on with will come. */
+static bool is_forsaken(const struct core *core, const struct member *member)
 {
+    return passed_by(core, member) || (member->wish.stray && member->wish.stray->alone);
+}
+
+static void tell_forsaken(struct core *core, struct member *member)
+{
+    uint64_t next = passed_by(core, member);
     char text[MSG_TEXT_MAX];
 
-    follow_left_behind(member->name, passed_by(core, member), member->wish.rank, text,
-                       sizeof(text));
+    if (next)
+        follow_left_behind(member->name, next, member->wish.rank, text, sizeof(text));
+    else
+        text_format(text, sizeof(text),
+                    "group \"%s\": no other node knows epoch %llu of it any more: its ranks there "
+                    "have ended, or have gone on without rank %u: leave the group and rejoin, or "
+                    "make a subgroup of the ranks that live",
+                    member->name, (unsigned long long)member->wish.was_epoch, member->wish.rank);
     join_cancel(core, member);
     join_fail(core, member, CAUSE_RANK_LOST, (int32_t)member->wish.rank, -1, text);
 }
@@ -211,9 +244,9 @@ bool follow_home_ok(struct core *core, struct member *member, unsigned home)
 
     if (wish->recovery == MSG_RECOVERY_NONE)
         return true;
-    if (passed_by(core, member)) {
+    if (is_forsaken(core, member)) {
         member->home = -1; /* it has not been asked */
-        tell_left_behind(core, member);
+        tell_forsaken(core, member);
         return false;
     }
     if (wish->follows && !wish->was_epoch) {
@@ -465,8 +498,8 @@ void follow_run(struct core *core)
     if (core->learned)
         list_each(member, &core->waiting, waiting)
             if (asks(member) && known(core, member) != member->wish.told) {
-                if (passed_by(core, member))
-                    tell_left_behind(core, member);
+                if (is_forsaken(core, member))
+                    tell_forsaken(core, member);
                 else
                     follow_tell(core, member);
             }

@@ -309,6 +309,8 @@ void group_close(struct core *core, struct group *group)
         act_push(core,
                  (struct core_action){.type = CORE_DO_GROUP_FORGET, .group_forget = {group->id}});
     group->boarded = false;
+    if (opened && group->follows)
+        follow_remember(core, group);
     if (before && before->nlocal)
         group_ask_all(core, before); /* who of it has gone on has not told this node: core_rank.c */
     group_set_state(core, group, group->nnodes > 1 ? GROUP_LEFT : GROUP_DEAD);

@@ -39,8 +39,12 @@ struct stray {
     uint64_t heard;  /* grows with what is known of ranks that are gone */
     uint64_t passed; /* as of a group */
     uint32_t uid, payer, size;
-    uint32_t refs;            /* members whose wish it is of */
-    struct msg_member *ranks; /* owned run, for the fates */
+    uint32_t refs;   /* members whose wish it is of */
+    bool over_nodes; /* it has ranks on other nodes, as its clients say */
+    bool alone;      /* no other node knows it, nor will */
+    uint64_t begun_ms;
+    uint64_t unknown[MSG_MAX_NODES / 64]; /* nodes that have said that they do not know it */
+    struct msg_member *ranks;             /* owned run, for the fates */
 };
 
 enum { WISH_TEXT_MAX = 64 };
@@ -156,8 +160,11 @@ void follow_look(struct core *core, unsigned node);
 const struct msg_member *follow_went_on(const struct group *next, uint32_t rank, uint32_t *at);
 /* The group as which others have gone on from that one, as this node knows; NULL: it does not. */
 const struct group *follow_gone_on(const struct core *core, uint32_t uid, uint64_t follows);
-/* Likewise, whoever's it is. */
-const struct group *follow_next(const struct core *core, uint64_t follows);
+/* As which epoch others have gone on from that one, also where that has ended since; 0: it is not
+ * known. @uid: of that user; NULL: whoever's it is. */
+uint64_t follow_gone_as(const struct core *core, const uint32_t *uid, uint64_t follows);
+/* @group, which is closed, was such an epoch. */
+void follow_remember(struct core *core, const struct group *group);
 void follow_left_behind(const char *name, uint64_t epoch, uint32_t rank, char *buf, size_t cap);
 /* @old: the epoch before, NULL: this node had no rank in it; @came: new processes in @group. */
 void follow_note_open(struct core *core, const struct group *old, const struct group *group,
@@ -174,6 +181,7 @@ struct stray *stray_take(struct core *core, const struct client *client,
 void stray_put(struct core *core, struct stray *stray); /* or NULL */
 bool stray_gone(const struct core *core, const struct stray *stray, uint32_t rank);
 void stray_ask(struct core *core, unsigned node); /* what it knows of all of them */
+void stray_tick(struct core *core);               /* at each heartbeat */
 /* @node asks for group @id, of which it has heard from us: true, if we have it as a stray. */
 bool stray_answer(struct core *core, unsigned node, uint64_t id);
 /* BROKEN{stray} of @node: it has ranks of that group, and does not know it. */

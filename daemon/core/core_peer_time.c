@@ -163,6 +163,7 @@ void peer_tick(struct core *core)
                                                            .free = !core->peers[i].shares}});
         group_tick(core);
         follow_tick(core);
+        stray_tick(core);
         ask_engine(core);
     }
     if (core->now >= core->silent_ms)

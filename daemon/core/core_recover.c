@@ -461,7 +461,7 @@ static void survivor(struct core *core, unsigned node, const struct msg_join *ms
     uint32_t places = shrinks || !msg->size ? msg->was_size : msg->size;
     struct forming *forming =
         first_forming(core, msg->uid, msg->name, MSG_RECOVERY_NONE, msg->follows);
-    const struct group *group = forming ? NULL : follow_gone_on(core, msg->uid, msg->follows);
+    uint64_t next = forming ? 0 : follow_gone_as(core, &msg->uid, msg->follows);
     struct recovering wanted = {.kind = (enum msg_recovery)msg->recovery,
                                 .least = msg->least,
                                 .was_size = msg->was_size,
@@ -478,8 +478,8 @@ static void survivor(struct core *core, unsigned node, const struct msg_join *ms
         home_refuse(core, node, msg->join, CAUSE_INVALID, (int32_t)msg->was_rank, (int)node, text);
         return;
     }
-    if (group) {
-        follow_left_behind(group->name, group->epoch, msg->was_rank, text, sizeof(text));
+    if (next) {
+        follow_left_behind(msg->name, next, msg->was_rank, text, sizeof(text));
         home_refuse(core, node, msg->join, CAUSE_RANK_LOST, (int32_t)msg->was_rank, (int)node,
                     text);
         return;

@@ -21,6 +21,11 @@
  * ranks on a node that is lost nobody says anything, and they are waited for until a limit. Who has
  * the group open hears of us by what it asks (core_resync.c).
  *
+ * Who knows nothing of it says so, too. If that is so of all nodes that are there, and lasts for
+ * node_timeout, in which ranks of a node that was started anew would have asked themselves, then
+ * the ranks of other nodes have ended, or have gone on and ended. Nobody knows which, so those of
+ * this node are no group of their own: they are told (follow_run()).
+ *
  * Who wakes me: joins that follow it, and their end; nodes that are READY, and their answers. What
  * if a node dies now: it is asked again when it is back. What if I am stopped now: the next commd
  * is asked by the same joins. */
@@ -68,26 +73,41 @@ bool stray_ok(const struct core *core, const struct client *client,
     return true;
 }
 
+/* Does @node say that it knows nothing of it? */
+static void set_unknown(struct stray *stray, unsigned node, bool unknown)
+{
+    uint64_t bit = 1ull << node % 64;
+
+    stray->unknown[node / 64] = (stray->unknown[node / 64] & ~bit) | (unknown ? bit : 0);
+}
+
 static bool knows_strays(const struct core *core, unsigned node)
 {
     return peer_usable(core, node) && node != core->config.self && core->peers[node].strays;
 }
 
-/* @cause: none; LEFT: its ranks do not ask any more. */
-static void stray_tell(struct core *core, unsigned node, const struct stray *stray,
-                       enum cause cause)
+/* @cause: none; LEFT: its ranks do not ask any more; RANK_LOST: this node knows nothing of it. */
+static void stray_say(struct core *core, unsigned node, uint64_t id, uint32_t uid, enum cause cause)
 {
     if (!act_room(core))
         return; /* it is asked when it is linked anew */
     act_to_peer(core, node,
                 (struct act_msg){.type = MSG_BROKEN,
-                                 .broken = {.group = stray->id,
+                                 .broken = {.group = id,
                                             .cause = cause,
                                             .rank = -1,
                                             .node = core_self_name(core),
-                                            .text = "ranks of this node want to go on",
+                                            .text = cause == CAUSE_RANK_LOST
+                                                        ? "it is not known here"
+                                                        : "ranks of this node want to go on",
                                             .stray = true,
-                                            .uid = stray->uid}});
+                                            .uid = uid}});
+}
+
+static void stray_tell(struct core *core, unsigned node, const struct stray *stray,
+                       enum cause cause)
+{
+    stray_say(core, node, stray->id, stray->uid, cause);
 }
 
 static void stray_tell_all(struct core *core, const struct stray *stray, enum cause cause)
@@ -114,6 +134,7 @@ static struct stray *stray_make(struct core *core, const struct client *client,
     stray->payer = client->payer;
     stray->size = msg->was_size;
     stray->ranks = run;
+    stray->begun_ms = core->now;
     list_add(&core->strays_by_id[core_mix(stray->id) % HASH_GROUPS], &stray->hash);
     stray_tell_all(core, stray, CAUSE_NONE);
     return stray;
@@ -142,6 +163,7 @@ struct stray *stray_take(struct core *core, const struct client *client,
     if (!stray)
         return NULL;
     stray->refs++;
+    stray->over_nodes |= msg->was_nodes > 1;
     for (uint32_t i = 0; i < msg->ngone; i++)
         stray_lose(core, stray, msg->gone[i]);
     return stray;
@@ -156,10 +178,42 @@ bool stray_gone(const struct core *core, const struct stray *stray, uint32_t ran
 void stray_ask(struct core *core, unsigned node)
 {
     for (uint32_t i = 0; i < core->strays.used && knows_strays(core, node); i++) {
-        const struct stray *stray = pool_at(&core->strays, i);
+        struct stray *stray = pool_at(&core->strays, i);
 
-        if (stray->refs)
-            stray_tell(core, node, stray, CAUSE_NONE);
+        if (!stray->refs)
+            continue;
+        set_unknown(stray, node, false);
+        stray_tell(core, node, stray, CAUSE_NONE);
+    }
+}
+
+/* Will nothing come from @node? */
+static bool is_mute(const struct core *core, const struct stray *stray, unsigned node)
+{
+    const struct peer *peer = &core->peers[node];
+    bool unknown = stray->unknown[node / 64] >> node % 64 & 1;
+
+    return node == core->config.self || peer->given_up ||
+           (peer->state == CORE_PEER_READY && unknown &&
+            core->now >= peer->since_ms + core->config.node_timeout_ms);
+}
+
+void stray_tick(struct core *core)
+{
+    for (uint32_t i = 0; i < core->strays.used; i++) {
+        struct stray *stray = pool_at(&core->strays, i);
+        unsigned node = 0;
+
+        if (!stray->refs || stray->alone || !stray->over_nodes ||
+            core->now < stray->begun_ms + core->config.node_timeout_ms)
+            continue;
+        while (node < core->config.nnodes && is_mute(core, stray, node))
+            node++;
+        if (node < core->config.nnodes)
+            continue;
+        stray->alone = true;
+        stray->heard++;
+        core->learned = true;
     }
 }
 
@@ -179,9 +233,16 @@ bool stray_answer(struct core *core, unsigned node, uint64_t id)
 void stray_asked(struct core *core, unsigned node, const struct msg_broken *msg)
 {
     struct group *group = group_find(core, msg->group);
-    const struct group *next = follow_gone_on(core, msg->uid, msg->group);
+    struct stray *own = stray_find(core, msg->uid, msg->group);
+    uint64_t next = follow_gone_as(core, &msg->uid, msg->group);
     int place = group ? group_place(group, node) : -1;
 
+    if (own)
+        set_unknown(own, node, msg->cause == CAUSE_RANK_LOST);
+    if (msg->cause == CAUSE_RANK_LOST)
+        return;
+    if (own && msg->cause == CAUSE_LEFT)
+        stray_tell(core, node, own, CAUSE_NONE);
     if (place >= 0 && group->uid == msg->uid) {
         if (group->state == GROUP_BROKEN)
             follow_place_lost(core, group, (unsigned)place, msg->cause == CAUSE_LEFT);
@@ -194,7 +255,9 @@ void stray_asked(struct core *core, unsigned node, const struct msg_broken *msg)
                                                 .rank = -1,
                                                 .node = core_self_name(core),
                                                 .text = "it has gone on",
-                                                .next = next->epoch}});
+                                                .next = next}});
+    } else if (!group && !own && msg->cause != CAUSE_LEFT) {
+        stray_say(core, node, msg->group, msg->uid, CAUSE_RANK_LOST);
     }
 }
 

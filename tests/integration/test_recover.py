@@ -834,6 +834,18 @@ def test_more_die_while_they_recover_by_a_commd_that_was_started_anew():
             equal(all_do([ranks[0], ranks[2]], "verify", name="g"), [2, 2])
 
 
+def test_a_call_after_the_failure_that_ended_its_group():
+    """It names the operation that failed, and says that it is another one."""
+    with group([0, 0, 0]) as (cluster, ranks):
+        all_do(ranks, "verify", name="g")
+        ranks[2].kill()
+        first = ranks[0].call_error("all_reduce", name="g", count=1000)
+        then = ranks[0].call_error("all_reduce", name="g", count=1000)
+        check(first["message"].startswith("operation "), first)
+        check(then["message"].startswith("all_reduce: the group had ended before: operation "), then)
+        equal((then["code"], then["rank"]), (first["code"], first["rank"]))
+
+
 def test_commd_is_started_anew_while_ranks_recover():
     """The one that they asked is gone with all that it knew, too."""
     with started_anew([1]) as (cluster, ranks, rest):
@@ -903,19 +915,42 @@ def test_a_group_over_nodes_by_a_commd_that_was_started_anew():
 
 
 def test_the_others_have_gone_on_without_a_commd_that_was_started_anew():
-    """Whom the others did not wait for is told so, and is no group of its own."""
+    """Whom the others did not wait for is told so, and is no group of its own; also if they have
+    ended since."""
+    for ended in (False, True):
+        with kept_nodes(2, SOON) as cluster:
+            cluster.expect("node0|lost|closed before|cannot be kept for the next")
+            ranks, said = cluster.ranks_heard("g", PLACES["2x2"])
+            os.kill(cluster.nodes[0].engine_pid(), signal.SIGKILL)
+            cluster.nodes[0].kill()
+            equal([place["size"] for place in recovered(ranks[2:])], [2, 2])
+            if ended:
+                all_do(ranks[2:], "leave", name="g")
+            cluster.nodes[0].start(arguments=["--keep"])
+            cluster.wait_linked()
+            for number in (0, 1):
+                error = ranks[number].call_error("recover", name="g")
+                equal((error["code"], error["rank"]), ("RANK_LOST", number))
+                check("gone on as epoch 2" in error["message"], error)
+            check("1 over several nodes, which ends with COMMD_E_NODE_LOST" in said(), said())
+
+
+def test_the_others_have_ended_without_going_on():
+    """Of a commd that was started anew; no other node knows the group any more."""
     with kept_nodes(2, SOON) as cluster:
         cluster.expect("node0|lost|closed before|cannot be kept for the next")
         ranks = cluster.ranks("g", PLACES["2x2"])
         os.kill(cluster.nodes[0].engine_pid(), signal.SIGKILL)
         cluster.nodes[0].kill()
-        equal([place["size"] for place in recovered(ranks[2:])], [2, 2])
+        for rank in ranks[2:]:
+            rank.kill()
         cluster.nodes[0].start(arguments=["--keep"])
         cluster.wait_linked()
         for number in (0, 1):
             error = ranks[number].call_error("recover", name="g")
             equal((error["code"], error["rank"]), ("RANK_LOST", number))
-            check("gone on as epoch 2" in error["message"], error)
+            check("no other node knows epoch 1 of it any more" in error["message"], error)
+            check("rejoin" in error["message"], error)
 
 
 def test_nothing_grows_over_a_hundred_recoveries():

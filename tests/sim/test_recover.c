@@ -938,6 +938,34 @@ static void another_commd_knows_nothing_and_is_late(void **state)
     }
 }
 
+/* That epoch has ended since, or there was none: nobody of the others will ever come. */
+static void nobody_is_left_whom_another_commd_could_wait_for(void **state)
+{
+    (void)state;
+    for (unsigned home = 0; home < 2; home++)
+        for (unsigned went_on = 0; went_on < 2; went_on++) {
+            struct fix f = group(2, home, (unsigned[]){0, 0, 1, 1}, 4);
+
+            sim_forget(f.sim, 1, 1500);
+            sim_run(f.sim, 20);
+            for (unsigned i = 0; went_on && i < 2; i++)
+                sim_recover(f.sim, f.rank[i], f.g, NULL, &shrink);
+            sim_run(f.sim, 2500);
+            for (unsigned i = 0; i < 2; i++)
+                if (went_on)
+                    sim_leave(f.sim, f.rank[i], f.g);
+                else
+                    sim_die(f.sim, f.rank[i], "killed by signal 9");
+            sim_run(f.sim, 1000);
+            for (unsigned i = 2; i < 4; i++) {
+                sim_recover(f.sim, f.rank[i], f.g, NULL, &shrink);
+                sim_run(f.sim, went_on ? 100 : 2000);
+                is_left_behind(&f, f.rank[i]);
+            }
+            end_untold(&f);
+        }
+}
+
 /* What all had agreed on comes to nothing: it does not ask again. */
 static void taken_back_while_it_fails(void **state)
 {
@@ -1027,6 +1055,7 @@ int main(void)
         cmocka_unit_test(another_commd_knows_nothing),
         cmocka_unit_test(one_dies_that_it_does_not_know),
         cmocka_unit_test(another_commd_knows_nothing_and_is_late),
+        cmocka_unit_test(nobody_is_left_whom_another_commd_could_wait_for),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
