@@ -140,6 +140,40 @@ static void add_missing(const struct options *o, const struct msg_tables *groups
     }
 }
 
+/* Is the group of row @x, which ranks are still in, followed by that of @y? */
+static bool is_followed(const struct msg_table *t, uint32_t x, uint32_t y)
+{
+    static const char *const same[] = {"name", "uid"};
+    uint32_t epoch = cells_column(t, "epoch"), group = cells_column(t, "group");
+
+    for (unsigned i = 0; i < ARRAY_LEN(same); i++)
+        if (strcmp(cells_at(t, x, cells_column(t, same[i])),
+                   cells_at(t, y, cells_column(t, same[i]))))
+            return false;
+    return *cells_at(t, x, group) && *cells_at(t, y, group) && /* "": it is only waited for */
+           cells_number(cells_at(t, x, epoch)) < cells_number(cells_at(t, y, epoch));
+}
+
+/* Rows of epochs that others have followed come behind all others; else they are in the order of
+ * their names. */
+static void present_first(struct msg_table *table)
+{
+    static const char *const keys[] = {"name", "uid", "epoch"};
+    size_t width = table->ncolumns * sizeof(*table->cells);
+    _cleanup_(freep) char **cells = malloc(table->nrows * width + 1);
+    uint32_t n = 0;
+
+    if (!cells)
+        return;
+    sort_rows(table, keys, ARRAY_LEN(keys));
+    for (int followed = 0; followed < 2; followed++)
+        for (uint32_t row = 0; row < table->nrows; row++)
+            if ((row + 1 < table->nrows && is_followed(table, row, row + 1)) == followed)
+                memcpy(cells + (size_t)n++ * table->ncolumns,
+                       table->cells + (size_t)row * table->ncolumns, width);
+    memcpy(table->cells, cells, table->nrows * width);
+}
+
 static const struct verb verbs[] = {
     {"status", "status", .vertical = true,
      .help = "this node at a glance; exit code 1 if it is not well"},
@@ -310,6 +344,9 @@ static void sort_answer(struct msg_tables *answer)
 
     if (rows)
         sort_rows(rows, ranks, ARRAY_LEN(ranks));
+    rows = table_named(answer, "groups");
+    if (rows)
+        present_first(rows);
     rows = table_named(answer, "links");
     if (rows) {
         sort_rows(rows, links, ARRAY_LEN(links));

@@ -243,10 +243,11 @@ static bool why_json(const struct show *show, const struct looks *looks,
     return made_show(show, &made);
 }
 
-/* First groups that are not well, then groups that were not well when they ended, then the rest. */
+/* First groups that are not well, then groups that were not well when they ended, then the rest;
+ * epochs that others have followed come last. */
 static int finding_place(const struct finding *f)
 {
-    return finding_is_well(f) ? 2 : f->ended;
+    return f->next_epoch ? 3 : finding_is_well(f) ? 2 : f->ended;
 }
 
 static int by_place(const void *a, const void *b)
@@ -257,15 +258,25 @@ static int by_place(const void *a, const void *b)
     return order ? order : (*x > *y) - (*x < *y);
 }
 
+/* Ended, or gone on: ranks may be in an epoch yet that others have followed. */
+static bool is_over(const struct finding *f)
+{
+    return f->ended || f->next_epoch;
+}
+
 /* Of groups with one name: first the group that is there, then the one that has ended last. */
 static int by_end(const void *a, const void *b)
 {
     const struct finding *const *x = a, *const *y = b;
 
+    if (is_over(*x) != is_over(*y))
+        return is_over(*x) ? 1 : -1;
     if ((*x)->ended != (*y)->ended)
         return (*x)->ended ? 1 : -1;
     if ((*x)->ended && (*x)->ended_s != (*y)->ended_s)
         return (*x)->ended_s < (*y)->ended_s ? -1 : 1;
+    if ((*x)->next_epoch && (*y)->next_epoch && (*x)->epoch != (*y)->epoch)
+        return (*x)->epoch > (*y)->epoch ? -1 : 1;
     return by_place(a, b);
 }
 

@@ -7,6 +7,8 @@
 #include "client/ctl/finding.h"
 #include "client/ctl/seats.h"
 
+enum { DEATHS_TOLD = 4 };
+
 /* A rank that gave up waiting in an operation is not to blame; ranks that had not begun it are. */
 static bool find_awaited(struct finding *f, const struct seats *seats, const struct seat *waiter)
 {
@@ -70,6 +72,23 @@ static void find_cause(struct finding *f, const struct seats *seats, const struc
     find_lost(f, of->cause_code, told, names);
 }
 
+/* Who died in it, and when; a few. */
+static void tell_died(struct finding *f, const struct seats *seats, const struct seat *of)
+{
+    char name[SEAT_NAME];
+    unsigned n = 0;
+
+    group_each(s, seats, of) {
+        if (s->rank < 0 || !is_dead(s) || n++ >= DEATHS_TOLD)
+            continue;
+        if (n == 1)
+            blame(f, s);
+        tell(f->evidence, "%s died%s%s", seat_name(s, name), *s->exit ? ": " : "", s->exit);
+    }
+    if (n > DEATHS_TOLD)
+        tell(f->evidence, "%u more of its ranks died", n - DEATHS_TOLD);
+}
+
 /* Ranks of it have gone on as its next epoch: whatever ended it is over. Not each node tells. */
 static bool find_gone_on(struct finding *f, const struct seats *seats, const struct seat *of)
 {
@@ -82,6 +101,7 @@ static bool find_gone_on(struct finding *f, const struct seats *seats, const str
          (unsigned long long)f->next_epoch);
     if (of->cause_code)
         tell(f->evidence, "it had ended by: %s: %s", of->cause, of->cause_text);
+    tell_died(f, seats, of);
     return true;
 }
 

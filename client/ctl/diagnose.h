@@ -6,7 +6,8 @@
 #include "shm/proto/msg.h"
 
 /* What keeps a group from getting on; from SLOW_RANK on it gets on, but one rank makes the others
- * wait, a link loses data, or the group has less of its cores than it could use; from COMPUTE_BOUND
+ * wait, a link loses data, the group has less of its cores than it could use, or not all of its
+ * nodes tell; from COMPUTE_BOUND
  * on it is well; RECOVERED: it has gone on as its next epoch. */
 /* clang-format off */
 #define VERDICTS(V)                                                                                \
@@ -14,7 +15,7 @@
     V(LINK_TAMPERED) V(ENGINE_DEAD) V(ENGINE_STOPPED) V(GPU_SERVICE_DEAD) V(RANK_STOPPED)          \
     V(ORDER_INVERSION) V(MISMATCH) V(UNMATCHED) V(NOT_ARRIVED) V(RANK_LEFT) V(NOT_JOINED)          \
     V(GPU_BEHIND) V(GPU_STALL) V(LINK_STALL) V(ABORTED) V(BROKEN) V(SLOW_RANK) V(SLOW_LINK)        \
-    V(THROTTLED) V(COMPUTE_BOUND) V(COMM_BOUND) V(RECOVERED) V(HEALTHY)
+    V(THROTTLED) V(COMMD_AWAY) V(COMPUTE_BOUND) V(COMM_BOUND) V(RECOVERED) V(HEALTHY)
 /* clang-format on */
 #define VERDICT(name_) VERDICT_##name_,
 enum verdict { VERDICTS(VERDICT) };

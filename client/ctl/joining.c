@@ -165,6 +165,41 @@ static void tell_missing_before(struct finding *f, const struct seats *seats, co
                     "commd.torch.recover()): what do these do?");
 }
 
+static bool is_in_it(const struct seat *s, const struct seat *of)
+{
+    (void)of;
+    return is_open(s);
+}
+
+/* A rank of the epoch for which @of waits, or of a later one, which is there; NULL: none is. */
+static const struct seat *find_ahead(const struct seats *seats, const struct seat *of)
+{
+    for (unsigned i = 0; i < seats->n; i++) {
+        const struct seat *s = &seats->at[i];
+
+        if (is_open(s) && s->uid == of->uid && is(s->name, of->name) && s->epoch >= of->epoch &&
+            !*s->recovery && !s->ended)
+            return s;
+    }
+    return NULL;
+}
+
+/* The ranks that wait, @first of @n, were left behind: others are in @ahead. */
+static void tell_left_behind(struct finding *f, const struct seats *seats, const struct seat *first,
+                             unsigned n, const struct seat *ahead)
+{
+    char list[RANKS_NAME];
+    unsigned there = list_ranks(seats, ahead, is_in_it, list, sizeof(list));
+
+    blame(f, first);
+    tell(f->evidence, "the others have gone on as epoch %llu, rank%s %s of %llu, without %s",
+         (unsigned long long)ahead->epoch, there == 1 ? "" : "s", list,
+         (unsigned long long)ahead->size, n == 1 ? "it" : "them");
+    tell(f->remedy, "nobody will come: let who was left behind leave the group and rejoin as a new "
+                    "process (commd_group_rejoin(), torch: commd.torch.rejoin()), while the others "
+                    "wait for it (COMMD_RECOVER_WAIT), or make a new group");
+}
+
 /* Ranks of a group wait for its next epoch. */
 static void find_recovery(struct finding *f, const struct seats *seats, const struct seat *of)
 {
@@ -172,7 +207,7 @@ static void find_recovery(struct finding *f, const struct seats *seats, const st
     const char *missing = missing_before(seats, of);
     char name[SEAT_NAME], list[RANKS_NAME];
     unsigned n;
-    const struct seat *first = longest_joining(seats, of, &n);
+    const struct seat *first = longest_joining(seats, of, &n), *ahead = find_ahead(seats, of);
 
     take_facts(f, seats, of);
     f->verdict = VERDICT_NOT_JOINED;
@@ -189,6 +224,8 @@ static void find_recovery(struct finding *f, const struct seats *seats, const st
     }
     if (f->ended)
         return tell(f->evidence, "%s: %s", of->cause, of->cause_text);
+    if (first && ahead)
+        return tell_left_behind(f, seats, first, n, ahead);
     tell_missing_before(f, seats, of, missing);
     if (shrinks)
         return;

@@ -262,13 +262,13 @@ static void tell_restarting(struct finding *f, const struct link_rows *links, bo
                : "commd of node%s %s is restarting: what ranks do there is not known until it is "
                  "back",
          n == 1 ? "" : "s", list);
-    if (!joins)
-        return;
+    if (!joins && verdict_is_well(f->verdict) && f->verdict != VERDICT_RECOVERED)
+        f->verdict = VERDICT_COMMD_AWAY;
     if (!*f->node)
         snprintf(f->lost_node, sizeof(f->lost_node), "%s", first);
     tell(f->remedy,
          "if it is not back within timeouts.restart it is lost: on node %s systemctl status commd, "
-         "journalctl -u commd",
+         "journalctl -u commd; is it stopped?",
          first);
 }
 

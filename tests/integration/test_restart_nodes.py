@@ -196,7 +196,7 @@ def test_a_join_in_the_gap_waits():
             said = f"commd of node {nodes[0].name} is restarting: a join with ranks there waits"
             check(said in row["evidence"], row)
             (row,) = nodes[1].ctl("why", "g")["why"]
-            equal((row["verdict"], row["node"]), ("HEALTHY", None), row)
+            equal((row["verdict"], row["node"]), ("COMMD_AWAY", nodes[0].name), row)
         for rank in ranks:
             rank.finish()
         all_do(ranks, "all_reduce", name="later", count=1000)

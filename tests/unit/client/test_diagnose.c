@@ -1182,9 +1182,47 @@ static void an_epoch_that_has_gone_on_is_no_trouble(void **state)
     assert_true(finding_is_well(&f->findings[0]));
     assert_int_equal(f->findings[0].next_epoch, 2);
     assert_string_equal(f->findings[0].evidence, "epoch 1, gone on as epoch 2\n"
-                                                 "it had ended by: aborted: rank 0 aborted");
+                                                 "it had ended by: aborted: rank 0 aborted\n"
+                                                 "rank 3 (pid 103 on node b) died");
+    assert_int_equal(f->findings[0].rank, 3);
+    assert_string_equal(f->findings[0].node, "b");
     assert_int_equal(f->findings[1].epoch, 2);
     assert_true(f->findings[1].verdict != VERDICT_RECOVERED);
+}
+
+/* On one node nothing breaks such a group, and who died is known all the same. */
+static void who_died_before_a_group_went_on(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 0, "epoch=1 next_epoch=2 nodes=1 process=left");
+    row(f, 1, "epoch=1 next_epoch=2 nodes=1 process=died");
+    set(f, "exit", "signal 9 (KILL), 34 s ago");
+    assert_verdict(f, RECOVERED);
+    assert_string_equal(f->findings[0].evidence,
+                        "epoch 1, gone on as epoch 2\n"
+                        "rank 1 (pid 101 on node a) died: signal 9 (KILL), 34 s ago");
+    for (unsigned rank = 2; rank < 7; rank++)
+        row(f, rank, "epoch=1 next_epoch=2 nodes=1 process=died");
+    assert_verdict(f, RECOVERED);
+    assert_evidence(f, "rank 4 (pid 104 on node a) died\n2 more of its ranks died");
+}
+
+/* Others are in the next epoch already: it is not they who have not come. */
+static void who_was_left_behind_waits(void **state)
+{
+    struct fix *f = *state;
+
+    row(f, 2, GOES_ON "shrink joining_ms=700 missing=0-1 node=b");
+    row(f, 0, "epoch=2 group=00000000000000ab size=2 nodes=1");
+    row(f, 1, "epoch=2 group=00000000000000ab size=2 nodes=1");
+    diagnose_all(f);
+    assert_string_equal(verdict_name(f->findings[0].verdict), "NOT_JOINED");
+    assert_evidence(f, "rank 2 of epoch 1 waits to go on");
+    assert_evidence(f, "the others have gone on as epoch 2, ranks 0-1 of 2, without it");
+    assert_null(strstr(f->findings[0].evidence, "not asked to go on"));
+    assert_int_equal(f->findings[0].rank, 2);
+    assert_non_null(strstr(f->findings[0].remedy, "rejoin"));
 }
 
 /* commd in another pid namespace than the ranks: pid 0 helps nobody. */
@@ -1747,9 +1785,14 @@ static void a_node_that_is_restarting(void **state)
     assert_evidence(f, joins);
     clear(f);
     row(f, 0, "size=2 nodes=2"); /* a group that runs goes on without it */
-    assert_int_equal(with_unheard(f, "b=restarting")->verdict, VERDICT_HEALTHY);
+    assert_int_equal(with_unheard(f, "b=restarting")->verdict, VERDICT_COMMD_AWAY);
+    assert_false(finding_is_well(&f->findings[0])); /* not all is known: exit code 1 */
     assert_evidence(f, "commd of node b is restarting: what ranks do there is not known");
-    assert_string_equal(f->findings[0].lost_node, "");
+    assert_string_equal(f->findings[0].lost_node, "b");
+    assert_non_null(strstr(f->findings[0].remedy, "on node b systemctl status commd"));
+    clear(f);
+    row(f, 0, "size=2 nodes=2 epoch=1 next_epoch=2"); /* that is over anyway */
+    assert_int_equal(with_unheard(f, "b=restarting")->verdict, VERDICT_RECOVERED);
     clear(f);
     row(f, 0, "size=2 nodes=2");
     row(f, 1, "size=2 nodes=2 node=c");
@@ -2205,6 +2248,8 @@ int main(void)
         T(who_waits_to_go_on),
         T(new_processes_for_whom_nobody_waits),
         T(an_epoch_that_has_gone_on_is_no_trouble),
+        T(who_died_before_a_group_went_on),
+        T(who_was_left_behind_waits),
         T(joins_that_failed),
         T(processes_that_commd_does_not_see),
         T(engines_without_a_connection),
