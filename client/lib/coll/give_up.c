@@ -4,7 +4,7 @@
  *
  * Each reason fills r->err. What the operation waits for may come in the same moment:
  * run_last_look(). */
-#include "client/lib/coll/run.h"
+#include "client/lib/coll/called.h"
 
 #include <stdio.h>
 
@@ -43,11 +43,14 @@ static bool meets_here(const struct run *r)
 }
 
 /* Will rank @k, which is gone and had completed @done operations, not come to this one any more? It
- * may have completed one of this number in which it met nobody (posts.c). */
+ * may have completed one of this number in which it met nobody (posts.c). And where ranks differ
+ * they all have to learn of it, and this one waits for that: it may wait for a rank that has been
+ * told, and calls nothing more. */
 static bool is_missed(const struct run *r, unsigned k, uint32_t done)
 {
     return !seq_reached(done, (uint32_t)r->desc.seq) ||
-           (meets_here(r) && !board_has_met(&r->group->board, k, r->base));
+           (meets_here(r) && !board_has_met(&r->group->board, k, r->base)) ||
+           (r->agreed != AGREED_ALL && calls_disputed(r));
 }
 
 /* One who died is named before those who left: they did so because of it, as often as not. */

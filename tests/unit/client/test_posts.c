@@ -708,6 +708,41 @@ static void who_does_not_meet_is_named(void **state)
     cluster_free(c);
 }
 
+/* Ranks 1 and 2 have heard of a mismatch, and meet the others; rank 1 in a later operation, and
+ * dies. Rank 0 has been told, and calls nothing more. Whatever rank 2 calls, it does not wait on.
+ */
+static void who_meets_dies_ahead(void **state)
+{
+    static const int colls[] = {COMMD_GATHER, COMMD_BARRIER};
+
+    for (unsigned i = 0; i < ARRAY_LEN(colls); i++) {
+        struct cluster *c = pair_new();
+        uint8_t send[2] = {1, 2}, recv[6];
+        struct commd_op op = a_gather(COMMD_GATHER, send, recv, 1);
+        struct commd_error err;
+        struct run r = {0};
+
+        assert_int_equal(alone(c, 2, op, &err), 0);
+        for (unsigned k = 0; k < BOARD_SLOTS; k++)
+            assert_int_equal(alone(c, 1, a_gather(COMMD_GATHER, send, recv, 2), &err), 0);
+        assert_int_equal(alone(c, 0, op, &err), COMMD_E_MISMATCH);
+        op.size = sizeof op;
+        op.coll = colls[i];
+        assert_int_equal(run_begin(&r, c->group[2]->now, &op), 0);
+        for (unsigned k = 0; k < 1000; k++)
+            assert_true(run_poll(&r) < RUN_DONE);
+        assert_int_equal(alone(c, 1, a_gather(COMMD_GATHER, send, recv, 2), &err), 1);
+        assert_true(board_has_met(&c->group[2]->now->board, 1, r.base));
+        assert_false(run_hopeless(&r));
+        board_mark_gone(c->node[0].ctl, 1, BOARD_SLOTS, CAUSE_RANK_LOST, 4711);
+        assert_true(run_hopeless(&r));
+        assert_int_equal(r.err.code, COMMD_E_RANK_LOST);
+        assert_int_equal(r.err.rank, 1);
+        run_abandon(&r);
+        cluster_free(c);
+    }
+}
+
 /* Nobody takes anything: rank 1 sends to rank 0, which sends to rank 1. */
 static void two_senders(void **state)
 {
@@ -923,6 +958,7 @@ int main(void)
         cmocka_unit_test(senders_hear_of_it_next),
         cmocka_unit_test(root_hears_what_it_called_before),
         cmocka_unit_test(who_does_not_meet_is_named),
+        cmocka_unit_test(who_meets_dies_ahead),
         cmocka_unit_test(two_senders),
         cmocka_unit_test(who_misses_the_refusal),
         cmocka_unit_test(two_roots),
