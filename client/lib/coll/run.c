@@ -107,8 +107,7 @@ static int refused_already(struct run *r)
     atomic_store_explicit(&r->group->seq, r->desc.seq, memory_order_relaxed);
     atomic_store_explicit(&me->started, (uint32_t)r->desc.seq, memory_order_relaxed);
     atomic_store_explicit(&me->ops, (uint32_t)r->desc.seq, memory_order_release);
-    r->err = r->group->refusal;
-    r->err.seq = r->desc.seq;
+    run_mismatch(r, &r->group->refusal);
     run_tell(r);
     return r->err.code;
 }
@@ -218,7 +217,6 @@ static void refused_by_all(struct run *r)
     g->next_step = r->base + BOARD_SKIP;
     g->chain = 0;
     g->settled = g->refused_until = last;
-    g->refusal = r->err;
 }
 
 static enum run_state run_mismatched(struct run *r)

@@ -160,6 +160,7 @@ void run_mismatch(struct run *r, const struct board_mismatch *m)
     uint32_t last = r->group->board.world - 1;
 
     r->agreed = AGREED_REFUSED;
+    r->group->refusal = *m;
     if (m->a.coll >= COLL_COUNT && m->b.coll >= COLL_COUNT)
         run_error(r, COMMD_E_MISMATCH, -1, 0, "",
                   ": ranks have called different operations before it; the group can still be "

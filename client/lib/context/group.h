@@ -60,7 +60,7 @@ struct membership {
     uint64_t chain;         /* of those that were called since all ranks agreed by failing */
     uint64_t settled;       /* the operation in which they did */
     uint64_t refused_until; /* operations up to here have failed on other ranks, with `refusal` */
-    struct commd_error refusal;
+    struct board_mismatch refusal;
     struct copy_way way;           /* copies into windows */
     struct copy_way reduced;       /* reductions into windows */
     struct plan plans[COLL_COUNT]; /* of the last operation of each collective; steps 0: none yet */

@@ -847,6 +847,39 @@ static void two_roots(void **state)
     }
 }
 
+/* Rank 0 is one operation ahead where all meet. Each is told what was called in the operation in
+ * which they differ, as the number of its own; so are the others in the one that they come to. */
+static void who_is_ahead_differed_before(void **state)
+{
+    static const char *const texts[] = {
+        "operation 2 of group \"test\": rank 0 (node node0) called broadcast u8 of 4 elements from "
+        "rank 0 in operation 1, but rank 1 (node node0) called barrier in operation 1; the group "
+        "can still be used",
+        "operation 1 of group \"test\": rank 0 (node node0) called broadcast u8 of 4 elements from "
+        "rank 0, but rank 1 (node node0) called barrier; the group can still be used"};
+    struct cluster *c = pair_new();
+    struct commd_op ops[3];
+    struct commd_error err, errs[3];
+    enum run_state st[3];
+    uint8_t sent[4] = {5};
+
+    assert_int_equal(alone(c, 0, a_broadcast(0, sent, 4), &err), 0);
+    for (unsigned k = 0; k < 3; k++)
+        ops[k] = (struct commd_op){.size = sizeof *ops, .coll = COMMD_BARRIER};
+    assert_true(cluster_run(c, ops, st, errs));
+    for (unsigned k = 0; k < 3; k++)
+        assert_string_equal(errs[k].message, texts[k > 0]);
+    for (unsigned k = 1; k < 3; k++) {
+        assert_int_equal(alone(c, k, a_broadcast(0, sent, 4), &err), COMMD_E_MISMATCH);
+        assert_string_equal(err.message, texts[0]);
+        assert_int_equal(err.seq, 2);
+    }
+    assert_true(cluster_run(c, ops, st, errs));
+    for (unsigned k = 0; k < 3; k++)
+        assert_int_equal(st[k], RUN_DONE);
+    cluster_free(c);
+}
+
 /* Both wait for the other one. */
 static void two_receivers(void **state)
 {
@@ -962,6 +995,7 @@ int main(void)
         cmocka_unit_test(two_senders),
         cmocka_unit_test(who_misses_the_refusal),
         cmocka_unit_test(two_roots),
+        cmocka_unit_test(who_is_ahead_differed_before),
         cmocka_unit_test(two_receivers),
         cmocka_unit_test(nobody_is_far_ahead),
         cmocka_unit_test(who_is_behind_holds_up_nobody),
