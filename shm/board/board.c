@@ -20,8 +20,8 @@
  * description. Members (one node) or engines (several) compare them before any result is
  * believed. If they differ, all skip to base + BOARD_SKIP and the group goes on.
  *
- * A small rooted operation on one node takes no steps. Who sends leaves what it has in its post for
- * the number of the operation; client/lib/coll/posts.c has the model.
+ * A rooted operation on one node takes no steps, as a rule. Who sends leaves what it has in its
+ * post for the number of the operation, or in its window; client/lib/coll/posts.c has the model.
  *
  * A member can die at any instruction. Nobody takes a lock here; commd, which sees the death,
  * sets ranks[].gone to the number of operations the member had completed and rings the bell. In a

@@ -81,6 +81,13 @@ struct board_offer {
     uint64_t send_arena, send_offset, recv_arena, recv_offset;
 };
 
+/* Of a post in pieces, which lie in the window of who posts: how many are there, and piece i lies
+ * where step first + i would. Of who takes them: how many it has taken. */
+struct board_pieces {
+    _Atomic uint32_t n;
+    uint32_t first;
+};
+
 /* A member's announcement of step g in slot g % BOARD_SLOTS: its contribution to the step is
  * in place. The first line carries all that a small operation needs. */
 struct board_slot {
@@ -90,6 +97,7 @@ struct board_slot {
     union {
         uint8_t inl[BOARD_INLINE];
         struct board_offer offer;
+        struct board_pieces pieces;
     };
     struct op_desc desc;
     struct op_balance balance;
@@ -460,7 +468,7 @@ static inline const uint8_t *board_payload(const struct board *b, unsigned membe
                                : board_window(b, member, step, len);
 }
 
-/* Posts: what a member has for others in a small rooted operation on one node. It does not wait for
+/* Posts: what a member has for others in a rooted operation on one node. It does not wait for
  * them. They lie by the number of the operation. client/lib/coll/posts.c has the model. */
 static inline struct board_slot *board_post(const struct board *b, unsigned member, uint64_t seq)
 {

@@ -295,17 +295,25 @@ static bool goes_around(const struct plan *p, const struct plan_geom *g, uint64_
 }
 
 /* Do those who only send wait for nobody? Where the root reduces it has no post for what it has
- * scaled itself. @bytes: of all blocks together. */
-static bool senders_go_on(const struct plan *p, const struct plan_geom *g, uint64_t bytes)
+ * scaled itself. */
+static bool senders_go_on(const struct plan *p, const struct plan_geom *g, bool pieces)
 {
     const struct coll_info *info = &coll_table[p->coll];
-    uint64_t post = coll_blocks(info->recv) ? bytes / g->world : bytes;
 
-    if (g->nnodes > 1 || !info->rooted || info->counted || p->reduces || p->steps > 1)
+    if (g->nnodes > 1 || !info->rooted || info->counted || p->reduces)
         return false;
     if (coll_to_root(p->coll) && !(g->plans & PLAN_SENDERS_GO_ON))
         return false;
-    return post <= PLAN_POST && !(info->reduces && p->redop == REDOP_PREMUL_SUM);
+    if (pieces && !(g->plans & PLAN_POSTS_IN_WINDOW))
+        return false;
+    return !(info->reduces && p->redop == REDOP_PREMUL_SUM);
+}
+
+/* Is what a member posts more than its post holds? @bytes: of all blocks together. */
+static bool in_pieces(const struct plan *p, const struct plan_geom *g, uint64_t bytes)
+{
+    return p->steps > 1 ||
+           (coll_blocks(coll_table[p->coll].recv) ? bytes / g->world : bytes) > PLAN_POST;
 }
 
 static bool set_steps(struct plan *p, uint64_t count)
@@ -423,8 +431,9 @@ bool plan_make(const struct op_desc *d, const struct plan_geom *g, const uint64_
     p.around = goes_around(&p, g, bytes);
     if (by_registered(&p, g, bytes)) {
         p.path = PATH_REGISTERED;
-    } else if (senders_go_on(&p, g, bytes)) {
+    } else if (senders_go_on(&p, g, in_pieces(&p, g, bytes))) {
         p.path = PATH_POST;
+        p.pieces = in_pieces(&p, g, bytes);
         p.to_root = coll_to_root(p.coll);
     } else if (p.path == PATH_SMALL && by_teams(&p, g)) {
         p.path = PATH_TEAM;

@@ -36,7 +36,7 @@ enum {
      * way from hand to hand (16 MB between two nodes: 10.9 ms, with 512 KiB 12.5). */
     PLAN_MESSAGE = 128 << 10,
     /* On one node, what a member may have for others in a rooted operation that it does not wait
-     * for them: up to 16 operations. */
+     * for them: up to 16 operations. Of more it waits for nobody as long as its window has room. */
     PLAN_POST = 8 << 10,
     PLAN_MAX_WORLD = 16384, /* a step must hold one 8-byte element of each rank */
     PLAN_TEAM_STEPS = 3,    /* of a small operation in two levels */
@@ -119,8 +119,9 @@ enum plan_path {
  * (CLIENT_HELLO); commd notes on the board of a group which all members on its node know, and they
  * go by these alone. So a bit is for what members of one node do among themselves. */
 enum plan_known {
-    PLAN_SENDERS_GO_ON = 1 << 0, /* reduce and gather by PATH_POST */
-    PLAN_KNOWN = PLAN_SENDERS_GO_ON,
+    PLAN_SENDERS_GO_ON = 1 << 0,   /* reduce and gather by PATH_POST */
+    PLAN_POSTS_IN_WINDOW = 1 << 1, /* PATH_POST also of more than PLAN_POST, in pieces */
+    PLAN_KNOWN = PLAN_SENDERS_GO_ON | PLAN_POSTS_IN_WINDOW,
 };
 
 struct plan {
@@ -132,6 +133,7 @@ struct plan {
     bool around;
     bool brief;    /* on one node, and little: soon over if all are there */
     bool to_root;  /* PATH_POST: all post for the root, and not the root for all */
+    bool pieces;   /* PATH_POST: in the window of who sends, a piece in place of each step */
     uint16_t team; /* PATH_TEAM: ranks of one */
     uint32_t root;
     uint32_t steps;

@@ -7,7 +7,7 @@ OLD has src/ and build/ of that commit; $COMMD_BUILD is the build of this one. E
 the old commd, engine and, in half of its ranks, libcommd. Then its programs are replaced, as a
 package does it, and commd is told to make room for the next one. Rounds beside that have streams
 and messages in a group that is as old as the job. New groups open between old and new nodes, of
-which each is the home of some. Small rooted operations go with a root that is late and with one
+which each is the home of some. Rooted operations go with a root that is late and with one
 that is early: ranks of both libcommds have to carry them out alike. Once more so with one node that
 is new from the beginning, engine included; and where that node must not send in the clear, it says
 that the other is too old.
@@ -98,9 +98,9 @@ class Upgrade:
         """The last of them begins when the others have."""
         ranks = ranks or self.ranks
         for coll in ("broadcast", "scatter", "gather", "reduce"):
-            for order in (ranks, ranks[::-1]):
+            for order, nbytes in ((ranks, 1000), (ranks[::-1], 1000), (ranks, 300000)):
                 for rank in order:
-                    rank.start("one_way", name=name, coll=coll, nbytes=1000, times=5)
+                    rank.start("one_way", name=name, coll=coll, nbytes=nbytes, times=5)
                     check("started" in rank.answer(), coll)
                 check(all([rank.finish() for rank in ranks]), f"the results of {coll} in {name}")
 

@@ -26,9 +26,14 @@ static inline size_t payload_len(const struct run *r, uint32_t c)
 /* What local member @m contributes to step @c. */
 static inline uint8_t *payload_of(const struct run *r, unsigned m, uint32_t c)
 {
+    const struct board *b = board_of(r);
+    size_t len = payload_len(r, c);
+
+    if (r->plan.pieces)
+        return board_window(b, m, board_post(b, m, r->desc.seq)->pieces.first + c, len);
     if (r->plan.path == PATH_POST)
-        return board_posted(board_of(r), m, r->desc.seq, payload_len(r, c));
-    return (uint8_t *)board_payload(board_of(r), m, r->base + c, payload_len(r, c));
+        return board_posted(b, m, r->desc.seq, len);
+    return (uint8_t *)board_payload(b, m, r->base + c, len);
 }
 
 static inline uint8_t *my_payload(const struct run *r, uint32_t c)

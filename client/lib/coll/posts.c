@@ -1,10 +1,15 @@
-/* posts.c - small rooted operations on one node, in which who only sends waits for nobody.
+/* posts.c - rooted operations on one node, in which who only sends waits for nobody.
  *
  * In a broadcast or scatter the root posts what it has, under the number of the operation, and is
  * done. The others take it when they come. In a reduce or gather all but the root post, and the
  * root takes from all. A member has BOARD_SLOTS posts: it may post again in the place of one when
  * all members have completed that operation. Posts take no steps of the board, so what members do
  * in one that they call differently does not move the steps of any of them.
+ *
+ * What does not fit into a post lies in the window of who sends, in pieces (window.c). The post
+ * tells how many there are, and who takes them tells in its own post how many it has, which who
+ * sends waits for if its window is too small. Who takes pieces says so before the first, for those
+ * that wait for a post of it: so nobody waits for who waits for it.
  *
  * Do all mean the same operation? Nobody meets, so that is found later:
  *
@@ -31,6 +36,7 @@
  * a peer dies now: a post that it has made is taken all the same; run_hopeless() sees the rest. */
 #include "client/lib/coll/called.h"
 #include "client/lib/coll/coll_steps.h"
+#include "client/lib/coll/window.h"
 
 enum { TROUBLE_LOOKS = 64 };
 
@@ -54,25 +60,6 @@ static bool has_posted(const struct run *r, unsigned m)
 {
     return atomic_load_explicit(&post_of(r, m)->seq, memory_order_acquire) ==
            board_post_mark(r->desc.seq);
-}
-
-/* Ranks of other nodes take no part, so members are ranks. */
-static bool have_completed(struct run *r, uint32_t op)
-{
-    struct membership *g = r->group;
-    uint32_t low;
-
-    if (likely(seq_reached(g->ops_seen, op)))
-        return true;
-    low = (uint32_t)r->desc.seq - 1;
-    for (unsigned m = 0; m < g->board.nlocal; m++) {
-        uint32_t ops = atomic_load_explicit(&g->board.members[m].ops, memory_order_acquire);
-
-        if (!seq_reached(ops, low))
-            low = ops;
-    }
-    g->ops_seen = low;
-    return seq_reached(low, op);
 }
 
 /* May this member write into its post? */
@@ -147,6 +134,9 @@ static enum run_state differs_from(struct run *r, unsigned from)
 
 static void announce_post(struct run *r, unsigned kind)
 {
+    if (r->plan.pieces)
+        atomic_store_explicit(&post_of(r, r->group->local)->pieces.n, r->got + posts_here(r),
+                              memory_order_relaxed);
     call_note(r, kind);
     r->untold = true;
 }
@@ -221,6 +211,7 @@ static enum run_state post_decline(struct run *r)
  * the others are. */
 static bool another_posted(const struct run *r, struct board_mismatch *m)
 {
+    r->group->looked = false;
     if (r->desc.seq <= BOARD_SLOTS)
         return false;
     for (unsigned k = 0; k < board_of(r)->nlocal; k++)
@@ -238,10 +229,75 @@ static enum run_state post_refuses(struct run *r, const struct board_mismatch *m
     return posts_meet(r);
 }
 
+/* Has member @m taken piece @c of this post, or will it take none? In another operation of this
+ * number it tells of other pieces: then whoever has got least far there still goes on. */
+static bool has_taken(const struct run *r, unsigned m, uint32_t c)
+{
+    return is_past(r, m, r->desc.seq) ||
+           (has_posted(r, m) &&
+            atomic_load_explicit(&post_of(r, m)->pieces.n, memory_order_acquire) > c);
+}
+
+static bool all_have_taken(const struct run *r, uint32_t c)
+{
+    if (r->plan.to_root)
+        return has_taken(r, r->plan.root, c);
+    for (unsigned m = 0; m < board_of(r)->nlocal; m++)
+        if (m != r->group->local && !has_taken(r, m, c))
+            return false;
+    return true;
+}
+
+/* May the next piece be put into the window? Steps that came long before are behind all members. */
+static bool piece_has_room(struct run *r)
+{
+    struct membership *g = r->group;
+    uint32_t depth = g->board.depth;
+    uint64_t op = g->piece_op[g->piece % depth];
+
+    if (r->base - g->windowed < BOARD_SLOTS && !run_all_consumed(r, g->windowed))
+        return false;
+    return op == r->desc.seq ? all_have_taken(r, r->got - depth) : all_are_past(r, op);
+}
+
+static void post_piece(struct run *r)
+{
+    const struct coll_steps *coll = &coll_steps[r->desc.coll];
+    struct membership *g = r->group;
+    struct board_pieces *mine = &post_of(r, g->local)->pieces;
+
+    if (!r->got)
+        mine->first = g->piece;
+    coll->put(r, r->got);
+    if (!r->got)
+        announce_post(r, BOARD_PAYLOAD);
+    else
+        atomic_store_explicit(&mine->n, r->got + 1, memory_order_release);
+    coll->own(r, r->got);
+    g->piece_op[g->piece++ % g->board.depth] = g->posted = r->desc.seq;
+    r->got++;
+}
+
+static enum run_state post_pieces(struct run *r)
+{
+    enum run_state st = RUN_WAIT;
+
+    while (run_filled(r, r->got) && piece_has_room(r)) {
+        post_piece(r);
+        r->untold = true;
+        if (r->got == r->plan.steps) {
+            r->group->chain = chained(r->group->chain, r->fingerprint);
+            return RUN_DONE;
+        }
+        run_tell(r);
+        st = RUN_MOVED;
+    }
+    return st;
+}
+
 static enum run_state post_own(struct run *r)
 {
     const struct coll_steps *coll = &coll_steps[r->desc.coll];
-    uint32_t seen = r->group->ops_seen;
     struct board_mismatch m;
 
     if (unlikely(!post_has_room(r)))
@@ -250,8 +306,10 @@ static enum run_state post_own(struct run *r)
         m = board_of(r)->hdr->mismatch;
         return post_refuses(r, &m);
     }
-    if (unlikely(seen != r->group->ops_seen) && another_posted(r, &m))
+    if (unlikely(r->group->looked) && another_posted(r, &m))
         return post_refuses(r, &m);
+    if (r->plan.pieces)
+        return post_pieces(r);
     __builtin_prefetch(board_post(board_of(r), r->group->local, r->desc.seq + 4), 1);
     coll->put(r, 0);
     announce_post(r, BOARD_PAYLOAD);
@@ -341,18 +399,86 @@ static enum run_state take_posts(struct run *r)
     return RUN_DONE;
 }
 
+/* Is the next piece of @from there? */
+static bool has_piece(const struct run *r, unsigned from)
+{
+    return has_posted(r, from) &&
+           atomic_load_explicit(&post_of(r, from)->pieces.n, memory_order_acquire) > r->got;
+}
+
+/* RUN_DONE: the next piece of all from which this member takes is there. Of those r->red have been
+ * looked at. */
+static enum run_state look_at_pieces(struct run *r)
+{
+    bool more = r->plan.to_root;
+
+    do {
+        unsigned from = r->plan.to_root ? r->red : r->plan.root;
+        enum run_state st = RUN_DONE;
+
+        if (from != r->group->local && !r->got)
+            st = look_at_post(r, from);
+        if (st == RUN_DONE && from != r->group->local && !has_piece(r, from))
+            st = RUN_WAIT;
+        if (st != RUN_DONE)
+            return st;
+        if (more)
+            more = ++r->red < board_of(r)->nlocal;
+    } while (more);
+    r->red = 0;
+    return RUN_DONE;
+}
+
+static void took_piece(struct run *r)
+{
+    r->got++;
+    if (r->plan.steps <= board_of(r)->depth || r->got == r->plan.steps)
+        return; /* nobody waits for that in this operation */
+    atomic_store_explicit(&post_of(r, r->group->local)->pieces.n, r->got, memory_order_release);
+    run_tell(r);
+}
+
+static enum run_state take_pieces(struct run *r)
+{
+    const struct coll_steps *coll = &coll_steps[r->desc.coll];
+    enum run_state moved = RUN_WAIT;
+
+    while (r->got < r->plan.steps) {
+        enum run_state st = run_filled(r, r->got) ? look_at_pieces(r) : RUN_WAIT;
+
+        if (st != RUN_DONE)
+            return MAX(st, moved);
+        if (!r->got && !has_posted(r, r->group->local) && likely(post_has_room(r)))
+            announce_post(r, BOARD_WAITS);
+        if (r->plan.to_root)
+            coll->own(r, r->got);
+        coll->get(r, r->got);
+        took_piece(r);
+        moved = RUN_MOVED;
+    }
+    r->group->chain = chained(r->group->chain, r->fingerprint);
+    r->agreed = AGREED_ALL;
+    r->untold = true;
+    return RUN_DONE;
+}
+
 enum run_state posts_advance(struct run *r)
 {
-    invariant(r->plan.path == PATH_POST && one_node(r) && !r->got);
+    invariant(r->plan.path == PATH_POST && one_node(r) && (!r->got || r->plan.pieces));
     if (unlikely(r->put))
         return posts_meet(r);
     if (unlikely(r->desc.declined))
         return post_decline(r);
-    return posts_here(r) ? post_own(r) : take_posts(r);
+    if (posts_here(r))
+        return r->got ? post_pieces(r) : post_own(r);
+    return r->plan.pieces ? take_pieces(r) : take_posts(r);
 }
 
 bool posts_come(struct run *r)
 {
-    return r->put ? run_step_arrived(r, r->base)
-                  : has_posted(r, r->plan.to_root ? r->red : r->plan.root);
+    unsigned from = r->plan.to_root ? r->red : r->plan.root;
+
+    if (r->put)
+        return run_step_arrived(r, r->base);
+    return r->plan.pieces ? has_piece(r, from) : has_posted(r, from);
 }

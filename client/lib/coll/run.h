@@ -198,6 +198,11 @@ void run_error(struct run *r, int code, int rank, uint32_t pid, const char *node
 /* The rest of r->err: who, where, in which operation. */
 void run_describe(struct run *r, int code, int rank, uint32_t pid, const char *node);
 
+/* ---- window.c -------------------------------------------------------------------------------- */
+
+/* May @step be put into this member's window, or do others still take what it has posted there? */
+bool window_leaves(struct run *r, uint32_t step);
+
 /* ---- posts.c --------------------------------------------------------------------------------- */
 
 enum run_state posts_advance(struct run *r);
@@ -313,9 +318,21 @@ static inline bool run_can_put(struct run *r, uint32_t c, size_t len)
         return run_all_consumed(r, step - BOARD_SLOTS + 1);
     if (!run_all_consumed(r, step - depth + 1))
         return false;
-    return one_node(r) ||
-           seq_reached(atomic_load_explicit(&r->group->board.hdr->sent, memory_order_acquire),
-                       step - depth + 1);
+    if (!one_node(r))
+        return seq_reached(atomic_load_explicit(&r->group->board.hdr->sent, memory_order_acquire),
+                           step - depth + 1);
+    if (unlikely(r->group->posted) && !window_leaves(r, step))
+        return false;
+    r->group->windowed = step + 1;
+    return true;
+}
+
+/* Has the stream filled what step @c takes from the caller's buffer, if there is a stream? */
+static inline bool run_filled(const struct run *r, uint32_t c)
+{
+    return likely(!r->gate) ||
+           gate_has(r->gate,
+                    ((size_t)c * r->plan.unit + plan_step_count(&r->plan, c)) * r->plan.esize);
 }
 
 /* Everybody's first announcement is there: is it of the same operation as ours? */

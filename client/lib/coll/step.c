@@ -290,20 +290,12 @@ bool run_compare(struct run *r)
 
 /* ---- in steps -------------------------------------------------------------------------------- */
 
-static bool is_filled(const struct run *r, uint32_t c)
-{
-    assert(r->gate && c < r->plan.steps);
-    return gate_has(r->gate,
-                    ((size_t)c * r->plan.unit + plan_step_count(&r->plan, c)) * r->plan.esize);
-}
-
 bool run_put(struct run *r)
 {
     uint32_t c = r->put;
 
     invariant(c < r->plan.steps && (c == 0 || r->plan.path != PATH_OPEN));
-    if ((unlikely(r->gate) && !is_filled(r, c)) ||
-        !run_can_put(r, c, plan_payload(&r->plan, &r->group->geom, c)))
+    if (!run_filled(r, c) || !run_can_put(r, c, plan_payload(&r->plan, &r->group->geom, c)))
         return false;
     coll_steps[r->desc.coll].put(r, c);
     run_announce(r, BOARD_PAYLOAD);

@@ -57,12 +57,17 @@ struct membership {
     uint32_t consumed_seen; /* all members have consumed up to here */
     uint32_t ops_seen;      /* all members have completed operations up to here */
     /* Of operations that ranks do not meet in: client/lib/coll/posts.c. */
+    bool looked;            /* at `ops` of all, since their posts were compared */
     uint64_t chain;         /* of those that were called since all ranks agreed by failing */
     uint64_t settled;       /* the operation in which they did */
     uint64_t refused_until; /* operations up to here have failed on other ranks, with `refusal` */
     struct board_mismatch refusal;
-    struct copy_way way;           /* copies into windows */
-    struct copy_way reduced;       /* reductions into windows */
+    uint32_t piece;    /* number of the next one that is posted in this member's window */
+    uint32_t windowed; /* the step behind the last that was put there */
+    uint64_t posted;   /* the last operation of which it has pieces; 0: all have completed that */
+    uint64_t piece_op[TUNE_DEPTH_MAX]; /* by slot of the window: that of the last piece there */
+    struct copy_way way;               /* copies into windows */
+    struct copy_way reduced;           /* reductions into windows */
     struct plan plans[COLL_COUNT]; /* of the last operation of each collective; steps 0: none yet */
 
     struct alive alive;

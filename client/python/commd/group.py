@@ -187,9 +187,10 @@ class Operations:
     dtype: what the bytes are, where the array does not say it: "bf16", "f16", numpy.float32, ...
 
     Raises InvalidArgument (nothing was started, the group is fine), Mismatch (the group is fine),
-    Timeout, RankLost, NodeLost, EngineLost, Aborted (the group is broken). Who only sends, up to
-    8 KiB within one node, waits for nobody (the root of a broadcast or scatter, the others of a
-    reduce or gather): there Mismatch and RankLost may be those of its next operation. After such a
+    Timeout, RankLost, NodeLost, EngineLost, Aborted (the group is broken). Who only sends
+    waits for nobody within one node (the root of a broadcast or scatter, the others of a reduce or
+    gather; not in broadcasts of 4 MiB and more, nor where all share the work of a reduce, nor with
+    counts): there Mismatch and RankLost may be those of its next operation. After such a
     Mismatch ranks may have called different numbers of operations: compare Group.seq, or recover.
     Those up to that of the furthest rank may fail on one that was behind, and if calls are skipped
     after an error, one that succeeds may carry the data of another iteration.

@@ -11,7 +11,8 @@
 
 #include "tests/lib/cluster.h"
 
-enum { LENGTH = 80, RANKS = 5, ROOM = 4096, IDLE_ROUNDS = 200000 };
+/* ROOM: of each rank's block, for programs of small and of large operations. */
+enum { LENGTH = 80, RANKS = 5, ROOM = 140 << 10, MUCH = 3 << 20, IDLE_ROUNDS = 200000 };
 
 struct call {
     int coll, root, dtype;
@@ -28,29 +29,40 @@ struct caller {
     struct run run;
     bool begun;
     unsigned at;
-    uint8_t send[RANKS * ROOM], recv[RANKS * ROOM];
+    uint8_t send[RANKS * ROOM + CACHELINE], recv[RANKS * ROOM + CACHELINE];
     int code[LENGTH];
     struct commd_error err[LENGTH];
     bool wrong[LENGTH];
 };
 
-static bool meets(const struct cluster *c, int coll)
+static bool meets(const struct cluster *c, const struct call *call)
 {
-    return !coll_table[coll].rooted ||
-           (coll_to_root((unsigned)coll) && !c->group[0]->now->geom.plans);
+    struct op_desc d = {.seq = 1,
+                        .count = call->coll == COMMD_BARRIER ? 0 : call->count,
+                        .root = (uint32_t)call->root,
+                        .coll = (uint8_t)call->coll,
+                        .redop = COMMD_MAX};
+    struct plan p;
+
+    assert_true(plan_make(&d, &c->group[0]->now->geom, NULL, &p));
+    return p.path != PATH_POST;
 }
 
-static struct call draw_call(struct cluster *c)
+/* @large: some are so large that windows hold a few of them, or a part of one. */
+static struct call draw_call(struct cluster *c, bool large)
 {
     static const int colls[] = {COMMD_BROADCAST, COMMD_BROADCAST,  COMMD_BROADCAST,  COMMD_SCATTER,
                                 COMMD_SCATTER,   COMMD_ALL_REDUCE, COMMD_BARRIER,    COMMD_GATHER,
                                 COMMD_GATHER,    COMMD_REDUCE,     COMMD_ALL_GATHER, COMMD_REDUCE};
-    static const size_t counts[] = {0, 1, 8, 48, 49, 700};
+    static const size_t counts[] = {0, 1, 8, 48, 49, 700, PLAN_POST + 1, 33000, ROOM - 1};
+    struct call call = {.coll = colls[cluster_rand(c, ARRAY_LEN(colls))],
+                        .root = (int)cluster_rand(c, c->world),
+                        .dtype = COMMD_U8,
+                        .count = counts[cluster_rand(c, large ? ARRAY_LEN(counts) : 6)]};
 
-    return (struct call){.coll = colls[cluster_rand(c, ARRAY_LEN(colls))],
-                         .root = (int)cluster_rand(c, c->world),
-                         .dtype = COMMD_U8,
-                         .count = counts[cluster_rand(c, ARRAY_LEN(counts))]};
+    if (call.coll == COMMD_BROADCAST && large && cluster_rand(c, 8) == 0)
+        call.count = RANKS * ROOM - 1;
+    return call;
 }
 
 static bool differ(const struct call *a, const struct call *b)
@@ -65,10 +77,10 @@ static bool differ(const struct call *a, const struct call *b)
 }
 
 /* @one_in: how often a rank calls something else; 0: never. */
-static void draw_program(struct cluster *c, struct program *p, unsigned one_in)
+static void draw_program(struct cluster *c, struct program *p, unsigned one_in, bool large)
 {
     for (unsigned i = 0; i < LENGTH; i++) {
-        p->call[i] = draw_call(c);
+        p->call[i] = draw_call(c, large);
         if (i == LENGTH - 1)
             p->call[i].coll = COMMD_BARRIER;
         p->odd[i] = p->call[i];
@@ -89,11 +101,11 @@ static void draw_program(struct cluster *c, struct program *p, unsigned one_in)
             break;
         case 3:
             p->declines[i] = true;
-            if (meets(c, p->odd[i].coll))
+            if (meets(c, &p->odd[i]))
                 p->odd[i].coll = COMMD_BARRIER;
             break;
         default:
-            p->odd[i] = draw_call(c);
+            p->odd[i] = draw_call(c, large);
         }
         if (!p->declines[i] && !differ(&p->odd[i], &p->call[i]))
             p->odd_rank[i] = -1;
@@ -113,6 +125,10 @@ static const struct call *call_of(const struct program *p, unsigned i, unsigned 
 static void begin(struct cluster *c, struct caller *m, const struct program *p, unsigned rank)
 {
     const struct call *call = call_of(p, m->at, rank);
+    size_t most = call->count * (coll_table[call->coll].window == WINDOW_CELLS ||
+                                         coll_table[call->coll].window == WINDOW_BLOCKS
+                                     ? c->world
+                                     : 1);
     struct commd_op op = {.size = sizeof op,
                           .coll = call->coll,
                           .dtype = call->dtype,
@@ -122,11 +138,11 @@ static void begin(struct cluster *c, struct caller *m, const struct program *p, 
                           .send = m->send,
                           .recv = m->recv};
 
-    for (size_t i = 0; i < sizeof m->send; i++)
+    for (size_t i = 0; i < most; i++)
         m->send[i] = byte_of(m->at, rank, i);
-    memset(m->recv, 0xee, sizeof m->recv);
+    memset(m->recv, 0xee, most + 1);
     if (call->coll == COMMD_BROADCAST && call->root == (int)rank)
-        memcpy(m->recv, m->send, sizeof m->recv);
+        memcpy(m->recv, m->send, most);
     memset(&m->run, 0, sizeof m->run);
     m->code[m->at] = run_begin(&m->run, c->group[rank]->now, &op);
     m->begun = m->code[m->at] == 0;
@@ -159,7 +175,7 @@ static bool is_right(const struct cluster *c, const struct caller *m, const stru
     size_t skip = call->coll == COMMD_SCATTER ? rank * call->count : 0;
     size_t n = call->count * (call->coll == COMMD_GATHER ? c->world : 1);
 
-    if (meets(c, call->coll))
+    if (meets(c, call))
         return true;
     assert_true(from < c->world);
     if (to_root && from != rank)
@@ -259,7 +275,7 @@ static void check_program(struct cluster *c, struct caller *m, const struct prog
             if (!m[k].code[i] && m[k].wrong[i])
                 fail_msg("seed %llu rank %u op %u: wrong data", (unsigned long long)seed, k, i);
         }
-        if (!odd && meets(c, p->call[i].coll)) {
+        if (!odd && meets(c, &p->call[i])) {
             for (unsigned k = 1; k < c->world; k++)
                 if (!m[k].code[i] != !m[0].code[i])
                     fail_msg("seed %llu op %u: rank %u %d, rank 0 %d", (unsigned long long)seed, i,
@@ -273,8 +289,9 @@ static void check_program(struct cluster *c, struct caller *m, const struct prog
         assert_int_equal(commd_group_seq(c->group[k]), commd_group_seq(c->group[0]));
 }
 
-static void random_programs(unsigned one_in, unsigned seeds)
+static void random_programs(unsigned one_in, unsigned seeds, bool large)
 {
+    static const uint32_t plans[] = {0, PLAN_KNOWN, PLAN_KNOWN, PLAN_SENDERS_GO_ON, PLAN_KNOWN};
     static const uint16_t placement[RANKS];
     static struct caller m[RANKS];
     static struct program p;
@@ -283,11 +300,11 @@ static void random_programs(unsigned one_in, unsigned seeds)
         unsigned world = 2 + (unsigned)(seed % (RANKS - 1));
         struct cluster *c;
 
-        cluster_plans(seed % 3 ? PLAN_KNOWN : 0);
+        cluster_plans(plans[seed % ARRAY_LEN(plans)]);
         c = cluster_new(world, 1, placement, seed);
         for (unsigned i = 0; i < 3; i++) {
             memset(m, 0, sizeof m);
-            draw_program(c, &p, one_in);
+            draw_program(c, &p, one_in, large);
             run_program(c, m, &p, cluster_rand(c, 2 * world), seed);
             check_program(c, m, &p, seed);
         }
@@ -298,17 +315,20 @@ static void random_programs(unsigned one_in, unsigned seeds)
 
 static void all_ranks_agree(void **state)
 {
-    random_programs(0, 100);
+    random_programs(0, 100, false);
+    random_programs(0, 20, true);
 }
 
 static void one_rank_differs(void **state)
 {
-    random_programs(20, 600);
+    random_programs(20, 600, false);
+    random_programs(20, 60, true);
 }
 
 static void ranks_differ_all_the_time(void **state)
 {
-    random_programs(3, 600);
+    random_programs(3, 600, false);
+    random_programs(3, 60, true);
 }
 
 /* Runs @op of rank @k to its end, without the others. @declined: run_decline(); 0: it takes part.
@@ -448,6 +468,199 @@ static void senders_meet_who_does_not_know(void **state)
     c = pair_new();
     assert_int_equal(alone(c, 1, a_gather(COMMD_REDUCE, send, recv, 1), &err), 0);
     cluster_free(c);
+}
+
+/* How many operations a window holds the pieces of. */
+static unsigned ops_in_window(const struct cluster *c, struct commd_op op)
+{
+    struct op_desc d = {.seq = 1,
+                        .count = op.count,
+                        .coll = (uint8_t)op.coll,
+                        .dtype = (uint8_t)op.dtype,
+                        .redop = (uint8_t)op.redop};
+    struct plan p;
+
+    assert_true(plan_make(&d, &c->group[0]->now->geom, NULL, &p));
+    assert_true(p.path == PATH_POST && p.pieces);
+    return c->group[0]->now->board.depth / p.steps;
+}
+
+/* As far as the window of who sends reaches, around and around; and no further. */
+static void as_far_as_the_window_reaches(void **state)
+{
+    static const int colls[] = {COMMD_BROADCAST, COMMD_GATHER, COMMD_REDUCE};
+    static uint8_t send[PLAN_POST + 1], recv[3 * sizeof send];
+
+    for (unsigned i = 0; i < ARRAY_LEN(colls); i++) {
+        struct cluster *c = pair_new();
+        struct commd_op op = a_gather(colls[i], send, recv, sizeof send);
+        unsigned most = ops_in_window(c, op), last = colls[i] == COMMD_BROADCAST ? 0 : 2;
+        struct commd_error err;
+
+        for (unsigned lap = 0; lap < 3; lap++) {
+            for (unsigned k = last ? 1 : 0; k <= last; k++)
+                for (unsigned at = 0; at < most; at++) {
+                    memset(send, (int)(16 * lap + at), sizeof send);
+                    op.recv = last ? recv : send;
+                    assert_int_equal(alone(c, k, op, &err), 0);
+                }
+            op.recv = recv;
+            memset(send, 0, sizeof send);
+            for (unsigned k = last ? 0 : 1; k < (last ? 1 : 3); k++)
+                for (unsigned at = 0; at < most; at++) {
+                    assert_int_equal(alone(c, k, op, &err), 0);
+                    for (size_t j = 0; j < sizeof send; j++)
+                        assert_int_equal(recv[j + (colls[i] == COMMD_GATHER) * sizeof send],
+                                         (16 * lap + at) << (colls[i] == COMMD_REDUCE));
+                }
+        }
+        for (unsigned at = 0; at < most; at++)
+            assert_int_equal(alone(c, last, op, &err), 0);
+        assert_int_equal(alone(c, last, op, &err), 1);
+        cluster_free(c);
+    }
+}
+
+/* What rank 1 has not read of the step before stays, however much rank 0 sends. */
+static void a_late_reader_of_a_step(void **state)
+{
+    enum { LEN = 4096, WHOLE = 4 * PLAN_CHUNK }; /* slots, however that is cut */
+    static uint8_t buf[3][LEN], much[WHOLE];
+    struct cluster *c = pair_new();
+    struct commd_op op = a_gather(COMMD_ALL_REDUCE, NULL, NULL, LEN);
+    struct run r[3] = {0};
+    struct commd_error err;
+
+    op.size = sizeof op;
+    op.redop = COMMD_MAX;
+    memset(much, 200, sizeof much);
+    for (unsigned k = 0; k < 3; k++) {
+        memset(buf[k], (int)k, LEN);
+        op.send = op.recv = buf[k];
+        assert_int_equal(run_begin(&r[k], c->group[k]->now, &op), 0);
+        assert_true(run_poll(&r[k]) < RUN_DONE || k == 2);
+    }
+    assert_int_equal(run_poll(&r[0]), RUN_DONE);
+    run_end(&r[0], RUN_DONE);
+    for (unsigned i = 0; i <= c->group[0]->now->board.depth; i++)
+        if (alone(c, 0, a_broadcast(0, much, WHOLE), &err))
+            break;
+    assert_int_equal(run_poll(&r[1]), RUN_DONE);
+    for (unsigned i = 0; i < LEN; i++)
+        assert_int_equal(buf[1][i], 2);
+    cluster_free(c);
+}
+
+/* Ranks that know nothing of that meet as before. */
+static void large_ones_meet_who_does_not_know(void **state)
+{
+    static uint8_t buf[PLAN_POST + 1];
+    struct commd_error err;
+    struct cluster *c;
+
+    cluster_plans(PLAN_SENDERS_GO_ON);
+    c = pair_new();
+    cluster_plans(PLAN_KNOWN);
+    assert_int_equal(alone(c, 0, a_broadcast(0, buf, PLAN_POST), &err), 0);
+    assert_int_equal(alone(c, 0, a_broadcast(0, buf, PLAN_POST + 1), &err), 1);
+    cluster_free(c);
+}
+
+/* Each of them needs its window several times, and others do not take it. They wait for nobody who
+ * waits for them, and hear of it next, where all meet. */
+static void much_that_others_do_not_take(void **state)
+{
+    static const struct {
+        int coll, root;
+    } calls[][3] = {
+        {{COMMD_BROADCAST, 0}, {COMMD_BROADCAST, 1}, {COMMD_BROADCAST, 2}},
+        {{COMMD_BROADCAST, 0}, {COMMD_BROADCAST, 2}, {COMMD_BROADCAST, 0}},
+        {{COMMD_BROADCAST, 0}, {COMMD_BARRIER, 0}, {COMMD_BROADCAST, 0}},
+        {{COMMD_BROADCAST, 0}, {COMMD_BROADCAST, 1}, {COMMD_BROADCAST, 1}},
+        {{COMMD_BROADCAST, 0}, {COMMD_BROADCAST, 0}, {COMMD_REDUCE, 0}},
+        {{COMMD_REDUCE, 0}, {COMMD_REDUCE, 0}, {COMMD_REDUCE, 1}},
+        {{COMMD_ALL_REDUCE, 0}, {COMMD_GATHER, 0}, {COMMD_GATHER, 0}},
+    };
+    enum { OPS = 4 };
+    const size_t count = MUCH;
+    uint8_t *send = calloc(3, count), *recv = calloc(3, 3 * count);
+
+    for (unsigned way = 0; way < ARRAY_LEN(calls); way++) {
+        struct cluster *c = pair_new();
+        struct run r[3] = {0};
+        unsigned at[3] = {0}, told = 0;
+        bool begun[3] = {0};
+
+        for (unsigned i = 0; i < 100000 && at[0] + at[1] + at[2] < 3 * OPS; i++) {
+            unsigned k = cluster_rand(c, 3);
+            struct commd_op op = a_gather(at[k] ? COMMD_BARRIER : calls[way][k].coll,
+                                          send + k * count, recv + 3 * k * count, count);
+            enum run_state st;
+
+            op.size = sizeof op;
+            op.root = calls[way][k].root;
+            if (at[k] == OPS)
+                continue;
+            if (!begun[k] && run_begin(&r[k], c->group[k]->now, &op)) {
+                at[k]++;
+                continue;
+            }
+            begun[k] = true;
+            st = run_poll(&r[k]);
+            if (st < RUN_DONE)
+                continue;
+            if (st == RUN_FAILED)
+                assert_int_equal(r[k].err.code, COMMD_E_MISMATCH);
+            told += st == RUN_FAILED;
+            if (st == RUN_FAILED && at[k] > 1)
+                fail_msg("case %u: %s", way, r[k].err.message);
+            run_end(&r[k], st);
+            begun[k] = false;
+            at[k]++;
+        }
+        if (at[0] + at[1] + at[2] < 3 * OPS)
+            fail_msg("case %u hangs in %u, %u, %u", way, at[0], at[1], at[2]);
+        assert_true(told > 0);
+        cluster_free(c);
+    }
+    free(send);
+    free(recv);
+}
+
+/* In the middle of an operation that its window does not hold. */
+static void one_dies_in_the_middle(void **state)
+{
+    const size_t count = MUCH;
+    uint8_t *buf = calloc(3, count);
+
+    for (unsigned dead = 0; dead < 2; dead++) {
+        struct cluster *c = pair_new();
+        struct run r[3] = {0};
+
+        for (unsigned k = 0; k < 3; k++) {
+            struct commd_op op = a_broadcast(0, buf + k * count, count);
+
+            op.size = sizeof op;
+            assert_int_equal(run_begin(&r[k], c->group[k]->now, &op), 0);
+            assert_true(run_poll(&r[k]) < RUN_DONE);
+        }
+        assert_true(r[0].got > 0 && r[1].got > 0);
+        board_mark_gone(c->node[0].ctl, dead, 0, CAUSE_RANK_LOST, 4711);
+        for (unsigned i = 0; i < 10000; i++)
+            for (unsigned k = 0; k < 3; k++)
+                if (k != dead)
+                    assert_true(run_poll(&r[k]) < RUN_DONE);
+        for (unsigned k = 0; k < 3; k++) {
+            if (k != dead) {
+                assert_true(run_hopeless(&r[k]));
+                assert_int_equal(r[k].err.code, COMMD_E_RANK_LOST);
+                assert_int_equal(r[k].err.rank, dead);
+            }
+            run_abandon(&r[k]);
+        }
+        cluster_free(c);
+    }
+    free(buf);
 }
 
 /* The others get what it had posted, and then learn that it is gone. */
@@ -709,30 +922,37 @@ static void who_does_not_meet_is_named(void **state)
 }
 
 /* Ranks 1 and 2 have heard of a mismatch, and meet the others; rank 1 in a later operation, and
- * dies. Rank 0 has been told, and calls nothing more. Whatever rank 2 calls, it does not wait on.
- */
+ * dies. Rank 0 has been told, and calls nothing more. Whatever rank 2 calls, it does not wait on;
+ * nor if it was in the middle of sending much. */
 static void who_meets_dies_ahead(void **state)
 {
-    static const int colls[] = {COMMD_GATHER, COMMD_BARRIER};
+    static const struct {
+        int coll;
+        size_t count;
+    } calls[] = {
+        {COMMD_GATHER, 1}, {COMMD_BARRIER, 0}, {COMMD_GATHER, PLAN_POST + 1}, {COMMD_GATHER, MUCH}};
+    uint8_t *send = calloc(2, MUCH), *recv = send + MUCH;
 
-    for (unsigned i = 0; i < ARRAY_LEN(colls); i++) {
+    for (unsigned i = 0; i < ARRAY_LEN(calls); i++) {
         struct cluster *c = pair_new();
-        uint8_t send[2] = {1, 2}, recv[6];
-        struct commd_op op = a_gather(COMMD_GATHER, send, recv, 1);
+        struct commd_op first = a_gather(COMMD_GATHER, send, recv, 1),
+                        op = a_gather(calls[i].coll, send, recv, calls[i].count);
         struct commd_error err;
         struct run r = {0};
 
-        assert_int_equal(alone(c, 2, op, &err), 0);
+        op.size = sizeof op;
+        assert_int_equal(alone(c, 2, first, &err), 0);
         for (unsigned k = 0; k < BOARD_SLOTS; k++)
             assert_int_equal(alone(c, 1, a_gather(COMMD_GATHER, send, recv, 2), &err), 0);
-        assert_int_equal(alone(c, 0, op, &err), COMMD_E_MISMATCH);
-        op.size = sizeof op;
-        op.coll = colls[i];
+        if (calls[i].count < MUCH)
+            assert_int_equal(alone(c, 0, first, &err), COMMD_E_MISMATCH);
         assert_int_equal(run_begin(&r, c->group[2]->now, &op), 0);
         for (unsigned k = 0; k < 1000; k++)
             assert_true(run_poll(&r) < RUN_DONE);
+        assert_int_equal(r.got > 0, calls[i].count == MUCH);
+        if (r.got)
+            assert_int_equal(alone(c, 0, first, &err), COMMD_E_MISMATCH);
         assert_int_equal(alone(c, 1, a_gather(COMMD_GATHER, send, recv, 2), &err), 1);
-        assert_true(board_has_met(&c->group[2]->now->board, 1, r.base));
         assert_false(run_hopeless(&r));
         board_mark_gone(c->node[0].ctl, 1, BOARD_SLOTS, CAUSE_RANK_LOST, 4711);
         assert_true(run_hopeless(&r));
@@ -741,6 +961,7 @@ static void who_meets_dies_ahead(void **state)
         run_abandon(&r);
         cluster_free(c);
     }
+    free(send);
 }
 
 /* Nobody takes anything: rank 1 sends to rank 0, which sends to rank 1. */
@@ -983,6 +1204,11 @@ int main(void)
         cmocka_unit_test(root_waits_for_nobody),
         cmocka_unit_test(senders_wait_for_nobody),
         cmocka_unit_test(senders_meet_who_does_not_know),
+        cmocka_unit_test(as_far_as_the_window_reaches),
+        cmocka_unit_test(a_late_reader_of_a_step),
+        cmocka_unit_test(large_ones_meet_who_does_not_know),
+        cmocka_unit_test(much_that_others_do_not_take),
+        cmocka_unit_test(one_dies_in_the_middle),
         cmocka_unit_test(root_dies_ahead),
         cmocka_unit_test(receiver_dies_behind),
         cmocka_unit_test(root_leaves_who_meets),

@@ -133,7 +133,7 @@ static void whoever_means_something_else_is_named(void **state)
         {.size = sizeof *others, .coll = COMMD_ALL_REDUCE, .dtype = COMMD_F32, .count = 5},
         {.size = sizeof *others, .coll = COMMD_ALL_REDUCE, .dtype = COMMD_BF16, .count = 4},
         {.size = sizeof *others, .coll = COMMD_ALL_REDUCE, .dtype = COMMD_F32, .count = 100000},
-        {.size = sizeof *others, .coll = COMMD_BROADCAST, .dtype = COMMD_F32, .count = 90000},
+        {.size = sizeof *others, .coll = COMMD_REDUCE, .dtype = COMMD_F32, .count = 90000},
         {.size = sizeof *others, .coll = COMMD_ALL_GATHER, .dtype = COMMD_F32, .count = 10},
     };
     const struct commd_op op = {
