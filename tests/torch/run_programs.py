@@ -96,7 +96,7 @@ PROGRAMS = [
     Program("recovered", gloo=False, codes={0: -9}),
     Program("rejoined", gloo=False, codes={0: -9, 2: -9}),
     Program("ddp_recovered", gloo=False, codes={2: -9}),
-    Program("destroyed", gloo=False, since=(2, 7)),  # before, torch ends groups of NCCL only
+    Program("destroyed", gloo=False),
     Program("torchft_group", gloo=False, codes={1: -9}, since=(2, 7)),  # as torchft
     Program(
         "torchft_training", ranks=3, gloo=False, codes={1: -9}, needs="torchft",

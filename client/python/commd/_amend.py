@@ -8,6 +8,9 @@ init_process_group() waits for other ranks in its store, before any backend is a
 is told first that this rank waits, for `commctl why`.
 
 DistributedDataParallel is asked to tell of its instances: commd.torch.recover() renews them.
+
+Before torch 2.7 process groups have no abort(), destroy_process_group() shuts down groups of NCCL
+only, and DistributedDataParallel has no init_sync. A job that goes on after a loss needs all three.
 """
 
 import contextlib
@@ -15,6 +18,7 @@ import functools
 import inspect
 import os
 import sys
+import threading
 from urllib.parse import parse_qs, urlsplit
 
 from commd import _replace
@@ -113,6 +117,47 @@ def _with_word(c10d, original):
     return wrapper
 
 
+_alone = threading.local()  # on: this thread makes a DDP with init_sync=False, before torch 2.7
+
+
+def _unless_alone(original):
+    @functools.wraps(original)
+    def wrapper(*args, **kwargs):
+        return None if getattr(_alone, "on", False) else original(*args, **kwargs)
+
+    return wrapper
+
+
+def _with_init_sync(original):
+    """Without it the constructor exchanges nothing: the other ranks have their DDP already."""
+
+    @functools.wraps(original)
+    def wrapper(self, *args, init_sync=True, **kwargs):
+        _alone.on = not init_sync
+        try:
+            original(self, *args, **kwargs)
+        finally:
+            _alone.on = False
+
+    return wrapper
+
+
+def _abort(group):
+    """As process groups have it from torch 2.7 on."""
+    for backend in {group._get_backend(device) for device in group._device_types}:
+        getattr(backend, "wrapped_pg", backend).abort()
+
+
+def _with_shutdown(c10d, original):
+    @functools.wraps(original)
+    def wrapper(group):
+        for backend in _ours(group)[0]:
+            backend.shutdown()
+        original(group)
+
+    return wrapper
+
+
 def _noted(original):
     @functools.wraps(original)
     def wrapper(self, *args, **kwargs):
@@ -128,12 +173,21 @@ def _noted(original):
 def install():
     import torch.distributed
     from torch.distributed import distributed_c10d as c10d
-    from torch.nn.parallel import DistributedDataParallel
+    from torch.nn.parallel import DistributedDataParallel, distributed
 
     if not hasattr(DistributedDataParallel.__init__, "__commd__"):
-        DistributedDataParallel.__init__ = _noted(DistributedDataParallel.__init__)
+        make = DistributedDataParallel.__init__
+        if "init_sync" not in inspect.signature(make).parameters:
+            for name in ("_verify_param_shape_across_processes", "_sync_module_states"):
+                setattr(distributed, name, _unless_alone(getattr(distributed, name)))
+            make = _with_init_sync(make)
+        DistributedDataParallel.__init__ = _noted(make)
+    older = not hasattr(c10d.ProcessGroup, "abort")
+    if older:
+        c10d.ProcessGroup.abort = _abort
 
     for name, wrap in (
+        *([("_shutdown_backend", _with_shutdown)] if older else []),
         ("_set_pg_timeout", _with_timeout),
         ("_coalescing_manager", _with_end),
         ("init_process_group", _with_word),

@@ -18,12 +18,12 @@ def mesh_of(device):
 
 def go_on(mesh, timeout):
     """As doc/recovery-torch.md says it."""
-    for name in ("shard", "copy"):  # frees ranks that wait for this one
-        mesh.get_group(name).abort()
+    shard, copy = mesh.get_group("shard"), mesh.get_group("copy")
+    shard.abort(), copy.abort()  # frees ranks that wait for this one
     try:
-        commd.torch.recover(mesh.get_group("shard"), min_size=SHARDS, timeout=timeout)
+        commd.torch.recover(shard, min_size=SHARDS, timeout=timeout)
     except dist.DistBackendError:
         sys.exit()  # a shard is lost, and with it this replica
     now = commd.torch.recover(timeout=timeout)
-    commd.torch.recover(mesh.get_group("copy"), timeout=timeout)
+    commd.torch.recover(copy, timeout=timeout)
     return now
