@@ -27,6 +27,7 @@ bool profiled()
     return at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value();
 }
 
+#ifdef COMMD_HAVE_PARAM_COMMS
 static int64_t elements(const std::vector<at::Tensor> &tensors)
 {
     int64_t sum = 0;
@@ -44,6 +45,7 @@ static int64_t bytes(const std::vector<at::Tensor> &tensors)
         sum += static_cast<int64_t>(tensor.nbytes());
     return sum;
 }
+#endif
 
 ParamComms::ParamComms(const RecordedGroup &group, const Plan &plan, int rank, int size, bool sync)
 {
