@@ -65,6 +65,7 @@ GPU = {
     "COMMD_DEVICE_PATH": "auto",
     "FAKEGPU_LAZY": "1",
 }
+FAKEGPU = (2, 11)  # which torch it compiles with
 PROGRAMS = [
     Program("collectives"),
     Program("ring_all_reduce"),
@@ -72,7 +73,7 @@ PROGRAMS = [
     Program("ddp_sampler"),
     Program("average_gradients"),
     Program("model_parallel"),
-    Program("data_and_model"),
+    Program("data_and_model", since=(2, 6)),  # group_dst
     Program("asynchronous"),
     Program("checkpoint"),
     Program("objects"),
@@ -81,10 +82,10 @@ PROGRAMS = [
     Program("uneven_inputs"),
     Program("zero_optimizer"),
     Program("fsdp1", gloo=False),
-    Program("fsdp2"),
+    Program("fsdp2", since=(2, 8)),  # before, it is for GPUs
     Program("tensor_parallel", err="does not support alltoall yet"),
-    Program("distributed_checkpoint"),
-    Program("pipeline_schedules"),
+    Program("distributed_checkpoint", since=(2, 8)),  # as fsdp2
+    Program("pipeline_schedules", since=(2, 6)),  # before, a stage has to be told of its inputs
     Program("mixture_of_experts", gloo=False),
     Program("ring_attention"),
     Program("local_sgd"),
@@ -112,7 +113,9 @@ PROGRAMS = [
         "example_recover", path="../../../client/python/examples/recover", gloo=False,
         codes={2: -9},
     ),
-    Program("recorded", gloo=False, err=r"\[c10d\] (Server|WorkerServer)|^USDT:"),
+    Program(
+        "recorded", gloo=False, err=r"\[c10d\] (Server|WorkerServer)|^USDT:", since=(2, 13)
+    ),
     Program("no_destroy"),
     Program("at_exit"),
     Program("forked", gloo=False),
@@ -429,8 +432,9 @@ def run_all(options, host, logs, seed):
         if program.needs and not has(options.python, program.needs):
             print(f"{program.name:44}        skipped: {program.needs} is not installed")
             continue
-        if program.since > version:
-            wanted, have = (".".join(map(str, numbers)) for numbers in (program.since, version))
+        since = max(program.since, FAKEGPU) if program.environment is GPU else program.since
+        if since > version:
+            wanted, have = (".".join(map(str, numbers)) for numbers in (since, version))
             print(f"{program.name:44}skipped: needs torch {wanted}, this is {have}", flush=True)
             continue
         for place in places_of(program, options):

@@ -1,5 +1,7 @@
 """torch.distributed.pipelining: GPipe, 1F1B and interleaved stages against the whole model."""
 
+import inspect
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -41,8 +43,10 @@ def run(schedule, per_rank):
     parts = [stages(count)[n] for n in numbers]
     mine = [PipelineStage(p, n, count, torch.device(DEVICE)) for p, n in zip(parts, numbers)]
     what = mine if per_rank > 1 else mine[0]
-    loss_fn = nn.functional.mse_loss
-    pipe = schedule(what, n_microbatches=MICRO, loss_fn=loss_fn, scale_grads=False)
+    how = {"n_microbatches": MICRO, "loss_fn": nn.functional.mse_loss}
+    if "scale_grads" in inspect.signature(schedule).parameters:  # torch 2.7; none did before
+        how["scale_grads"] = False
+    pipe = schedule(what, **how)
     x, y = data()
     losses = []
     first, last = 0 in numbers, count - 1 in numbers
