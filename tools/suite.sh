@@ -197,6 +197,19 @@ cmd_test_upgrade() {
     sed -n '/^from /,$p; /^skipped: /p' "$log"
 }
 
+# With another release in an environment of its own, some 5 GB, which CI does not download.
+cmd_test_torch() {
+    if [ "${1:-}" = --torch ]; then
+        [[ "${2:-}" =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]] ||
+            usage_error "test torch: --torch needs a release, such as 2.5.1"
+        venv=$top/.cache/torch-$2 objects=$build/torch-$2 torch_spec=torch==$2
+        shift 2
+    fi
+    [ "$torch_spec" != none ] || fail "test torch needs torch, but TORCH_SPEC is none"
+    cmd_build
+    COMMD_BUILD=$build exec "$venv/bin/python" "$top/tests/torch/run_programs.py" "$@"
+}
+
 run_shellcheck() {
     cd "$top" && shellcheck -S warning -x quickstart .ci/run &&
         find tests systemd -name "*.sh" -print0 | xargs -0 shellcheck -S warning -x
