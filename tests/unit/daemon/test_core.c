@@ -297,9 +297,9 @@ static void a_limit_is_told_as_it_was_given(void **state)
 {
     struct core_config config = config_of(1);
     struct bench *bench = bench_new(&config);
-    struct msg msg = {.type = MSG_CLIENT_JOIN,
-                      .client_join = {
-                          .req = 1, .size = 2, .timeout_ms = 19995, .limit_ms = 20000, .name = "g"}};
+    struct msg msg = {
+        .type = MSG_CLIENT_JOIN,
+        .client_join = {.req = 1, .size = 2, .timeout_ms = 19995, .limit_ms = 20000, .name = "g"}};
 
     (void)state;
     hello(bench, 0, 1000, false);
