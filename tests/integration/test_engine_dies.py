@@ -260,7 +260,7 @@ def test_commd_and_its_engine_die_together():
                 if "error" in answer:
                     check(answer["error"]["code"] in ("ENGINE_LOST", "NODE_LOST"), answer)
                 else:
-                    equal(answer["value"], "06" * 16)
+                    equal(answer["ok"], "06" * 16)
             until(lambda node=node, commd=commd: commd_pid(node) not in (0, commd), "a commd")
             cluster.wait_linked()
             for rank in ranks:
