@@ -18,7 +18,8 @@
 
 #include "shm/util/wait.h"
 
-enum { IV = AEAD_NONCE };
+enum { IV = AEAD_NONCE, IDLE = 16 };
+_Static_assert(sizeof((struct seal_batch){.number = 0}.iv) == IV, "of seal.h and of aead.h");
 
 struct fresh {
     uint16_t mark; /* in records of the generation that begins with it; 0: with none */
@@ -33,6 +34,8 @@ _Static_assert(sizeof(struct record_head) == SEAL_HEAD, "wire layout");
 
 struct seal {
     struct aead *aead, *spare; /* @spare: of a generation that is tried */
+    struct aead *idle[IDLE];   /* with the key of now: batches have had them */
+    unsigned nidle, nlent;
     uint8_t secret[SEAL_SECRET], iv[IV];
     enum seal_cipher kind;
     bool seals;
@@ -155,10 +158,18 @@ struct seal *seal_new(enum seal_cipher cipher, const uint8_t secret[SEAL_SECRET]
     return seal_new_by(aead_best(cipher), cipher, secret, seals);
 }
 
+static void idle_free(struct seal *s)
+{
+    while (s->nidle)
+        aead_free(s->idle[--s->nidle]);
+}
+
 struct seal *seal_free(struct seal *s)
 {
     if (!s)
         return NULL;
+    assert(!s->nlent);
+    idle_free(s);
     aead_free(s->aead);
     aead_free(s->spare);
     OPENSSL_cleanse(s, sizeof(*s));
@@ -183,6 +194,7 @@ static void turn_over(struct seal *s, uint8_t secret[SEAL_SECRET], const uint8_t
     s->aead = s->spare;
     s->spare = old;
     old->ops->forget(old);
+    idle_free(s);
     memcpy(s->secret, secret, SEAL_SECRET);
     memcpy(s->iv, iv, IV);
     s->generation++;
@@ -303,6 +315,85 @@ int seal_get(struct seal *s, const uint8_t *record, uint8_t *out)
     s->number += good;
     return good ? 0 : -EBADMSG;
 }
+
+/* ---- elsewhere ------------------------------------------------------------------------------- */
+
+static struct aead *aead_to_lend(struct seal *s)
+{
+    struct aead *aead = s->nidle ? s->idle[--s->nidle] : NULL;
+    uint8_t iv[IV];
+
+    if (aead)
+        return aead;
+    aead = s->aead->ops->new (s->kind, s->seals);
+    return aead && !take_key(aead, s->secret, iv) ? aead : aead_free(aead);
+}
+
+unsigned seal_lend(struct seal *s, unsigned n, struct seal_batch *ret_batch)
+{
+    struct seal_batch batch = {NULL};
+
+    assert(n > 0);
+    if (s->seals && is_worn(s) && wear(s))
+        return 0;
+    if (s->seals)
+        n = (unsigned)MIN((uint64_t)n, s->records - (s->number - s->since));
+    batch.aead = aead_to_lend(s);
+    if (!batch.aead)
+        return 0;
+    memcpy(batch.iv, s->iv, IV);
+    batch.number = s->number;
+    batch.generation = s->generation;
+    batch.mark = s->mark;
+    s->number += n;
+    s->nlent++;
+    *ret_batch = batch;
+    return n;
+}
+
+void seal_return(struct seal *s, struct seal_batch *batch)
+{
+    struct aead *aead = steal_ptr(batch->aead);
+
+    assert(aead && s->nlent);
+    s->nlent--;
+    if (batch->generation == s->generation && s->nidle < IDLE)
+        s->idle[s->nidle++] = aead;
+    else
+        aead_free(aead);
+}
+
+int seal_batch_put(const struct seal_batch *batch, unsigned i, const void *data, size_t len,
+                   uint8_t *out)
+{
+    struct record_head head = {(uint16_t)len, batch->mark, batch->generation};
+    struct iovec iov = {(void *)(uintptr_t)data, len};
+    uint8_t nonce[IV];
+
+    assert(len > 0 && len <= SEAL_DATA);
+    memcpy(out, &head, SEAL_HEAD);
+    nonce_of(batch->iv, batch->number + i, nonce);
+    return batch->aead->ops->put(batch->aead, nonce, &iov, 1, out);
+}
+
+int seal_batch_get(const struct seal_batch *batch, unsigned i, const uint8_t *record, uint8_t *out)
+{
+    uint8_t nonce[IV];
+
+    nonce_of(batch->iv, batch->number + i, nonce);
+    return batch->aead->ops->get(batch->aead, nonce, record, out) ? 0 : -EBADMSG;
+}
+
+bool seal_goes_on(const struct seal *s, const uint8_t at[SEAL_HEAD])
+{
+    struct record_head head;
+
+    memcpy(&head, at, sizeof(head));
+    return head.generation == s->generation;
+}
+
+/* ---- what there is ----------------------------------------------------------------------------
+ */
 
 void seal_set_records(struct seal *s, uint64_t records)
 {

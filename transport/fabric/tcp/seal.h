@@ -35,6 +35,7 @@ enum {
 enum seal_cipher { SEAL_AES_128_GCM = 1, SEAL_CHACHA20_POLY1305 = 2 };
 
 struct seal;
+struct aead;
 struct aead_ops;
 
 /* HMAC-SHA256 of @n pieces under @key: what all keys are derived by. Negative errno: no memory. */
@@ -61,6 +62,26 @@ size_t seal_length(const uint8_t head[SEAL_HEAD]);
 /* Checks the whole record at @record, and writes its data to @out, which may be where they lie.
  * -EBADMSG: it is not the next one of the stream; what is at @out then is nothing. */
 int seal_get(struct seal *s, const uint8_t *record, uint8_t *out);
+
+/* Records of one key, one after another, that may be made or opened elsewhere, also by another
+ * thread, while @s goes on with what follows. */
+struct seal_batch {
+    struct aead *aead; /* of this batch alone until it is returned */
+    uint8_t iv[12];
+    uint64_t number;
+    uint32_t generation;
+    uint16_t mark;
+};
+
+/* The next records of the stream, at most @n: how many that are. 0: no memory. */
+unsigned seal_lend(struct seal *s, unsigned n, struct seal_batch *ret_batch);
+void seal_return(struct seal *s, struct seal_batch *batch);
+/* Record @i of the batch, as by seal_put() and seal_get(). */
+int seal_batch_put(const struct seal_batch *batch, unsigned i, const void *data, size_t len,
+                   uint8_t *out);
+int seal_batch_get(const struct seal_batch *batch, unsigned i, const uint8_t *record, uint8_t *out);
+/* Does the record at @head say that it is of the key of now? Others are not for a batch. */
+bool seal_goes_on(const struct seal *s, const uint8_t head[SEAL_HEAD]);
 
 /* The name of a fresh secret, which tells nothing of it. 0: no memory. */
 uint32_t seal_name(const uint8_t fresh[SEAL_SECRET]);
