@@ -22,7 +22,8 @@ libcommd_fabric_la_SOURCES = transport/fabric/agree.c transport/fabric/agree.h \
 	transport/fabric/tcp/fabric_tcp_out.c \
 	transport/fabric/tcp/fabric_tcp_peer.c transport/fabric/tcp/fabric_tcp_priv.h \
 	transport/fabric/tcp/fabric_tcp_seal.c transport/fabric/tcp/fabric_tcp_traffic.c \
-	transport/fabric/tcp/seal.c transport/fabric/tcp/seal.h
+	transport/fabric/tcp/seal.c transport/fabric/tcp/seal.h \
+	transport/fabric/tcp/seal_threads.c transport/fabric/tcp/seal_threads.h
 if HAVE_UCX
 libcommd_fabric_la_SOURCES += transport/fabric/ucx/fabric_ucx.c \
 	transport/fabric/ucx/fabric_ucx.h transport/fabric/ucx/fabric_ucx_init.c \

@@ -5,7 +5,7 @@ unit_transport = tests/unit/transport/test_confine tests/unit/transport/test_eng
 	tests/unit/transport/test_engine_inbox tests/unit/transport/test_engine_send \
 	tests/unit/transport/test_engine_turn tests/unit/transport/test_fabric \
 	tests/unit/transport/test_fair tests/unit/transport/test_flow \
-	tests/unit/transport/test_schedule
+	tests/unit/transport/test_schedule tests/unit/transport/test_seal_threads
 check_PROGRAMS += $(unit_transport)
 TESTS += $(unit_transport)
 
@@ -58,4 +58,8 @@ tests_unit_transport_test_flow_LDADD = libcommd-schedule.la $(CMOCKA_LIBS)
 
 tests_unit_transport_test_schedule_SOURCES = tests/unit/transport/test_schedule.c
 tests_unit_transport_test_schedule_LDADD = libcommd-schedule.la $(CMOCKA_LIBS)
+
+tests_unit_transport_test_seal_threads_SOURCES = tests/unit/transport/test_seal_threads.c
+tests_unit_transport_test_seal_threads_LDADD = libcommd-fabric.la libcommd-launch.la \
+	libcommd-shm.la $(CMOCKA_LIBS)
 endif
