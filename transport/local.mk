@@ -17,7 +17,8 @@ libcommd_fabric_la_SOURCES = transport/fabric/agree.c transport/fabric/agree.h \
 	transport/fabric/tcp/aead.c transport/fabric/tcp/aead.h \
 	transport/fabric/tcp/fabric_tcp.c transport/fabric/tcp/fabric_tcp_conn.c \
 	transport/fabric/tcp/fabric_tcp_greet.c \
-	transport/fabric/tcp/fabric_tcp_in.c transport/fabric/tcp/fabric_tcp_listen.c \
+	transport/fabric/tcp/fabric_tcp_in.c transport/fabric/tcp/fabric_tcp_jobs.c \
+	transport/fabric/tcp/fabric_tcp_listen.c \
 	transport/fabric/tcp/fabric_tcp_mend.c transport/fabric/tcp/fabric_tcp_old.c \
 	transport/fabric/tcp/fabric_tcp_out.c \
 	transport/fabric/tcp/fabric_tcp_peer.c transport/fabric/tcp/fabric_tcp_priv.h \

@@ -153,7 +153,8 @@ struct fabric_conf {
     unsigned channels;      /* tcp: connections per peer, that large bodies take in turns; 0: 1 */
     bool express;           /* tcp: one more connection, for what is sent as express */
     unsigned mend_ms; /* tcp: the link is down if a broken connection is not made again by then */
-    struct fabric_wants wants; /* tcp */
+    struct fabric_wants wants;   /* tcp */
+    unsigned encryption_threads; /* tcp: that encrypt and decrypt large bodies; 0: none */
     int port; /* tcp: taken; the socket on which the engine before us listened; 0: none */
 };
 

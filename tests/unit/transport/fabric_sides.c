@@ -157,6 +157,7 @@ static int make_fabric(struct world *w, const struct fabric_events *ev, struct f
                                     : strstr(w->kind, "auto") ? FABRIC_ENCRYPT_AUTO
                                                               : FABRIC_ENCRYPT_OFF;
             conf.wants.trusted = strstr(w->kind, "trusted");
+            conf.encryption_threads = strstr(w->kind, "threads") ? 2 : 0;
         }
         r = fabric_new(&conf, ev, ret_f, why);
         if (r)

@@ -112,6 +112,7 @@ int run_link_tests(void);    /* test_fabric_links.c */
 int run_mend_tests(void);    /* test_fabric_mend.c */
 int run_aead_tests(void);    /* test_fabric_aead.c */
 int run_sealed_tests(void);  /* test_fabric_sealed.c */
+int run_thread_tests(void);  /* test_fabric_threads.c */
 int run_greet_tests(void);   /* test_fabric_greet.c */
 int run_key_tests(void);     /* test_fabric_keys.c */
 int run_old_tests(void);     /* test_fabric_old.c */

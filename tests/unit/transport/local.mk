@@ -42,7 +42,7 @@ tests_unit_transport_test_fabric_SOURCES = tests/unit/transport/test_fabric.c \
 	tests/unit/transport/test_fabric_express.c tests/unit/transport/test_fabric_mend.c \
 	tests/unit/transport/test_fabric_keys.c tests/unit/transport/test_fabric_greet.c \
 	tests/unit/transport/test_fabric_old.c tests/unit/transport/test_fabric_aead.c \
-	tests/unit/transport/test_fabric_sealed.c \
+	tests/unit/transport/test_fabric_sealed.c tests/unit/transport/test_fabric_threads.c \
 	tests/unit/transport/test_fabric_ucx.c tests/unit/transport/fabric_raw.c \
 	tests/unit/transport/fabric_raw.h tests/unit/transport/fabric_sides.c \
 	tests/unit/transport/fabric_sides.h tests/lib/heap_has.h

@@ -488,18 +488,23 @@ int main(int argc, char **argv)
         contract(contract_random_life, "fault"),
         cmocka_unit_test(fault_breaks_after_n),
     };
-    const struct CMUnitTest tcp[] = {contracts("tcp"),
-                                     contract(contract_random_life, "tcp"),
-                                     contracts("tcp x 3"),
-                                     contract(contract_random_life, "tcp x 3"),
-                                     contracts("tcp express"),
-                                     contract(contract_random_life, "tcp express"),
-                                     contracts("tcp mend"),
-                                     contract(contract_random_life, "tcp mend"),
-                                     contracts("tcp sealed"),
-                                     contract(contract_random_life, "tcp sealed"),
-                                     contracts("tcp x 3 express mend sealed"),
-                                     contract(contract_random_life, "tcp x 3 express mend sealed")};
+    const struct CMUnitTest tcp[] = {
+        contracts("tcp"),
+        contract(contract_random_life, "tcp"),
+        contracts("tcp x 3"),
+        contract(contract_random_life, "tcp x 3"),
+        contracts("tcp express"),
+        contract(contract_random_life, "tcp express"),
+        contracts("tcp mend"),
+        contract(contract_random_life, "tcp mend"),
+        contracts("tcp sealed"),
+        contract(contract_random_life, "tcp sealed"),
+        contracts("tcp x 3 express mend sealed"),
+        contract(contract_random_life, "tcp x 3 express mend sealed"),
+        contracts("tcp sealed threads"),
+        contract(contract_random_life, "tcp sealed threads"),
+        contracts("tcp x 3 express mend sealed threads"),
+        contract(contract_random_life, "tcp x 3 express mend sealed threads")};
     int failed;
 
     exec_with_ucx_env(argv);
@@ -522,6 +527,7 @@ int main(int argc, char **argv)
     failed += run_mend_tests();
     failed += run_aead_tests();
     failed += run_sealed_tests();
+    failed += run_thread_tests();
     failed += run_greet_tests();
     failed += run_key_tests();
     failed += run_old_tests();

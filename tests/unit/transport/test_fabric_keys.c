@@ -168,7 +168,7 @@ static void talk(struct world *w, unsigned i, uint32_t seq, size_t len)
 }
 
 static const char *const kinds[] = {"tcp sealed", "tcp x 3 sealed", "tcp express sealed",
-                                    "tcp mend sealed"};
+                                    "tcp mend sealed", "tcp sealed threads"};
 
 static void both_get_it_one_after_the_other(void **state)
 {
@@ -340,7 +340,9 @@ static void life(const char *kind, uint64_t seed)
         if (!turn(w))
             rest(w);
     }
-    pump_until(w, count_done(out[0], N) == N && count_done(out[1], N) == N);
+    pump_until(w, count_done(out[0], N) == N && count_done(out[1], N) == N &&
+                      w->side[0].taken == w->side[0].bodies &&
+                      w->side[1].taken == w->side[1].bodies);
     give_to(w, 0, newest + 1);
     give_to(w, 1, newest + 1);
     pump_until(w, agreed(w, 0, newest + 1) && agreed(w, 1, newest + 1));
@@ -357,10 +359,11 @@ static void life(const char *kind, uint64_t seed)
 
 static void secrets_come_at_any_time(void **state)
 {
-    static const char *const lives[] = {"tcp sealed", "tcp x 3 sealed", "tcp express sealed",
-                                        "tcp mend sealed", "tcp x 3 mend sealed"};
+    static const char *const lives[] = {"tcp sealed",          "tcp x 3 sealed",
+                                        "tcp express sealed",  "tcp mend sealed",
+                                        "tcp x 3 mend sealed", "tcp mend sealed threads"};
 
-    for (uint64_t seed = 1; seed <= 5; seed++)
+    for (uint64_t seed = 1; seed <= 6; seed++)
         life(lives[seed % ARRAY_LEN(lives)], seed);
 }
 

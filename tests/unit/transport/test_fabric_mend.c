@@ -98,10 +98,11 @@ static void life(const char *kind, uint64_t seed)
 
 static void each_byte_once_and_in_order(void **state)
 {
-    static const char *const kinds[] = {"tcp mend", "tcp x 3 mend", "tcp express mend",
-                                        "tcp mend sealed", "tcp x 3 mend sealed"};
+    static const char *const kinds[] = {
+        "tcp mend",        "tcp x 3 mend",        "tcp express mend",
+        "tcp mend sealed", "tcp x 3 mend sealed", "tcp mend sealed threads"};
 
-    for (uint64_t seed = 1; seed <= 5; seed++)
+    for (uint64_t seed = 1; seed <= 6; seed++)
         life(kinds[seed % ARRAY_LEN(kinds)], seed);
 }
 

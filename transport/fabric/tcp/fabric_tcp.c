@@ -60,7 +60,7 @@ struct fabric_req *tcp_req_new(struct tcp_peer *peer)
     req->whole = NULL;
     req->lent = 1;
     req->body_len = req->part_len = req->next = req->sent = 0;
-    req->held = req->asked = req->answer = req->express = req->behind = false;
+    req->held = req->sealing = req->asked = req->answer = req->express = req->behind = false;
     peer->refs++;
     return req;
 }
@@ -155,6 +155,7 @@ static int tcp_recv(struct fabric *f, void *claim, void *buf, size_t len, fabric
     int r = 0;
 
     assert(!b->taken && !b->dropped);
+    jobs_of_body(b); /* what has come so far is to be copied */
     if (b->peer->state == PEER_GONE)
         r = -ECANCELED;
     else if (!peer_lives(b->peer))
@@ -252,7 +253,8 @@ static bool tcp_progress(struct fabric *f)
     bool any;
 
     t->touched = false;
-    any = read_all(t);
+    any = t->threads && jobs_turn(t);
+    any |= read_all(t);
     if (t->nparked)
         any |= conns_resume(t);
     any |= write_all(t);
@@ -262,7 +264,7 @@ static bool tcp_progress(struct fabric *f)
         any |= conns_mend(t);
     any |= peers_reap(t);
     conns_sweep(t);
-    return any;
+    return any || (t->threads && seal_threads_help(t->threads));
 }
 
 static int tcp_fd(struct fabric *f)
@@ -277,7 +279,7 @@ static int tcp_arm(struct fabric *f)
 
     if (t->held)
         t->settle = true;
-    if (t->touched || t->settle)
+    if (t->touched || t->settle || (t->threads && !jobs_arm(t)))
         return 1;
     t->armed = true;
     TAILQ_FOREACH(c, &t->writers, write_link)
@@ -362,6 +364,8 @@ int fabric_tcp_new(const struct fabric_conf *conf, const struct fabric_events *e
     TAILQ_INIT(&t->writers);
     TAILQ_INIT(&t->keepers);
     TAILQ_INIT(&t->free_reqs);
+    TAILQ_INIT(&t->jobs);
+    TAILQ_INIT(&t->free_jobs);
     r = tcp_open(t, conf, why);
     if (r) {
         tcp_free(&t->base);

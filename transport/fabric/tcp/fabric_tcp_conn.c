@@ -207,7 +207,7 @@ void conn_close(struct conn *c)
 
     if (c->state == CONN_CLOSED)
         return;
-    assert(t->held >= c->held && t->nparked >= c->parked);
+    assert(t->held >= c->held && t->nparked >= c->parked && !c->jobs);
     conn_set_state(c, CONN_CLOSED);
     t->held -= c->held;
     if (c->keeping)
@@ -572,7 +572,7 @@ static bool conn_event(struct conn *c, uint32_t events)
 
 static bool is_conn(const struct tcp *t, const void *what)
 {
-    return what != &t->listener && what != &t->timer && what != &t->rest;
+    return what != &t->listener && what != &t->timer && what != &t->rest && what != &t->threads;
 }
 
 /* Express messages first, then the others; then the timer, and last of all who wants to come in. */

@@ -51,6 +51,7 @@ void body_free(struct inbound *b)
             c->sink = NULL; /* what is still to come is thrown away */
     }
     assert(!b->calling);
+    jobs_of_body(b);
     LIST_REMOVE(b, link);
     if (!b->taken)
         free(b->buf);
@@ -79,21 +80,30 @@ struct inbound *body_taken(struct tcp_peer *peer, const uint32_t *id)
     return b;
 }
 
-void sink_got(struct conn *c, size_t n)
+void body_got(struct inbound *b, size_t n)
 {
-    struct inbound *b = c->sink;
+    b->got += n;
+    assert(b->got <= b->len);
+    if (b->got == b->len && b->taken)
+        body_end(b, 0);
+}
 
+void sink_pass(struct conn *c, size_t n)
+{
     assert(n <= c->sink_left);
     c->sink_left -= n;
     c->sink_at += n;
     if (c->sink_left == 0)
         c->sink = NULL;
-    if (!b)
-        return;
-    b->got += n;
-    assert(b->got <= b->len);
-    if (b->got == b->len && b->taken)
-        body_end(b, 0);
+}
+
+void sink_got(struct conn *c, size_t n)
+{
+    struct inbound *b = c->sink;
+
+    sink_pass(c, n);
+    if (b)
+        body_got(b, n);
 }
 
 /* May what has come be handed out? There need not be a socket now. */
@@ -238,8 +248,11 @@ static void on_part(struct conn *c, const struct frame *f)
     c->big = BIG_MEMORY;
 }
 
-static void on_bye(struct tcp_peer *peer, const struct frame *f)
+static void on_bye(struct conn *c, const struct frame *f)
 {
+    struct tcp_peer *peer = c->peer;
+
+    conn_await_opens(c); /* bodies that came before it are whole */
     if (f->id == BYE_FORGED)
         peer_fail(peer, -EBADMSG, TEXT_FORGED " at the other side");
     else if (f->id == BYE_SILENT)
@@ -277,7 +290,7 @@ static size_t frame_take(struct conn *c, const uint8_t *p, size_t len)
     if (f.type == FRAME_PART)
         on_part(c, &f);
     else if (f.type == FRAME_BYE)
-        on_bye(peer, &f);
+        on_bye(c, &f);
     else if (f.type == FRAME_PROBE)
         on_probe(c, &f);
     else if (f.type == FRAME_PROBED)
@@ -338,12 +351,14 @@ static bool read_sealed(struct conn *c)
     for (unsigned round = 0; round < READ_ROUNDS && c->state == CONN_OPEN && reading(c); round++) {
         size_t want = conn_sealed_want(c);
         ssize_t got = conn_recv_sealed(c);
+        int err = got < 0 ? errno : 0;
 
-        if (got < 0 && (errno == EAGAIN || errno == EINTR))
+        if (got < 0 && (err == EAGAIN || err == EINTR))
             break;
         any = true;
         if (got <= 0) {
-            conn_lost(c, got ? errno : 0);
+            conn_await_opens(c);
+            conn_lost(c, err);
             break;
         }
         sum += (size_t)got;

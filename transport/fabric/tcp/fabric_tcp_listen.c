@@ -115,7 +115,8 @@ static int open_polling(struct tcp *t, char *why)
     t->epoll = epoll_create1(EPOLL_CLOEXEC);
     t->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
     t->rest = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-    t->buf = malloc(READ_SEALED);
+    t->chunk = chunk_new();
+    t->buf = t->chunk ? t->chunk->data : NULL;
     if (t->buf && t->epoll >= 0 && t->timer >= 0 && t->rest >= 0 &&
         !epoll_ctl(t->epoll, EPOLL_CTL_ADD, t->listener, &listener) &&
         !epoll_ctl(t->epoll, EPOLL_CTL_ADD, t->timer, &timer) &&
@@ -159,6 +160,10 @@ int tcp_open(struct tcp *t, const struct fabric_conf *conf, char why[256])
         r = net_congestion_settle(t->congestion, t->listener, why);
     if (r == 0)
         r = open_polling(t, why);
+    if (r == 0 && jobs_init(t, conf->encryption_threads)) {
+        net_explain(why, "no memory for transport.encryption_threads");
+        r = -ENOMEM;
+    }
     t->base.port = r ? 0 : t->listener;
     return r;
 }
@@ -169,5 +174,5 @@ void tcp_close(struct tcp *t)
     close_fdp(&t->timer);
     close_fdp(&t->rest);
     close_fdp(&t->epoll);
-    free(t->buf);
+    jobs_fini(t);
 }

@@ -185,11 +185,13 @@ static bool write_out(struct conn *c)
         ssize_t sent;
 
         TAILQ_FOREACH(req, &c->out, link) {
-            if (n + 2 > ARRAY_LEN(iov))
+            if (n + 2 > ARRAY_LEN(iov) || req->sealing)
                 break;
             n += gather(iov + n, req);
             total += req_left(req);
         }
+        if (!n)
+            break;
         sent = conn_sendmsg(c, iov, n);
         if (sent == -EAGAIN)
             break;
@@ -214,7 +216,7 @@ bool conn_write(struct conn *c)
     assert(c->writing && c->state == CONN_OPEN);
     any = c->seals && conn_seal_more(c);
     any |= write_out(c);
-    if (c->state == CONN_OPEN && TAILQ_EMPTY(&c->out) && TAILQ_EMPTY(&c->plain)) {
+    if (c->state == CONN_OPEN && conn_has_written(c)) {
         conn_stop_writing(c);
         if (c->polled_out)
             conn_watch(c);
@@ -225,22 +227,24 @@ bool conn_write(struct conn *c)
 /* As conn_post(), of a stream that is encrypted. */
 static int post_sealed(struct conn *c, struct fabric_req *req)
 {
+    bool first = TAILQ_EMPTY(&c->out);
     int r = conn_seal(c, req);
 
     assert(TAILQ_EMPTY(&c->plain));
     if (r) { /* its place in the order is taken, so nothing may follow */
+        jobs_of_req(req);
         peer_fail(c->peer, r, "cannot encrypt what is to be sent");
         return r;
     }
-    tcp_req_free(req);
-    if (c->writing || TAILQ_NEXT(TAILQ_FIRST(&c->out), link))
+    r = req_sealed(req, false);
+    if (c->writing || !first)
         conn_want_write(c); /* behind what the socket did not take */
     else if (write_out(c) && c->peer->failed)
-        return 1; /* the link's end is told otherwise */
-    else if (!TAILQ_EMPTY(&c->out))
+        return r; /* the link's end is told otherwise */
+    else if (!conn_has_written(c))
         conn_want_write(c);
-    c->t->touched |= !TAILQ_EMPTY(&c->out);
-    return 1;
+    c->t->touched |= !conn_has_written(c);
+    return r;
 }
 
 /* The queue is empty, so writes at once. 1: the body is not needed any more; 0: it is, or what

@@ -86,6 +86,7 @@ void peer_not_mended(struct conn *c)
 
 static void close_into(struct conn *c, struct req_list *ret_doomed)
 {
+    conn_end_jobs(c, ret_doomed);
     TAILQ_CONCAT(ret_doomed, &c->kept, link);
     TAILQ_CONCAT(ret_doomed, &c->out, link);
     TAILQ_CONCAT(ret_doomed, &c->plain, link);

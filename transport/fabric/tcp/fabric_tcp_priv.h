@@ -9,13 +9,20 @@
 #include "transport/fabric/fabric.h"
 #include "transport/fabric/fabric_net.h"
 #include "transport/fabric/tcp/seal.h"
+#include "transport/fabric/tcp/seal_threads.h"
 #include "shm/util/rivals.h"
 
 enum {
     INLINE_MAX = FABRIC_EXPRESS_MAX, /* bodies up to this are handed out from the read buffer */
     PART_MAX = 256 << 10,            /* of an asked body in one frame: other frames go in between */
     READ_MAX = 64 << 10,             /* more than a frame with an inline body */
-    READ_SEALED = 4 * (SEAL_DATA + SEAL_MORE),
+    JOB_RECORDS =
+        4, /* at most: what is read at once, and is in a core's cache when it is written */
+    JOB_RECORDS_MIN = 2,   /* one costs little more than to hand it over */
+    JOB_BODY = 64 << 10,   /* bodies from this on are sealed in jobs, */
+    JOB_SEALS = 128 << 10, /* of so much: each is written by a system call of its own */
+    JOBS_PER_THREAD = 4,
+    READ_SEALED = JOB_RECORDS * (SEAL_DATA + SEAL_MORE),
     READ_AFTER_BODY = 4 << 10,
     BIG_MEMORY = 8,
     FAULT_MAX = 128,
@@ -129,8 +136,9 @@ struct fabric_req {
     uint8_t *copy;         /* owned; where @part lies once the body is the caller's again */
     struct fabric_req
         *whole;    /* of a part that is kept: the request it is a part of; ends after it */
-    unsigned lent; /* parts of the body that are still needed, itself included */
+    unsigned lent; /* parts of the body that are still needed, itself included; and jobs */
     bool held;     /* kept, and @part lies in the caller's memory */
+    bool sealing;  /* a job makes it: not to be written yet */
     uint32_t id;
     bool asked;
     bool answer; /* GRANT, DROP */
@@ -148,14 +156,38 @@ struct inbound {
     uint8_t *buf;              /* the caller's once @taken, else ours or NULL */
     size_t len, got, promised; /* bytes in all, that are here, in frames that have begun */
     uint32_t id;
-    bool asked;   /* it lies with the sender until granted; else it is coming already */
-    bool taken;   /* recv() was called */
-    bool calling; /* inside on_msg() */
-    bool dropped; /* inside on_msg() drop() was called */
+    unsigned jobs; /* that write into it */
+    bool asked;    /* it lies with the sender until granted; else it is coming already */
+    bool taken;    /* recv() was called */
+    bool calling;  /* inside on_msg() */
+    bool dropped;  /* inside on_msg() drop() was called */
     fabric_done_fn done;
     void *arg;
     LIST_ENTRY(inbound) link;
 };
+
+/* What is read at once. */
+struct read_buf {
+    unsigned refs; /* of the fabric that reads into it, and of jobs that read it */
+    uint8_t data[READ_SEALED];
+};
+
+/* Some records of a large body, with another thread: fabric_tcp_jobs.c. */
+struct seal_job {
+    _Alignas(CACHELINE) struct seal_task task;
+    TAILQ_ENTRY(seal_job) link; /* t->jobs, in the order of the streams, or t->free_jobs */
+    struct conn *c;             /* borrowed: a connection that is closed has none */
+    struct seal_batch batch;
+    unsigned records;
+    const uint8_t *in;
+    uint8_t *out;
+    size_t len; /* of the data */
+    bool failed;
+    struct fabric_req *sealed, *whole; /* it seals: what it makes, and of which body */
+    struct inbound *body;              /* it opens: for this one; NULL: that is gone */
+    struct read_buf *chunk;            /* where the records lie; referenced */
+};
+TAILQ_HEAD(job_list, seal_job);
 
 enum conn_state {
     CONN_NEW, /* has no socket yet */
@@ -191,6 +223,7 @@ struct conn {
     uint32_t key_used;          /* of that which our records are of */
     struct req_list plain;      /* to be sealed, and then in @out */
     size_t ahead;               /* bytes of @out that are sealed and not written */
+    unsigned jobs;              /* under way */
     unsigned key_ticks;         /* for the other side to have ours; 0: it has */
     unsigned probe_ticks;       /* until a probe is sent; 0: none is due */
     unsigned probes;            /* that are not answered */
@@ -302,7 +335,11 @@ struct tcp {
     bool stopping;          /* in free(): completions only, no events */
     bool armed;
     unsigned turns;
-    uint8_t *buf; /* READ_SEALED bytes, which are more than READ_MAX */
+    struct read_buf *chunk, *spare; /* owned; @spare: in its place once a job has it; or NULL */
+    uint8_t *buf;                   /* borrowed: of @chunk; READ_SEALED is more than READ_MAX */
+    struct seal_threads *threads;   /* owned; NULL: there are none */
+    struct seal_job *job_memory;    /* owned */
+    struct job_list jobs, free_jobs;
 };
 
 /* fabric_tcp.c */
@@ -362,6 +399,8 @@ void conn_drain(struct conn *c); /* reads all that the socket has; bounded */
 struct inbound *body_taken(struct tcp_peer *peer, const uint32_t *id); /* NULL: any; or none */
 /* @n bytes have reached the sink, or were thrown away. */
 void sink_got(struct conn *c, size_t n);
+void sink_pass(struct conn *c, size_t n);   /* they will */
+void body_got(struct inbound *b, size_t n); /* they have */
 /* Where the next @n bytes of the stream belong; NULL: that is not known of all of them yet. */
 struct inbound *conn_sink(const struct conn *c, size_t n);
 /* Parses @p, behind what is kept already; false: no memory. */
@@ -398,10 +437,16 @@ bool old_hello_is_of(const struct tcp_peer *peer, const struct hello *hello);
 size_t accept_size(const struct tcp_peer *peer);
 
 /* fabric_tcp_seal.c: streams that are encrypted */
-struct req_list *conn_queue(struct conn *c);                 /* of what is to be written */
-int conn_seal(struct conn *c, const struct fabric_req *req); /* all of it; or nothing */
+struct req_list *conn_queue(struct conn *c); /* of what is to be written */
+/* All of it; negative errno: not so, and nothing may follow in the stream. */
+int conn_seal(struct conn *c, struct fabric_req *req);
 bool conn_seal_more(struct conn *c); /* what is queued, as far as is needed now */
-void conn_resealed(struct conn *c);  /* @c->out was put together anew */
+/* Is there nothing that could be written now? What jobs make is not there yet. */
+bool conn_has_written(const struct conn *c);
+/* The caller's @req has been sealed, but for the jobs that do so: 1 if there are none, and it is
+ * freed; 0: it ends with the last one. */
+int req_sealed(struct fabric_req *req, bool may_tell);
+void conn_resealed(struct conn *c); /* @c->out was put together anew */
 /* How much to read at most: if the records that come are full ones, it ends where a record does. */
 size_t conn_sealed_want(const struct conn *c);
 ssize_t conn_recv_sealed(struct conn *c); /* one recv(), and what follows from it */
@@ -412,6 +457,26 @@ void conn_unseal(struct conn *c);   /* has no keys any more */
 void conn_tell_key(struct conn *c); /* the stream has begun, or there is a fresh secret */
 void conn_hear_key(struct conn *c, uint32_t name); /* the other side has that one */
 void tcp_peer_key(struct fabric *f, unsigned index, const uint8_t secret[32]);
+
+#define TEXT_NOT_SENT_SO TEXT_FORGED ": what came was not sent so"
+/* fabric_tcp_jobs.c: with other threads */
+int jobs_init(struct tcp *t, unsigned threads); /* 0: without; negative errno: it cannot */
+void jobs_fini(struct tcp *t);
+struct read_buf *chunk_new(void); /* NULL: no memory */
+void chunk_next(struct tcp *t); /* what was read may be with jobs: then another one is read into */
+/* Some of the @len bytes at @body, of @whole, are sealed to @to, in @sealed: how many; 0: none. */
+size_t job_seal(struct conn *c, struct fabric_req *sealed, uint8_t *to, struct fabric_req *whole,
+                const uint8_t *body, size_t len);
+/* The next records, at @p in the buffer that was read into, are opened to where they belong: how
+ * many bytes of them; 0: not so. */
+size_t job_open(struct conn *c, const uint8_t *p, size_t len);
+bool jobs_turn(struct tcp *t);        /* what has come of those that are done; true if one was */
+bool jobs_arm(struct tcp *t);         /* before a sleep; false: one is done */
+void jobs_of_body(struct inbound *b); /* ends them: then nobody writes into it */
+void jobs_of_req(struct fabric_req *req); /* ends them: then nobody reads it */
+void conn_await_opens(struct conn *c);    /* ends those that open: what has come is there */
+/* Ends all of @c. Bodies that were sealed go to @ret_doomed. */
+void conn_end_jobs(struct conn *c, struct req_list *ret_doomed);
 
 /* fabric_tcp_mend.c */
 size_t req_len(const struct fabric_req *req); /* in the stream */

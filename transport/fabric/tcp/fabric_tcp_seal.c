@@ -25,7 +25,8 @@
  * KEY_TICKS the link ends: somebody may hold it back, who has the keys of before. What a side has
  * said that it has it keeps until it is used, or until SEAL_FRESH newer ones have come.
  *
- * SEAL_AHEAD bytes are sealed ahead of the socket: more would only wait in memory. */
+ * SEAL_AHEAD bytes are sealed ahead of the socket: more would only wait in memory. Other threads
+ * make and open records of large bodies, where there are some: fabric_tcp_jobs.c. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -35,6 +36,7 @@
 
 enum {
     SEAL_AHEAD = 256 << 10,
+    SEALED_AFTER_BODY = 4 << 10,
     PIECES = 2, /* of a request: head, and part */
 };
 
@@ -128,25 +130,48 @@ bool conn_seal_tick(struct conn *c, uint64_t now)
     return await_answer(c) || c->probe_ticks || c->key_ticks;
 }
 
-int conn_seal(struct conn *c, const struct fabric_req *req)
+/* Of records that have @len bytes, all but the last as many as they can. */
+static size_t sealed_size(size_t len)
 {
-    size_t all = req_len(req), records = all / SEAL_DATA + 2, at = 0;
+    return len + (len + SEAL_DATA - 1) / SEAL_DATA * SEAL_MORE;
+}
+
+/* With room for records of @len bytes, one of which may be of less. NULL: no memory. */
+static struct fabric_req *sealed_new(struct conn *c, size_t len)
+{
     struct fabric_req *sealed = tcp_req_new(c->peer);
+
+    if (!sealed)
+        return NULL;
+    sealed->head_len = 0;
+    sealed->copy = malloc(sealed_size(len) + SEAL_MORE);
+    if (sealed->copy)
+        return sealed;
+    tcp_req_free(sealed);
+    return NULL;
+}
+
+static void sealed_add(struct conn *c, struct fabric_req *sealed, size_t len)
+{
+    sealed->part = sealed->copy;
+    sealed->part_len = len;
+    c->ahead += len;
+    TAILQ_INSERT_TAIL(&c->out, sealed, link);
+}
+
+/* What @req has from @at up to @end. */
+static int seal_here(struct conn *c, const struct fabric_req *req, size_t at, size_t end)
+{
+    struct fabric_req *sealed = sealed_new(c, end - at);
     struct iovec iov[PIECES];
     uint8_t *to;
     int r = 0;
 
-    assert(all > 0 && !req->sent);
-    if (!c->probe_ticks) /* the timer may have rested */
-        seal_tick(c->seals, now_ms());
     if (!sealed)
         return -ENOMEM;
-    sealed->head_len = 0;
-    to = sealed->copy = malloc(all + records * SEAL_MORE);
-    if (!to)
-        r = -ENOMEM;
-    while (!r && at < all) {
-        size_t len = MIN(all - at, (size_t)SEAL_DATA);
+    to = sealed->copy;
+    while (!r && at < end) {
+        size_t len = MIN(end - at, (size_t)SEAL_DATA);
 
         if (at == 0 && req->head_len && req->part_len >= SEAL_DATA)
             len =
@@ -155,16 +180,86 @@ int conn_seal(struct conn *c, const struct fabric_req *req)
         at += len;
         to += len + SEAL_MORE;
     }
-    if (r) {
+    if (r)
         tcp_req_free(sealed);
-        return r;
+    else
+        sealed_add(c, sealed, (size_t)(to - sealed->copy));
+    return r;
+}
+
+/* @len bytes of its body by another thread, behind the header if they are the first: @ret_done of
+ * both. */
+static int seal_there(struct conn *c, struct fabric_req *req, size_t at, size_t len,
+                      size_t *ret_done)
+{
+    size_t head = at ? 0 : req->head_len, room = head ? head + SEAL_MORE : 0, given = 0;
+    struct fabric_req *sealed = sealed_new(c, head + len);
+    struct iovec iov = {req->head, head};
+
+    if (!sealed)
+        return -ENOMEM;
+    if (!head || !seal_put(c->seals, &iov, 1, sealed->copy))
+        given = job_seal(c, sealed, sealed->copy + room, req,
+                         req->part + (at + head - req->head_len), len);
+    if (!given) {
+        tcp_req_free(sealed);
+        return -ENOMEM;
     }
-    sealed->part = sealed->copy;
-    sealed->part_len = (size_t)(to - sealed->copy);
-    c->ahead += sealed->part_len;
-    probe_later(c, req);
-    TAILQ_INSERT_TAIL(&c->out, sealed, link);
+    sealed_add(c, sealed, room + sealed_size(given));
+    *ret_done = head + given;
     return 0;
+}
+
+static int seal_large(struct conn *c, struct fabric_req *req)
+{
+    size_t all = req_len(req), done;
+    int r = 0;
+
+    for (size_t at = 0; !r && at < all; at += done) {
+        size_t head = at ? 0 : req->head_len, len = MIN(all - at - head, (size_t)JOB_SEALS);
+
+        done = head + len;
+        if (TAILQ_EMPTY(&c->t->free_jobs) || len <= SEAL_DATA)
+            r = seal_here(c, req, at, at + done);
+        else
+            r = seal_there(c, req, at, len, &done);
+    }
+    return r;
+}
+
+int conn_seal(struct conn *c, struct fabric_req *req)
+{
+    size_t all = req_len(req);
+    int r;
+
+    assert(all > 0 && !req->sent);
+    if (!c->probe_ticks) /* the timer may have rested */
+        seal_tick(c->seals, now_ms());
+    if (c->t->threads && req->part_len >= JOB_BODY)
+        r = seal_large(c, req);
+    else
+        r = seal_here(c, req, 0, all);
+    if (!r)
+        probe_later(c, req);
+    return r;
+}
+
+int req_sealed(struct fabric_req *req, bool may_tell)
+{
+    assert(req->lent);
+    if (--req->lent)
+        return 0;
+    if (may_tell)
+        tcp_tell(req, 0);
+    tcp_req_free(req);
+    return 1;
+}
+
+bool conn_has_written(const struct conn *c)
+{
+    const struct fabric_req *first = TAILQ_FIRST(&c->out);
+
+    return (!first || first->sealing) && (TAILQ_EMPTY(&c->plain) || c->ahead >= SEAL_AHEAD);
 }
 
 bool conn_seal_more(struct conn *c)
@@ -185,7 +280,7 @@ bool conn_seal_more(struct conn *c)
             req_next_part(req);
             TAILQ_INSERT_TAIL(&c->plain, req, link);
         } else {
-            tcp_finish(req, 0);
+            req_sealed(req, true);
         }
     }
     return any;
@@ -224,12 +319,17 @@ static void records_take(struct conn *c, uint8_t *p, size_t len)
 
     peer->refs++; /* a handler may drop it */
     while (len >= SEAL_HEAD && peer_lives(peer)) {
-        size_t n = seal_length(p);
+        size_t n = seal_length(p), given = c->sink ? job_open(c, p, len) : 0;
 
+        if (given) {
+            p += given;
+            len -= given;
+            continue;
+        }
         if (n && len < n + SEAL_MORE)
             break;
         if (!n || !record_take(c, p, n)) {
-            peer_fail(peer, -EBADMSG, TEXT_FORGED ": what came was not sent so");
+            peer_fail(peer, -EBADMSG, TEXT_NOT_SENT_SO);
             break;
         }
         p += n + SEAL_MORE;
@@ -252,6 +352,10 @@ size_t conn_sealed_want(const struct conn *c)
     const size_t full = SEAL_DATA + SEAL_MORE;
     size_t first = c->sealed_len < SEAL_HEAD ? full : seal_length(c->sealed) + SEAL_MORE;
 
+    if (c->t->threads && c->sink) /* so that jobs get all of a body, */
+        return MAX(first, MIN((size_t)READ_SEALED, sealed_size(c->sink_left))) - c->sealed_len;
+    if (c->t->threads && c->big) /* and little of the next one has to be copied */
+        return MAX(first, (size_t)SEALED_AFTER_BODY) - c->sealed_len;
     return first + (READ_SEALED - first) / full * full - c->sealed_len;
 }
 
@@ -270,6 +374,7 @@ ssize_t conn_recv_sealed(struct conn *c)
     free(steal_ptr(c->sealed));
     c->sealed_len = 0;
     records_take(c, buf, kept + (size_t)got);
+    chunk_next(c->t);
     return got;
 }
 
