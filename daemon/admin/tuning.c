@@ -16,6 +16,7 @@
 #include "shm/model/tune.h"
 #include "shm/reduce/reduce_cpu.h"
 #include "shm/util/copy.h"
+#include "shm/util/encryption.h"
 #include "shm/util/topology.h"
 #include "shm/util/wait.h"
 
@@ -53,7 +54,7 @@ void tuning_fill(struct table *table, const struct conf *conf, const struct conf
     const struct topology *cpus = topology_here();
     const struct team_machine machine = {.cpus = cpus->cpus, .caches = cpus->caches};
     struct tune pair, full;
-    struct conf_row latency, bandwidth, channels, congestion, encryption, gpu;
+    struct conf_row latency, bandwidth, channels, congestion, encryption, threads, gpu;
 
     tune_one_node(cpus, 2, &pair);
     tune_one_node(cpus, cpus->cpus, &full);
@@ -62,6 +63,7 @@ void tuning_fill(struct table *table, const struct conf *conf, const struct conf
     conf_row_of(engine, "transport.channels", &channels);
     conf_row_of(engine, "transport.congestion_control", &congestion);
     conf_row_of(engine, "transport.encryption", &encryption);
+    conf_row_of(engine, "transport.encryption_threads", &threads);
     conf_row_of(conf, "gpu.enabled", &gpu);
     const struct tuning_row rows[] = {
         {"small", BYTES, PLAN_SMALL, NULL,
@@ -155,6 +157,9 @@ void tuning_fill(struct table *table, const struct conf *conf, const struct conf
         {"encryption", TEXT, 0, encryption.value,
          "across nodes, by TCP: auto: on, except on loopback; off: where both nodes trust the "
          "network"},
+        {"encryption_threads", COUNT, encryption_threads(threads.value, cpus->cores), NULL,
+         "that encrypt messages of 64K and more, beside the engine's own; auto: a quarter of the "
+         "cores that it may use, at most 2"},
         {"encrypted", TEXT, 0, links,
          "what that has come to, and for how long: the age of the oldest key; \"\": no links"},
         {"gpu", TEXT, 0, gpu.value,

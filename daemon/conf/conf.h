@@ -48,10 +48,11 @@ struct conf {
     char ucx_tls[CONF_NAME_MAX];
     char port_range[32];
     unsigned channels;
-    unsigned latency_us; /* see conf_net() */
-    uint64_t bandwidth;  /* bytes per second */
-    char congestion[16]; /* TCP_CA_NAME_MAX */
-    char encryption[8];  /* "auto", "on" or "off", of data over TCP */
+    unsigned latency_us;        /* see conf_net() */
+    uint64_t bandwidth;         /* bytes per second */
+    char congestion[16];        /* TCP_CA_NAME_MAX */
+    char encryption[8];         /* "auto", "on" or "off", of data over TCP */
+    char encryption_threads[8]; /* "auto", or a number */
     bool trusted_network;
     char engine[CONF_PATH_MAX];
     char engine_pid_file[CONF_PATH_MAX]; /* "": none */

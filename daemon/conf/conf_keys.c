@@ -13,6 +13,8 @@
 
 #include <stdio.h>
 
+#include "shm/util/encryption.h"
+
 #define FIELD(member) offsetof(struct conf, member), sizeof(((struct conf *)0)->member)
 #define NODE_FIELD(member)                                                                         \
     offsetof(struct conf_node, member), sizeof(((struct conf_node *)0)->member)
@@ -77,6 +79,8 @@ const struct conf_key conf_keys[] = {
       LONGEST(congestion), "auto", "TCP's congestion control between the engines" },
     { "transport", "encryption", CONF_ENCRYPTION, CONF_IDLE, FIELD(encryption), 1,
       LONGEST(encryption), "auto", "of data between engines over TCP" },
+    { "transport", "encryption_threads", CONF_THREADS, CONF_IDLE, FIELD(encryption_threads), 0,
+      ENCRYPTION_THREADS_MAX, "auto", "threads that encrypt large messages, beside the engine's" },
     { "transport", "trusted_network", CONF_BOOL, CONF_IDLE, FIELD(trusted_network), 0, 1, "false",
       "nobody but the nodes reaches the TCP ports of the engine" },
     { "transport", "engine", CONF_PATH, 0, FIELD(engine), 1, LONGEST(engine),

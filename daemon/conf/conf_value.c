@@ -238,6 +238,13 @@ static const char *check_port_range(const struct conf_key *key, const char *text
     return low > high ? "backwards" : NULL;
 }
 
+static const char *check_threads(const struct conf_key *key, const char *text)
+{
+    uint64_t v;
+
+    return strcmp(text, "auto") ? parse_count(key, text, &v) : NULL;
+}
+
 static const char *check_ipv6(const char *text)
 {
     static const struct in6_addr any = IN6ADDR_ANY_INIT;
@@ -395,6 +402,7 @@ static const struct value_type types[] = {
                       "most MAX bytes",
                       .check = check_address},
     [CONF_ENCRYPTION] = {.words = "auto, on, off", .wrong = "unknown"},
+    [CONF_THREADS] = {"auto, or MIN to MAX", .check = check_threads},
     [CONF_AUTHENTICATION] = {.words = "key, both, certificate", .wrong = "unknown"},
     [CONF_SWITCH] = {.words = "auto, yes, no", .wrong = "unknown"},
     [CONF_LISTEN] = {"ADDRESS:PORT such as 127.0.0.1:18480, IPv6 in brackets such as [::1]:18480, "
@@ -429,7 +437,9 @@ static const char *parse_text(const struct conf_key *key, const char *text, size
 {
     const struct value_type *type = &types[key->type];
 
-    if (len > (key->type == CONF_PORT_RANGE ? key->size - 1 : key->max))
+    bool ranged = key->type == CONF_PORT_RANGE || key->type == CONF_THREADS; /* of numbers */
+
+    if (len > (ranged ? key->size - 1 : key->max))
         return "too long";
     if (!text[0])
         return key->flags & CONF_MAY_BE_EMPTY ? NULL : "";

@@ -95,6 +95,7 @@ void program_engine(const struct conf *conf, const char *device, struct program 
         "--channels", channels,
         "--congestion", conf->congestion,
         "--encryption", conf->encryption,
+        "--encryption-threads", conf->encryption_threads,
         "--trusted", conf->trusted_network ? "yes" : "no",
         "--mend-ms", mend_ms,
         "--node", conf->node,

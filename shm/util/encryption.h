@@ -59,4 +59,17 @@ static inline bool link_is_open(enum link_encryption e)
     return e >= LINK_CLEAR_OFF && e <= LINK_CLEAR_UCX;
 }
 
+/* How many threads an engine has beside its own to encrypt large messages, by its setting ("auto"
+ * or a number) and the cores that it may use. For auto at most a quarter of these: they are for the
+ * ranks. And at most two, since to encrypt a byte and decrypt one takes half as long as to send and
+ * receive it where the CPU has VAES, and about as long where OpenSSL does without: so one thread is
+ * half idle then, or two are. */
+enum { ENCRYPTION_THREADS_MAX = 16 };
+static inline unsigned encryption_threads(const char *setting, unsigned cores)
+{
+    if (strcmp(setting, "auto"))
+        return (unsigned)MIN(strtoul(setting, NULL, 10), (unsigned long)ENCRYPTION_THREADS_MAX);
+    return MIN(cores / 4, 2u);
+}
+
 #endif

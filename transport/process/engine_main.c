@@ -25,6 +25,7 @@
 
 #include "shm/launch/launch.h"
 #include "shm/proto/codec.h"
+#include "shm/util/topology.h"
 #include "shm/util/wait.h"
 #include "transport/process/confine.h"
 #include "transport/process/control.h"
@@ -496,7 +497,8 @@ static int kept_port(void)
 static const char usage[] =
     "Usage: commd-engine --fd N --node NAME [--fabric auto|tcp|ucx] [--device DEV] [--tls LIST]\n"
     "                    [--ports LO-HI] [--channels N] [--congestion NAME]\n"
-    "                    [--encryption auto|on|off] [--trusted yes|no] [--mend-ms MS]\n"
+    "                    [--encryption auto|on|off] [--encryption-threads auto|N]\n"
+    "                    [--trusted yes|no] [--mend-ms MS]\n"
     "       commd-engine --launcher FD\n"
     "Moves the data of commd between nodes. Started by commd, not by hand; or, where it has a user "
     "of\n"
@@ -526,7 +528,7 @@ static int parse_engine_words(int argc, char **argv, struct engine_options *o)
 {
     enum { HELP = 256, WHICH };
     const char *log; /* commd gives it to all that it starts; nothing is logged here */
-    const char *encryption = "auto", *trusted = "no";
+    const char *encryption = "auto", *trusted = "no", *threads = "auto";
     const char **texts[] = {&o->node,
                             &o->fabric.device,
                             &o->fabric.tls,
@@ -535,7 +537,8 @@ static int parse_engine_words(int argc, char **argv, struct engine_options *o)
                             &o->fabric.port_range,
                             &log,
                             &encryption,
-                            &trusted};
+                            &trusted,
+                            &threads};
     int *numbers[] = {&o->fd, &o->launcher, (int *)&o->fabric.channels, (int *)&o->fabric.mend_ms};
     enum { NUMBERS = ARRAY_LEN(texts) }; /* the last column: an index in texts, or in numbers */
     static const struct option longs[] = {{"node", 1, NULL, 0},
@@ -547,6 +550,7 @@ static int parse_engine_words(int argc, char **argv, struct engine_options *o)
                                           {"log", 1, NULL, 6},
                                           {"encryption", 1, NULL, 7},
                                           {"trusted", 1, NULL, 8},
+                                          {"encryption-threads", 1, NULL, 9},
                                           {"fd", 1, NULL, NUMBERS},
                                           {"launcher", 1, NULL, NUMBERS + 1},
                                           {"channels", 1, NULL, NUMBERS + 2},
@@ -571,6 +575,7 @@ static int parse_engine_words(int argc, char **argv, struct engine_options *o)
     if (o->fabric.port_range && !*o->fabric.port_range)
         o->fabric.port_range = NULL;
     o->fabric.wants.trusted = !strcmp(trusted, "yes");
+    o->fabric.encryption_threads = encryption_threads(threads, topology_here()->cores);
     if (c != -1 || !encryption_of(encryption, &o->fabric.wants.encryption) ||
         (o->launcher < 0 && (o->fd < 0 || !o->node))) {
         fputs(usage, stderr);

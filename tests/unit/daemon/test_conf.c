@@ -56,6 +56,7 @@ static void empty_file_is_one_node_with_defaults(void **state)
         assert_int_equal(conf->bandwidth, 1 << 30);
         assert_string_equal(conf->congestion, "auto");
         assert_string_equal(conf->encryption, "auto");
+        assert_string_equal(conf->encryption_threads, "auto");
         assert_false(conf->trusted_network);
         assert_string_equal(conf->engine, COMMD_LIBEXECDIR "/commd-engine");
         assert_string_equal(conf->engine_pid_file, "");
@@ -90,38 +91,38 @@ static void empty_file_is_one_node_with_defaults(void **state)
 
 static void every_key_reaches_its_field(void **state)
 {
-    struct conf *conf =
-        load_ok("cluster:\n"
-                "  name: lab-1\n"
-                "  node: b\n"
-                "  key_file: $CREDENTIALS_DIRECTORY/cluster.key\n"
-                "  authentication: both\n"
-                "  certificate: /a/crt\n"
-                "  certificate_key: $CREDENTIALS_DIRECTORY/node.key\n"
-                "  ca: /a/ca\n"
-                "  crl: /a/crl\n"
-                "  nodes:\n"
-                "    - {name: c, address: \"::1\"}\n"
-                "    - {name: b, address: 127.0.0.2, port: 7000}\n"
-                "    - name: a\n"
-                "      address: localhost\n"
-                "      port: \"7001\"\n"
-                "listen: {socket: /a/s, socket_mode: 660, pid_file: /a/p, "
-                "http: '[::1]:80'}\n"
-                "transport: {device: 'mlx5_0:1', fabric: ucx, ucx_tls: 'rc,ud', "
-                "port_range: 20000-20009, channels: 1, latency_us: 7, bandwidth: "
-                "12G, congestion_control: a-15_byte_name9, encryption: off,\n"
-                "  trusted_network: true,\n"
-                "  engine: /a/e, engine_pid_file: /a/ep}\n"
-                "gpu: {enabled: yes, cuda_library: /a/c, nccl_library: /a/n, "
-                "nccl_env: 'NCCL_SOCKET_IFNAME==lo NCCL_NET=Socket', "
-                "nodes_share_gpus: true, part: 65536, timeout: 2m, landlock: false, "
-                "program: /a/g, pid_file: /a/gp}\n"
-                "timeouts: {heartbeat: 100ms, node: 2s, progress: 1m, join: 2h}\n"
-                "limits: {max_clients: 1, max_clients_per_user: 2, max_groups: 3,"
-                " max_groups_per_user: 4, max_board_bytes: 5M,"
-                " weights: '1001=30,0=1,4294967294=1000'}\n"
-                "log: {level: debug}\n");
+    struct conf *conf = load_ok(
+        "cluster:\n"
+        "  name: lab-1\n"
+        "  node: b\n"
+        "  key_file: $CREDENTIALS_DIRECTORY/cluster.key\n"
+        "  authentication: both\n"
+        "  certificate: /a/crt\n"
+        "  certificate_key: $CREDENTIALS_DIRECTORY/node.key\n"
+        "  ca: /a/ca\n"
+        "  crl: /a/crl\n"
+        "  nodes:\n"
+        "    - {name: c, address: \"::1\"}\n"
+        "    - {name: b, address: 127.0.0.2, port: 7000}\n"
+        "    - name: a\n"
+        "      address: localhost\n"
+        "      port: \"7001\"\n"
+        "listen: {socket: /a/s, socket_mode: 660, pid_file: /a/p, "
+        "http: '[::1]:80'}\n"
+        "transport: {device: 'mlx5_0:1', fabric: ucx, ucx_tls: 'rc,ud', "
+        "port_range: 20000-20009, channels: 1, latency_us: 7, bandwidth: "
+        "12G, congestion_control: a-15_byte_name9, encryption: off, encryption_threads: 16,\n"
+        "  trusted_network: true,\n"
+        "  engine: /a/e, engine_pid_file: /a/ep}\n"
+        "gpu: {enabled: yes, cuda_library: /a/c, nccl_library: /a/n, "
+        "nccl_env: 'NCCL_SOCKET_IFNAME==lo NCCL_NET=Socket', "
+        "nodes_share_gpus: true, part: 65536, timeout: 2m, landlock: false, "
+        "program: /a/g, pid_file: /a/gp}\n"
+        "timeouts: {heartbeat: 100ms, node: 2s, progress: 1m, join: 2h}\n"
+        "limits: {max_clients: 1, max_clients_per_user: 2, max_groups: 3,"
+        " max_groups_per_user: 4, max_board_bytes: 5M,"
+        " weights: '1001=30,0=1,4294967294=1000'}\n"
+        "log: {level: debug}\n");
     char address[CONF_ADDR_MAX];
     uint16_t port;
 
@@ -161,6 +162,7 @@ static void every_key_reaches_its_field(void **state)
     assert_int_equal(conf_net(conf).mbytes_s, 12 << 10);
     assert_string_equal(conf->congestion, "a-15_byte_name9");
     assert_string_equal(conf->encryption, "off");
+    assert_string_equal(conf->encryption_threads, "16");
     assert_true(conf->trusted_network);
     assert_string_equal(conf->engine, "/a/e");
     assert_string_equal(conf->engine_pid_file, "/a/ep");
@@ -215,7 +217,7 @@ static void rows_say_value_and_source(void **state)
         if (!strcmp(row.source, "default"))
             assert_string_equal(row.value, row.fallback);
     }
-    assert_int_equal(n, 49);
+    assert_int_equal(n, 50);
     assert_false(conf_row(conf, UINT32_MAX, &row));
     conf_free(conf);
 }

@@ -236,6 +236,15 @@ static void bad_text(void **state)
                 names[i][0], names[i][1]);
         check_error(text, expected);
     }
+    check_error("transport: {encryption_threads: 17}\n", F
+                ":1:33: transport.encryption_threads is \"17\", out of range; allowed: auto, or 0 "
+                "to 16");
+    check_error("transport: {encryption_threads: many}\n",
+                F ":1:33: transport.encryption_threads is \"many\", not a whole number; allowed: "
+                  "auto, or 0 to 16");
+    check_error("transport: {encryption_threads: 00000003}\n", F
+                ":1:33: transport.encryption_threads is \"00000003\", too long; allowed: auto, or "
+                "0 to 16");
     for (unsigned i = 0; i < 12; i++) {
         static const char *const lists[][2] = {{"alice=3", "not a list of weights"},
                                                {"1001", "not a list of weights"},

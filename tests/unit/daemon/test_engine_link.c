@@ -216,7 +216,8 @@ static void it_gets_its_arguments_and_no_secrets(void **state)
     assert_string_equal(
         w->msg.engine_hello.text,
         "--fd 3 --device lo --fabric tcp --tls tcp --ports 18500-18599 --channels 1 "
-        "--congestion auto --encryption auto --trusted no --mend-ms 3000 --node env --log info "
+        "--congestion auto --encryption auto --encryption-threads auto --trusted no "
+        "--mend-ms 3000 --node env --log info "
         "| none - - /h | fd4 closed");
     assert_string_equal(w->down, "exited with status 0");
 }

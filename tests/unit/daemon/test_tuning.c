@@ -70,7 +70,8 @@ static void numbers_are_those_that_were_built(void **state)
 static void settings_are_the_daemons(void **state)
 {
     struct conf *conf = load_ok("transport: {latency_us: 1, bandwidth: 100G, channels: 3, "
-                                "congestion_control: reno, encryption: on}");
+                                "congestion_control: reno, encryption: on, "
+                                "encryption_threads: 3}");
     const struct plan_net net = {1, 100 << 10};
     struct table table;
 
@@ -80,6 +81,7 @@ static void settings_are_the_daemons(void **state)
     assert_string_equal(cell(&table, "channels", 1), "3");
     assert_string_equal(cell(&table, "congestion_control", 1), "reno");
     assert_string_equal(cell(&table, "encryption", 1), "on");
+    assert_string_equal(cell(&table, "encryption_threads", 1), "3");
     assert_string_equal(cell(&table, "encrypted", 1), "AES-128-GCM: 2 links, oldest key 3 s");
     check_number(&table, "small_net_4", plan_small_net(&net, 4) / 1024, "K");
     check_number(&table, "halving_net_4", plan_halving_net(&net, 4, COLL_ALL_REDUCE), "");
