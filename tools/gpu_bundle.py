@@ -31,6 +31,7 @@ LIBCOMMD = "client/lib/.libs/libcommd.so"
 PROGRAMS = [
     "daemon/commd", "client/ctl/commctl", "client/perf/commd-perf", "transport/commd-engine",
     "transport/commd-gpu", "tests/gpu/gpu_check", "tests/bench/nccl_perf",
+    "tests/bench/bench_threads",
     "tests/integration/lib/gpu_rank",
 ]  # fmt: skip
 LIBRARIES = [

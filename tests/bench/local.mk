@@ -13,6 +13,11 @@ noinst_PROGRAMS += tests/bench/bench_seal
 tests_bench_bench_seal_SOURCES = tests/bench/bench_seal.c
 tests_bench_bench_seal_LDADD = libcommd-fabric.la libcommd-launch.la libcommd-shm.la $(CRYPTO_LIBS)
 
+noinst_PROGRAMS += tests/bench/bench_threads
+tests_bench_bench_threads_SOURCES = tests/bench/bench_threads.c
+tests_bench_bench_threads_LDADD = libcommd-fabric.la libcommd-launch.la libcommd-shm.la \
+	$(CRYPTO_LIBS)
+
 # An engine that encrypts by OpenSSL alone: its aead_ipsec_mb() stands before that of the library.
 if HAVE_IPSEC_MB
 noinst_PROGRAMS += tests/bench/engine_openssl

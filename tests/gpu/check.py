@@ -290,6 +290,24 @@ def by_mpi(kind, shape):
     return run
 
 
+def encryption_threads(machine, seconds):
+    """What encryption leaves of an engine's rate, with 0, 1 and 2 threads more."""
+    if len(os.sched_getaffinity(0)) < 4:
+        raise Skip("a thread of the engine, two that encrypt, and another side need 4 cores")
+    bench = os.path.join(machine.build, "tests/bench/bench_threads")
+    if not os.path.exists(bench):
+        raise Skip("there is no bench_threads in this build")
+    out = os.path.join(machine.folder, "encryption-threads.json")
+    judge(*machine.run([bench, "--json", out], seconds))
+    with open(out) as file:
+        rows = json.load(file)
+    return "; ".join(
+        f"{row['what']}: send {row['send']:.2f}, receive {row['receive']:.2f} GB/s, "
+        f"{row['of']:.2f} of clear"
+        for row in rows
+    )
+
+
 CPU = {
     "cpu": on_cores,
     "openmpi5": functools.partial(by_mpi, "openmpi5"),
@@ -390,6 +408,7 @@ CHECKS = [
     ("sanitizer", "memcheck_kernels", 240, sanitizer("memcheck", "kernels")),
     ("sanitizer", "racecheck_kernels", 120, sanitizer("racecheck", "kernels")),
     ("sanitizer", "initcheck_kernels", 120, sanitizer("initcheck", "kernels")),
+    ("speed", "cpu_encryption_threads", 60, encryption_threads),
     *(("speed", f"{who}_{shape}", 40, how(shape))
       for shape in ("1x2", "1x4", "1x8", "1x16", "2x1", "2x4")
       for who, how in CPU.items()),
@@ -418,7 +437,7 @@ ROUNDS = {
         (210, "torch_lazy", "torch_messages"),
         (90, "overlap", "overlap_mps"),
         (120, "memcheck_kernels", "initcheck_kernels"),
-        (240, "cpu_1x2", "impi_2x4"),
+        (240, "cpu_encryption_threads", "impi_2x4"),
     ],
 }
 

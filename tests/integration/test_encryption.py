@@ -154,7 +154,7 @@ def reflect(data, connection):
     return connection.hello[0]
 
 
-def meddled(how, way, transport):
+def meddled(how, way, transport, largest=1 << 16):
     """A job that verifies each result has no wrong one, and all its ranks are told why it ends."""
     with Wire(2, transport) as cluster:
         middle = cluster.middle()
@@ -162,7 +162,7 @@ def meddled(how, way, transport):
         cluster.start()
         ranks = cluster.ranks("job", [0, 1])
         for rank in ranks:
-            rank.start("stream", name="job", seed=SEED, operations=5000, max_bytes=1 << 16)
+            rank.start("stream", name="job", seed=SEED, operations=5000, max_bytes=largest)
         middle.meddle(way, 2000, how)
         middle.until_done()
         for rank in ranks:
@@ -175,7 +175,7 @@ def meddled(how, way, transport):
         for rank in ranks:
             rank.call("disconnect")
         cluster.wait_linked()
-        stream(cluster, [0, 1], 20, 1 << 16, SEED)
+        stream(cluster, [0, 1], 20, largest, SEED)
 
 
 def test_a_man_in_the_middle():
@@ -188,6 +188,11 @@ def test_a_man_in_the_middle():
 def test_a_man_in_the_middle_of_several_connections():
     for how in (flip, drop):
         meddled(how, 0, {**ON, "channels": "2"})
+
+
+def test_a_man_in_the_middle_of_what_threads_encrypt():
+    for how in (flip, drop):
+        meddled(how, 0, {**ON, "encryption_threads": "2"}, 1 << 20)
 
 
 def test_who_holds_all_back():
