@@ -56,7 +56,8 @@ def test_a_reload_of_its_settings_replaces_it_where_a_group_is_idle():
 
 def test_what_waits_for_the_next_one_is_shown():
     def encryption():
-        (row,) = [r for r in node.ctl("show", "config")["config"] if "encryption" in r["key"]]
+        config = node.ctl("show", "config")["config"]
+        (row,) = [r for r in config if r["key"] == "transport.encryption"]
         (tuned,) = [r for r in node.ctl("tuning")["tuning"] if r["name"] == "encryption"]
         return row["value"], row["waits"], tuned["value"]
 
