@@ -40,7 +40,8 @@ def completes(offers):
         equal(offered("--json", "--timeout", "2", "w"), ["wait", "why"])
         cluster.ranks("train", [1, 0, 0])
         cluster.ranks("eval", [0])
-        for verb in ("why", "ops", "ranks", "top", "trace"):
+        of_groups = ("why", "ops", "ranks", "top", "trace", "events")
+        for verb in of_groups:
             equal(offered(verb, ""), ["eval", "train"])
             equal(offered(verb, "t"), ["train"])
             equal(offered(verb, "train", ""), [])
@@ -49,7 +50,7 @@ def completes(offers):
         equal(offered("top", "--seconds", "2", "t"), ["train"])
         equal(offered("show", ""), SHOWN)
         equal(offered("log-level", ""), LEVELS)
-        for alone in (verbs - {"show", "log-level", "kick", "why", "ops", "ranks", "top", "trace"}):
+        for alone in verbs - {"show", "log-level", "kick", *of_groups}:
             equal(offered(alone, ""), [])
         equal(offered("kick", ""), ["eval", "pid", "rank", "train"])
         pids = sorted(str(client["pid"]) for client in cluster.nodes[0].ctl("clients")["clients"])
