@@ -390,7 +390,7 @@ def test_ready_follows_engine_and_links():
         equal(numbers(node)["commd_engine_up"], 1)
 
         def killed():
-            """An engine is there again within milliseconds; one that dies again and again is not."""
+            """An engine is there again within milliseconds; one that dies on and on is not."""
             if node.engine_pid():
                 os.kill(node.engine_pid(), signal.SIGKILL)
             answer = ask(node, "/readyz")
