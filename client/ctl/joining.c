@@ -160,6 +160,8 @@ static void tell_missing_before(struct finding *f, const struct seats *seats, co
         blame(f, s);
         tell(f->evidence, "%s is still in epoch %llu", seat_name(s, name),
              (unsigned long long)s->epoch);
+        if (is_stopped(s))
+            return find_stopped(f, s);
     }
     tell(f->remedy, "let all ranks that are left call commd_group_recover() (torch: "
                     "commd.torch.recover()): what do these do?");

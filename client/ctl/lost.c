@@ -67,9 +67,10 @@ static void find_node_lost(struct finding *f, enum cause_told told)
     } else {
         f->verdict = VERDICT_NODE_DEAD;
         tell(f->remedy,
-             "look at node %s: is it up, is the way to it? Does its commd run, and is it not "
+             "look at %s%s: is it up, is the way to it? Does its commd run, and is it not "
              "stopped: systemctl status commd",
-             told == TOLD_NODE_LOST ? f->lost_node : "(named above)");
+             told == TOLD_NODE_LOST ? "node " : "the node that the cause names",
+             told == TOLD_NODE_LOST ? f->lost_node : "");
     }
 }
 

@@ -24,6 +24,7 @@
 #include <stdarg.h>
 
 #include "daemon/core/core_internal.h"
+#include "shm/proto/cause_text.h"
 
 /* ---- who asks -------------------------------------------------------------------------------- */
 
@@ -135,7 +136,7 @@ void gpu_ask(struct core *core, unsigned slot, const struct msg_gpu_ask *msg)
     if (client->uid == CORE_GPU_UID) {
         answer_ask(core, slot, CAUSE_DENIED, "commd-gpu has no session at itself");
     } else if (core->stopping) {
-        answer_ask(core, slot, CAUSE_NODE_LOST, "commd on node %s is stopping", self);
+        answer_ask(core, slot, CAUSE_NODE_LOST, TEXT_COMMD_STOPS, self);
     } else if (!core->config.gpu) {
         answer_ask(core, slot, CAUSE_NO_DAEMON, "node %s has no GPU service: %s", self,
                    gpu->life.text);

@@ -713,7 +713,7 @@ void group_stop(struct core *core, const char *why)
     char text[MSG_TEXT_MAX];
 
     assert(core->stopping);
-    text_format(text, sizeof(text), "commd on node %s is stopping%s%s", core_self_name(core),
-                why ? ": " : "", why ? why : "");
+    text_format(text, sizeof(text), TEXT_COMMD_STOPS "%s%s", core_self_name(core), why ? ": " : "",
+                why ? why : "");
     group_node_lost(core, core->config.self, text, true);
 }

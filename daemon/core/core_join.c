@@ -19,6 +19,7 @@
  * What if I am stopped now: the home keeps the member until the link is given up, then frees
  * it. */
 #include "daemon/core/core_internal.h"
+#include "shm/proto/cause_text.h"
 
 /* clang-format off */
 /* rows: from; columns: FREE ASKING EXPIRING COMMITTED JOINED */
@@ -170,7 +171,7 @@ static bool request_ok(struct core *core, unsigned slot, const struct msg_client
     struct member *member;
 
     if (core->stopping)
-        return REFUSE(CAUSE_NODE_LOST, "commd on node %s is stopping", core_self_name(core));
+        return REFUSE(CAUSE_NODE_LOST, TEXT_COMMD_STOPS, core_self_name(core));
     if (!change_may_begin(core, slot, ret_refusal->text, sizeof(ret_refusal->text))) {
         ret_refusal->cause = CAUSE_DENIED;
         return false;
@@ -635,7 +636,7 @@ void join_stop(struct core *core)
     char text[MSG_TEXT_MAX];
 
     assert(core->stopping);
-    text_format(text, sizeof(text), "commd on node %s is stopping", core_self_name(core));
+    text_format(text, sizeof(text), TEXT_COMMD_STOPS, core_self_name(core));
     list_each(member, &core->waiting, waiting) {
         if (member->state == MEMBER_COMMITTED)
             continue; /* group_stop() */

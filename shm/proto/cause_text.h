@@ -7,6 +7,7 @@
 #define TEXT_CLIENT_KICKED "pid %u was disconnected by %s with commctl kick on node %s"
 #define TEXT_NODE_LOST     "node %s was lost: "
 #define TEXT_COMMD_ENDED   "its commd ended the link"
+#define TEXT_COMMD_STOPS   "commd on node %s is stopping"
 #define TEXT_SILENT        "silent for " /* behind it: how long */
 #define TEXT_COMMD_ANEW    "commd of node %s was restarted"
 #define TEXT_GROUP_UNKNOWN                                                                         \

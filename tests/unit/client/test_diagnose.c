@@ -724,7 +724,10 @@ static void what_broke_it_is_told_apart(void **state)
         {"node lost", "the engines of nodes n1 and n2 lost each other: no progress for 10 s", "n1",
          "a firewall on node n1 or n2", VERDICT_LINK_DEAD},
         {"engine lost", "words of another version", "", "look at commd's log", VERDICT_ENGINE_DEAD},
-        {"node lost", "node  was lost: node ", "", "look at node (named above)", VERDICT_NODE_DEAD},
+        {"node lost", "commd on node n1 is stopping: its keeper has ended", "n1",
+         "on node n1 systemctl status commd", VERDICT_COMMD_DEAD},
+        {"node lost", "node  was lost: node ", "", "look at the node that the cause names",
+         VERDICT_NODE_DEAD},
     };
     struct fix *f = *state;
 
@@ -1120,6 +1123,16 @@ static void who_waits_to_go_on(void **state)
         f->findings[2].evidence,
         "2 new processes wait for a seat (of these for 3), pid 103 on node b for 0.7 s\n"
         "epoch 1 of the group waits for its own ranks first: 2");
+    clear(f);
+    row(f, 0, GOES_ON "shrink joining_ms=2000 missing=2");
+    row(f, 2, "node=b epoch=1 state=broken cause=aborted process=stopped");
+    diagnose_all(f);
+    assert_int_equal(f->findings[0].verdict, VERDICT_RANK_STOPPED);
+    assert_int_equal(f->findings[0].pid, 102);
+    assert_evidence(f, "rank 2 of epoch 1 has not asked to go on, and is not known to be gone");
+    assert_evidence(f, "rank 2 (pid 102 on node b) is stopped");
+    assert_non_null(strstr(f->findings[0].remedy, "on node b: kill -CONT 102"));
+    assert_null(strstr(f->findings[0].remedy, "what do these do"));
     clear(f);
     row(f, 1, GOES_ON "shrink joining_ms=1000 missing=0,2-3");
     assert_verdict(f, NOT_JOINED);
