@@ -234,12 +234,8 @@ static void row_cells(struct table *t, const struct daemon *d, struct ranks *ran
                          (row->joined_ms ? row->joined_ms : clock_ms()) - row->joining_ms);
     gpu_cells(t, d, row, ended);
     if (row->gone_ms) {
-        ended_text(d->ended, row->pid, row->gone_ms, how);
-        if (row->fate == RANK_DIED)
-            table_set_format(t, RANKS_exit, "%s%s%llu s ago", how, *how ? ", " : "",
-                             (unsigned long long)(now_ms() - row->gone_ms) / 1000);
-        else
-            table_set_text(t, RANKS_exit, how);
+        ended_text(d->ended, row->pid, row->gone_ms, row->fate == RANK_DIED, how);
+        table_set_text(t, RANKS_exit, how);
     }
     if (!ended)
         watched_cells(t, ranks, row);

@@ -160,10 +160,11 @@ void ended_note(struct ended *ended, uint32_t uid, uint32_t pid, int pidfd)
     ask(p);
 }
 
-void ended_text(struct ended *ended, uint32_t pid, uint64_t at_ms, char buf[ENDED_TEXT])
+void ended_text(struct ended *ended, uint32_t pid, uint64_t at_ms, bool age, char buf[ENDED_TEXT])
 {
     struct ended_process *found = NULL;
     const char *name;
+    size_t used;
 
     buf[0] = 0;
     for (unsigned i = 0; i < ENDED_MOST; i++) {
@@ -184,4 +185,8 @@ void ended_text(struct ended *ended, uint32_t pid, uint64_t at_ms, char buf[ENDE
         snprintf(buf, ENDED_TEXT, "signal %d%s%s%s", WTERMSIG(found->status), name ? " (" : "",
                  name ? name : "", name ? ")" : "");
     }
+    used = strlen(buf);
+    if (age)
+        snprintf(buf + used, ENDED_TEXT - used, ", %llu s ago",
+                 (unsigned long long)(MAX(now_ms(), at_ms) - at_ms) / 1000);
 }

@@ -5,7 +5,7 @@
 
 #include "shm/util/base.h"
 
-enum { ENDED_MOST = 64, ENDED_MAX_USER = 16, ENDED_TEXT = 40 };
+enum { ENDED_MOST = 64, ENDED_MAX_USER = 16, ENDED_TEXT = 64 };
 
 struct ended {
     struct ended_process {
@@ -21,8 +21,9 @@ void ended_fini(struct ended *ended);
 /* The process is gone, or about to be; @pidfd is borrowed, -1: none. */
 void ended_note(struct ended *ended, uint32_t uid, uint32_t pid, int pidfd);
 /* How process @pid ended, which was gone at @at_ms: "exit code 1", "signal 9 (KILL)"; "": not
- * known.
+ * known. @age: then also how long ago, "signal 9 (KILL), 34 s ago": whoever reads it looks at the
+ * beginning, and takes what begins otherwise for an end of another kind.
  */
-void ended_text(struct ended *ended, uint32_t pid, uint64_t at_ms, char buf[ENDED_TEXT]);
+void ended_text(struct ended *ended, uint32_t pid, uint64_t at_ms, bool age, char buf[ENDED_TEXT]);
 
 #endif

@@ -47,9 +47,13 @@ static void what_a_zombie_tells(void **state)
         ended_note(&ended, getuid(), (uint32_t)pid, pidfd);
         close(pidfd);
         waitpid(pid, NULL, 0);
-        ended_text(&ended, (uint32_t)pid, now_ms(), text);
+        ended_text(&ended, (uint32_t)pid, now_ms(), false, text);
         assert_string_equal(text, ends[i].text);
-        ended_text(&ended, (uint32_t)pid, now_ms() + 60000, text); /* another one of that number */
+        ended_text(&ended, (uint32_t)pid, now_ms() - 2000, true, text);
+        assert_memory_equal(text, ends[i].text, strlen(ends[i].text));
+        assert_string_equal(text + strlen(ends[i].text), ", 2 s ago");
+        ended_text(&ended, (uint32_t)pid, now_ms() + 60000, false,
+                   text); /* another one of that number */
         assert_string_equal(text, "");
     }
     ended_fini(&ended);
@@ -74,11 +78,13 @@ static void who_lives_tells_later(void **state)
     ended_init(&ended);
     ended_note(&ended, getuid(), (uint32_t)pid, pidfd);
     close(pidfd);
-    ended_text(&ended, (uint32_t)pid, now_ms(), text);
+    ended_text(&ended, (uint32_t)pid, now_ms(), false, text);
+    assert_string_equal(text, "");
+    ended_text(&ended, (uint32_t)pid, now_ms(), true, text); /* else it is an end, to commctl */
     assert_string_equal(text, "");
     kill(pid, SIGTERM);
     waitpid(pid, NULL, 0);
-    ended_text(&ended, (uint32_t)pid, now_ms(), text);
+    ended_text(&ended, (uint32_t)pid, now_ms(), false, text);
     if (*text) /* Linux 6.15 */
         assert_string_equal(text, "signal 15 (TERM)");
     ended_fini(&ended);
@@ -104,7 +110,7 @@ static void few_are_kept_of_a_user(void **state)
         close(pidfd);
         waitpid(last, NULL, 0);
     }
-    ended_text(&ended, (uint32_t)first, now_ms(), text);
+    ended_text(&ended, (uint32_t)first, now_ms(), false, text);
     assert_string_equal(text, "exit code 3");
     ended_fini(&ended);
 }
@@ -128,10 +134,10 @@ static void a_failed_one_outlasts_those_that_ended_well(void **state)
         ended_note(&ended, getuid(), (uint32_t)well, pidfd);
         close(pidfd);
         waitpid(well, NULL, 0);
-        ended_text(&ended, (uint32_t)well, now_ms(), text);
+        ended_text(&ended, (uint32_t)well, now_ms(), false, text);
         assert_string_equal(text, "exit code 0");
     }
-    ended_text(&ended, (uint32_t)failed, now_ms(), text);
+    ended_text(&ended, (uint32_t)failed, now_ms(), false, text);
     assert_string_equal(text, "signal 9 (KILL)");
     ended_fini(&ended);
 }
@@ -159,7 +165,7 @@ static int ask_unprivileged(void)
     syscall(SYS_capset, &header, caps);
     ended_init(&ended);
     ended_note(&ended, 65534, (uint32_t)pid, pidfd);
-    ended_text(&ended, (uint32_t)pid, now_ms(), text);
+    ended_text(&ended, (uint32_t)pid, now_ms(), false, text);
     ended_fini(&ended);
     return *text && strcmp(text, "signal 9 (KILL)");
 }
