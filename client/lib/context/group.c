@@ -7,7 +7,7 @@
 
 #include "shm/board/place.h"
 
-enum { AGAIN_US = 5000 };
+enum { AGAIN_US = 5000, AGAIN_MOST_US = 200000 }; /* doubled each time */
 
 void group_close(struct membership *g)
 {
@@ -264,6 +264,7 @@ int group_join(struct commd_context *ctx, const struct msg_client_join *join,
     struct msg m = {.type = MSG_CLIENT_JOIN, .client_join = *join};
     int64_t deadline_ms = deadline_in(timeout_ms);
     struct awaited w = question;
+    useconds_t again_us = AGAIN_US;
     int r;
 
     assert(!follows || join->follows == follows->board.group);
@@ -273,7 +274,8 @@ int group_join(struct commd_context *ctx, const struct msg_client_join *join,
         close_fdp(&w.fd);
         msg_fini(&w.reply);
         w = question;
-        usleep(AGAIN_US);
+        usleep(again_us);
+        again_us = MIN(2 * again_us, (useconds_t)AGAIN_MOST_US);
     }
     if (r && e->rank < 0 && !join->recovery)
         e->rank = (int)join->rank;
