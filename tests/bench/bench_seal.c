@@ -13,11 +13,10 @@
 
 #include <openssl/crypto.h>
 
-#include "shm/util/base.h"
-#include "transport/fabric/fabric.h"
+#include "tests/bench/two_ends.h"
 #include "transport/fabric/tcp/aead.h"
 
-enum { ROUNDS = 200, RECORDS = 50, BODY = 128 << 10, AHEAD = 4, BODIES = 64 };
+enum { ROUNDS = 200, RECORDS = 50, AHEAD = 4, BODIES = 64 };
 
 static double core_ns(void)
 {
@@ -25,12 +24,6 @@ static double core_ns(void)
 
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
-
-static void die(const char *what)
-{
-    fprintf(stderr, "bench_seal: %s\n", what);
-    exit(1);
 }
 
 /* ---- records alone --------------------------------------------------------------------------- */
@@ -67,95 +60,16 @@ static void records(const struct aead_ops *ops, enum seal_cipher cipher, const c
 
 /* ---- a stream between two fabrics ------------------------------------------------------------ */
 
-struct end {
-    struct fabric *f;
-    uint8_t *in[AHEAD];
-    unsigned got, inflight;
-};
-
-static void on_done(void *arg, int st)
-{
-    struct end *e = arg;
-
-    if (st)
-        die("the link broke");
-    e->inflight--;
-}
-
-static void on_body(void *arg, int st)
-{
-    struct end *e = arg;
-
-    if (st)
-        die("the link broke");
-    e->got++;
-}
-
-static void on_msg(void *arg, const struct fabric_msg *m)
-{
-    struct end *e = arg;
-
-    if (!m->claim)
-        e->got++;
-    else if (e->f->ops->recv(e->f, m->claim, e->in[e->got % AHEAD], m->body_len, on_body, e) == 1)
-        e->got++;
-}
-
-static void on_down(void *arg, unsigned peer, int err, const char *why)
-{
-    die(why);
-}
-
-static void end_open(struct end *e, enum fabric_encryption encryption)
-{
-    struct fabric_conf conf = {.kind = "tcp",
-                               .device = "lo",
-                               .tls = "tcp",
-                               .mend_ms = 1000,
-                               .wants.encryption = encryption};
-    struct fabric_events ev = {.on_msg = on_msg, .on_peer_down = on_down, .arg = e};
-    char why[256];
-
-    *e = (struct end){0};
-    for (unsigned i = 0; i < AHEAD; i++)
-        e->in[i] = calloc(1, BODY);
-    if (fabric_tcp_new(&conf, &ev, &e->f, why))
-        die(why);
-}
-
-static void meet(struct end *e, struct end *other, bool second)
-{
-    static const uint8_t token[2][32] = {{1}, {2}};
-    uint8_t addr[FABRIC_ADDR_MAX];
-    size_t len = sizeof(addr);
-
-    if (other->f->ops->address(other->f, addr, &len) ||
-        e->f->ops->peer_add(e->f, 0, addr, len, token[second], token[!second]))
-        die("no address");
-}
-
-static void turn(struct end e[2])
-{
-    e[0].f->ops->progress(e[0].f);
-    e[1].f->ops->progress(e[1].f);
-}
-
 /* Time on the core for @n bodies of @len bytes there, and for each of them to be there. */
 static double pass(struct end e[2], const uint8_t *body, size_t len, unsigned n)
 {
-    uint64_t header = 0;
     double begin = core_ns();
 
     e[1].got = 0;
-    for (unsigned i = 0; i < n || e[1].got < n || e[0].inflight; turn(e)) {
-        int r;
-
+    for (unsigned i = 0; i < n || e[1].got < n || e[0].inflight; ends_turn(e)) {
         if (i == n || i - e[1].got >= AHEAD)
             continue;
-        r = e[0].f->ops->send(e[0].f, 0, &header, sizeof(header), body, len, on_done, &e[0]);
-        if (r < 0)
-            die("cannot send");
-        e[0].inflight += r == 0;
+        end_send(&e[0], body, len);
         i++;
     }
     return (core_ns() - begin) / n;
@@ -163,14 +77,13 @@ static double pass(struct end e[2], const uint8_t *body, size_t len, unsigned n)
 
 static void stream(enum fabric_encryption encryption, const char *name)
 {
-    static const size_t sizes[] = {8, 4096, BODY};
-    uint8_t *body = calloc(1, BODY);
+    static const size_t sizes[] = {8, 4096, END_BODY};
+    uint8_t *body = calloc(1, END_BODY);
     struct end e[2];
 
-    end_open(&e[0], encryption);
-    end_open(&e[1], encryption);
-    meet(&e[0], &e[1], false);
-    meet(&e[1], &e[0], true);
+    end_open(&e[0], encryption, 0, AHEAD);
+    end_open(&e[1], encryption, 0, AHEAD);
+    ends_meet(e);
     for (unsigned i = 0; i < ARRAY_LEN(sizes); i++) {
         double best = 1e18;
 
@@ -178,11 +91,8 @@ static void stream(enum fabric_encryption encryption, const char *name)
             best = MIN(best, pass(e, body, sizes[i], BODIES));
         printf("%-26s %8zu %10.0f %19.2f\n", name, sizes[i], best, (double)sizes[i] / best);
     }
-    for (unsigned i = 0; i < 2; i++) {
-        fabric_free(e[i].f);
-        for (unsigned k = 0; k < AHEAD; k++)
-            free(e[i].in[k]);
-    }
+    for (unsigned i = 0; i < 2; i++)
+        end_close(&e[i]);
     free(body);
 }
 

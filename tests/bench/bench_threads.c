@@ -17,16 +17,11 @@
 #include <stdio.h>
 
 #include "shm/util/wait.h"
+#include "tests/bench/two_ends.h"
 #include "transport/fabric/tcp/aead.h"
 #include "transport/fabric/tcp/fabric_tcp_priv.h"
 
-enum { ROUNDS = 300, BODY = 128 << 10, BUFS = 6 /* a core's own cache has them */ };
-
-struct end {
-    struct fabric *f;
-    uint8_t *in[BUFS];
-    unsigned got, inflight;
-};
+enum { ROUNDS = 300, BODY = END_BODY, BUFS = END_BUFS /* a core's own cache has them */ };
 
 struct feed {
     struct conn *c;
@@ -37,12 +32,6 @@ struct feed {
 static uint8_t *bodies[BUFS];
 static int first_cpu, last_cpu;
 static cpu_set_t others; /* than the first */
-
-static void die(const char *what)
-{
-    fprintf(stderr, "bench_threads: %s\n", what);
-    exit(1);
-}
 
 static void bind_to(int cpu)
 {
@@ -93,63 +82,6 @@ static void find_cpus(void)
 
 /* ---- two fabrics ----------------------------------------------------------------------------- */
 
-static void on_done(void *arg, int st)
-{
-    struct end *e = arg;
-
-    if (st)
-        die("the link broke");
-    e->inflight--;
-}
-
-static void on_body(void *arg, int st)
-{
-    struct end *e = arg;
-
-    if (st)
-        die("the link broke");
-    e->got++;
-}
-
-static void on_msg(void *arg, const struct fabric_msg *m)
-{
-    struct end *e = arg;
-
-    if (e->f->ops->recv(e->f, m->claim, e->in[e->got % BUFS], m->body_len, on_body, e) == 1)
-        e->got++;
-}
-
-static void on_down(void *arg, unsigned peer, int err, const char *why)
-{
-    die(why);
-}
-
-static void end_open(struct end *e, enum fabric_encryption encryption, unsigned threads)
-{
-    struct fabric_conf conf = {.kind = "tcp",
-                               .device = "lo",
-                               .tls = "tcp",
-                               .mend_ms = 60000,
-                               .wants.encryption = encryption,
-                               .encryption_threads = threads};
-    struct fabric_events ev = {.on_msg = on_msg, .on_peer_down = on_down, .arg = e};
-    char why[256];
-
-    *e = (struct end){0};
-    for (unsigned i = 0; i < BUFS; i++)
-        if (!(e->in[i] = calloc(1, BODY)))
-            die("no memory");
-    if (fabric_tcp_new(&conf, &ev, &e->f, why))
-        die(why);
-}
-
-static void end_close(struct end *e)
-{
-    fabric_free(e->f);
-    for (unsigned i = 0; i < BUFS; i++)
-        free(e->in[i]);
-}
-
 static struct conn *conn_of(struct end *e)
 {
     struct tcp *t = container_of(e->f, struct tcp, base);
@@ -159,21 +91,10 @@ static struct conn *conn_of(struct end *e)
 
 static void meet(struct end e[2])
 {
-    static const uint8_t token[2][32] = {{1}, {2}};
-
-    for (unsigned i = 0; i < 2; i++) {
-        uint8_t addr[FABRIC_ADDR_MAX];
-        size_t len = sizeof(addr);
-
-        if (e[!i].f->ops->address(e[!i].f, addr, &len) ||
-            e[i].f->ops->peer_add(e[i].f, 0, addr, len, token[i], token[!i]))
-            die("no address");
-    }
+    ends_meet(e);
     while (!conn_of(&e[0]) || !conn_of(&e[1]) || conn_of(&e[0])->state != CONN_OPEN ||
-           conn_of(&e[1])->state != CONN_OPEN) {
-        e[0].f->ops->progress(e[0].f);
-        e[1].f->ops->progress(e[1].f);
-    }
+           conn_of(&e[1])->state != CONN_OPEN)
+        ends_turn(e);
 }
 
 /* A socket holds all of a round, so the two sides need not run at the same time. */
@@ -210,7 +131,7 @@ static void *write_bodies(void *arg)
 static uint64_t send_all(struct end *e)
 {
     struct conn *c = conn_of(e);
-    uint64_t header = 0, begin, last, waited = 0;
+    uint64_t begin, last, waited = 0;
 
     on_last_core(write_bodies, NULL);
     begin = last = now_ns();
@@ -219,14 +140,8 @@ static uint64_t send_all(struct end *e)
         uint64_t sent = c->sent, now;
         bool put = i < BUFS;
 
-        if (put) {
-            int r =
-                e->f->ops->send(e->f, 0, &header, sizeof(header), bodies[i++], BODY, on_done, e);
-
-            if (r < 0)
-                die("cannot send");
-            e->inflight += r == 0;
-        }
+        if (put)
+            end_send(e, bodies[i++], BODY);
         e->f->ops->progress(e->f);
         now = now_ns();
         waited += put || sent != c->sent || inflight != e->inflight ? 0 : now - last;
@@ -346,7 +261,7 @@ static double half(enum fabric_encryption encryption, unsigned threads,
     uint64_t least;
 
     for (unsigned i = 0; i < 2; i++)
-        end_open(&e[i], encryption, threads);
+        end_open(&e[i], encryption, threads, BUFS);
     sched_setaffinity(0, sizeof(others), &others); /* threads start, and stay on these */
     meet(e);
     measure(e);

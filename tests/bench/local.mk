@@ -10,11 +10,13 @@ tests_bench_bench_handover_SOURCES = tests/bench/bench_handover.c client/perf/co
 tests_bench_bench_handover_LDADD = libcommd-shm.la
 
 noinst_PROGRAMS += tests/bench/bench_seal
-tests_bench_bench_seal_SOURCES = tests/bench/bench_seal.c
+tests_bench_bench_seal_SOURCES = tests/bench/bench_seal.c tests/bench/two_ends.c \
+	tests/bench/two_ends.h
 tests_bench_bench_seal_LDADD = libcommd-fabric.la libcommd-launch.la libcommd-shm.la $(CRYPTO_LIBS)
 
 noinst_PROGRAMS += tests/bench/bench_threads
-tests_bench_bench_threads_SOURCES = tests/bench/bench_threads.c
+tests_bench_bench_threads_SOURCES = tests/bench/bench_threads.c tests/bench/two_ends.c \
+	tests/bench/two_ends.h
 tests_bench_bench_threads_LDADD = libcommd-fabric.la libcommd-launch.la libcommd-shm.la \
 	$(CRYPTO_LIBS)
 
