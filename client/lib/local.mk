@@ -13,6 +13,7 @@ libcommd_client_la_SOURCES = client/include/commd/commd.h client/lib/api/check.h
 	client/lib/context/error.h client/lib/context/group.h \
 	client/lib/coll/coll_blocks.c client/lib/coll/coll_steps.c \
 	client/lib/coll/coll_steps.h client/lib/coll/posts.c \
+	client/lib/coll/early.c client/lib/coll/early.h \
 	client/lib/coll/window.c client/lib/coll/window.h \
 	client/lib/coll/called.c client/lib/coll/called.h client/lib/coll/teams.c client/lib/coll/teams.h \
 	client/lib/coll/registered.c client/lib/coll/registered.h \

@@ -312,7 +312,7 @@ static void group_row(struct answer *a, const struct core_group_view *view, cons
 
     for (unsigned i = 0; i < view->size && entry && view->members; i++)
         if (view->members[i].node == view->me)
-            ops = MIN(ops, board_rank_ops(entry->ctl, local++));
+            ops = MIN(ops, board_rank_ended(entry->ctl, local++));
     if (view->state == CORE_GROUP_BROKEN)
         snprintf(cause, sizeof(cause), "%s: %s",
                  view->revoked ? "revoked" : cause_name(view->cause), view->cause_text);

@@ -300,7 +300,7 @@ void ranks_look(struct ranks *ranks, struct daemon *d)
 
             uint32_t ops = seat->ops;
 
-            seat->ops = board_rank_ops(entry->ctl, row->local);
+            seat->ops = board_rank_ended(entry->ctl, row->local);
             seat->started = board_rank_started(entry->ctl, row->local);
             seat->gpu.ended = board_rank_gpu_ended(entry->ctl, row->local);
             seat->messages = board_rank_messages(entry->ctl, row->local);

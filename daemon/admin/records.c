@@ -186,7 +186,7 @@ int records_begin(struct ranks *ranks, struct daemon *d, unsigned nnodes)
 
         if (!entry)
             continue;
-        group->looked_ops = board_rank_ops(entry->ctl, ranks->rows[group->first_row].local);
+        group->looked_ops = board_rank_ended(entry->ctl, ranks->rows[group->first_row].local);
         time_group(group, entry, RECORDER_ALL);
     }
     ranks->watched = ranks->ngroups;

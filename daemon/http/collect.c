@@ -233,7 +233,7 @@ static void collect_progress(struct collect *c, const struct core_group_view *vi
         if (view->members[i].node != view->me)
             continue;
         spread_add(&begun, board_rank_started(entry->ctl, begun.n));
-        spread_add(&done, board_rank_ops(entry->ctl, done.n));
+        spread_add(&done, board_rank_ended(entry->ctl, done.n));
     }
     group->has_ops = done.n > 0;
     group->ops = done.first + (uint32_t)done.least;

@@ -251,7 +251,7 @@ struct board_entry *boards_find(const struct boards *boards, uint64_t group)
  * users are. The counter wraps: at the highest rate, after half an hour without a look. */
 static void count_ops(struct boards *boards, struct board_entry *entry)
 {
-    uint32_t ops = board_rank_ops(entry->ctl, 0);
+    uint32_t ops = board_rank_ended(entry->ctl, 0);
 
     boards->ops += (uint32_t)(ops - entry->counted);
     entry->counted = ops;

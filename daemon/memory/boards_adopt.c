@@ -12,7 +12,7 @@ static void count_from_here(struct board_entry *entry)
 {
     const struct board_recorder *recorder;
 
-    entry->counted = board_rank_ops(entry->ctl, 0);
+    entry->counted = board_rank_ended(entry->ctl, 0);
     entry->seen = calloc(1, sizeof(*entry->seen));
     if (!entry->seen)
         return;

@@ -314,12 +314,39 @@ size_t board_ctl_bytes(const struct board_ctl *ctl)
     {                                                                                              \
         return local < ctl->nlocal ? atomic_load_explicit(&ctl->members[local].name, order) : 0;   \
     }
-RANK_WORD(uint32_t, ops, memory_order_acquire)
 RANK_WORD(uint32_t, started, memory_order_relaxed)
 RANK_WORD(uint32_t, messages, memory_order_relaxed)
 RANK_WORD(uint32_t, gpu_begun, memory_order_acquire)
 RANK_WORD(uint32_t, gpu_ended, memory_order_acquire)
 RANK_WORD(uint64_t, gpu_bytes, memory_order_relaxed)
+
+static uint32_t further(uint32_t a, uint32_t b)
+{
+    return seq_reached(a, b) ? a : b;
+}
+
+uint32_t board_rank_ended(const struct board_ctl *ctl, unsigned local)
+{
+    const struct board_member *m = &ctl->members[local];
+
+    if (local >= ctl->nlocal)
+        return 0;
+    return further(atomic_load_explicit(&m->ops, memory_order_acquire),
+                   atomic_load_explicit(&m->early, memory_order_acquire));
+}
+
+/* The engine counts 1 more; what it has done is out. */
+uint32_t board_rank_ops(const struct board_ctl *ctl, unsigned local)
+{
+    uint32_t ended = board_rank_ended(ctl, local), ops;
+
+    if (local >= ctl->nlocal)
+        return 0;
+    ops = atomic_load_explicit(&ctl->members[local].ops, memory_order_acquire);
+    return seq_reached(atomic_load_explicit(&ctl->hdr->ops_done, memory_order_acquire), ended + 1)
+               ? ended
+               : ops;
+}
 
 bool board_rank_left(const struct board_ctl *ctl, unsigned local)
 {
@@ -454,7 +481,7 @@ void board_seat(const struct board_ctl *ctl, unsigned local, uint64_t now_ms,
     if (local >= ctl->nlocal)
         return;
     m = &ctl->members[local];
-    ret_seat->ops = atomic_load_explicit(&m->ops, memory_order_acquire);
+    ret_seat->ops = board_rank_ended(ctl, local);
     ret_seat->started = atomic_load_explicit(&m->started, memory_order_acquire);
     ret_seat->pending = ret_seat->started != ret_seat->ops;
     ret_seat->asleep =

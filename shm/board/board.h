@@ -127,7 +127,10 @@ struct board_member {
      * receive is posted. Its sender's rank + 1, 0: none. */
     _Atomic uint32_t unasked_from;
     _Atomic int32_t unasked_tag;
-    uint8_t pad0[16];
+    /* The last operation that this member has ended before the others had got what it sent. It is
+     * counted in `ops` later: client/lib/coll/early.c. Older than ops: no matter. */
+    _Atomic uint32_t early;
+    uint8_t pad0[12];
     _Atomic uint32_t consumed; /* steps this member will not look at again */
     _Atomic uint32_t ops;      /* operations completed; read by commd when the member is gone */
     _Atomic uint32_t started;  /* operations begun */
@@ -214,6 +217,8 @@ struct board_hdr {
      * written before anything is sent, and after all is done. 0: this engine keeps no account. */
     _Atomic uint32_t ops_begun, ops_done;              /* operations, and 1 is added */
     _Atomic uint32_t mail_begun, mail_sent, mail_came; /* messages between ranks */
+    _Atomic uint32_t ops_agreed; /* the last operation, and 1 is added, of which all ranks mean the
+                                    same and whose data follow; 0: this engine does not tell */
 
     _Atomic uint32_t engine_asleep __attribute__((aligned(CACHELINE)));
 
@@ -272,8 +277,11 @@ int board_create(const struct board_geom *geom, int *ret_fd, struct board_ctl **
 int board_adopt(const struct board_geom *geom, int fd, struct board_ctl **ret_ctl);
 struct board_ctl *board_ctl_free(struct board_ctl *ctl);
 size_t board_ctl_bytes(const struct board_ctl *ctl); /* size of the sealed file, for quotas */
-/* Operations that the i-th local member (ranks of this node in ascending order) completed. */
+/* Operations that the i-th local member (ranks of this node in ascending order) completed, for who
+ * has to know what still comes of it; and for people, of whom it does not wait for others to have
+ * got what it sent. */
 uint32_t board_rank_ops(const struct board_ctl *ctl, unsigned local);
+uint32_t board_rank_ended(const struct board_ctl *ctl, unsigned local);
 /* Has this member said on the board that it leaves? A member may write anything there. */
 bool board_rank_left(const struct board_ctl *ctl, unsigned local);
 /* Operations that this member has begun. */

@@ -104,6 +104,21 @@ def test_limits_that_the_clock_does_not_reach():
             rank.finish()
 
 
+def test_who_only_sends_waits_for_nobody():
+    """Over nodes a small broadcast's root goes on at once; if it leaves, what it sent comes yet."""
+    with Cluster(2) as cluster:
+        for coll, sender in (("broadcast", 0), ("reduce", 1)):
+            ranks = cluster.ranks(coll, [0, 1])
+            first, second = ranks[sender], ranks[1 - sender]
+            for rank in (first, second):
+                rank.start("one_way", name=coll, coll=coll, nbytes=502)
+                check("started" in rank.answer(), "it has begun")
+                equal(rank.finish(), True)
+                rank.start("leave", name=coll)
+            for rank in ranks:
+                rank.finish()
+
+
 def test_split_and_batch():
     with Cluster(2) as cluster:
         ranks = cluster.ranks("parent", [n % 2 for n in range(5)])

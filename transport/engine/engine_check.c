@@ -278,6 +278,10 @@ static void check_end(struct eboard *eb)
         op_done(eb, 1);
     } else {
         eboard_set_state(eb, EB_DATA);
+        if (coll_table[eb->plan.coll].rooted) { /* some need nothing more: coll/early.c */
+            atomic_store_explicit(&eb->b.hdr->ops_agreed, eb->op + 2, memory_order_release);
+            members_wake(eb);
+        }
     }
 }
 

@@ -325,15 +325,23 @@ int commd_group_check(struct commd_group *group);
  * j expects from i), else the operation fails on all ranks with COMMD_E_MISMATCH.
  *
  * Ranks that call different operations get COMMD_E_MISMATCH in that operation, all of them. But who
- * only sends waits for nobody within one node: the root of a broadcast or a scatter, the others of
- * a reduce or a gather. Where it sends up to 8 KiB it may be 16 operations ahead of the others, and
- * with more as far as its window on the board reaches. (All meet in a broadcast of 4 MiB and more,
- * in a reduce of more than 8 KiB in which they share the work, or with COMMD_PREMUL_SUM, and in the
- * forms with counts.) There a mismatch is an error of that operation on the ranks that find it, and
- * of a later one on who has sent: of its next, once it is found. That one fails on all ranks, with
- * both descriptions; those between may have succeeded. The group goes on. Likewise a rank may have
- * completed such an operation, and one is lost before it has got the data: then the next operation
- * says so.
+ * only sends does not wait for who receives: the root of a broadcast or a scatter, the others of a
+ * reduce or a gather.
+ *
+ * Within one node it may be 16 operations ahead of the others where it sends up to 8 KiB, and with
+ * more as far as its window on the board reaches. (All meet in a broadcast of 4 MiB and more, in a
+ * reduce of more than 8 KiB in which they share the work, or with COMMD_PREMUL_SUM, and in the
+ * forms with counts.) Over several nodes it may be one operation ahead, in broadcast and reduce of
+ * so little that one message holds it (commctl tuning: small_net); with more, and in gather and
+ * scatter, it goes on when all have called the operation, before they have the data. In such a
+ * small broadcast the ranks on the root's node go on when they have what the root sent.
+ *
+ * There a mismatch is an error of that operation on the ranks that find it, and of a later one on
+ * who has sent: of its next, once it is found. That one fails on all ranks, with both descriptions;
+ * those between may have succeeded. The group goes on. Likewise a rank may have completed such an
+ * operation, and one is lost before it has got the data: then the next operation says so. Over
+ * several nodes who leaves the group waits until what it has sent has come to all nodes, and what
+ * was sent by a process that ends without leaving may be lost.
  *
  * After such a mismatch ranks may have called different numbers of operations: compare
  * commd_group_seq(), or recover the group. Where all meet, the operations up to that of the

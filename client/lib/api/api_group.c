@@ -1,6 +1,7 @@
 /* api_group.c - the public calls that make groups, end them and let them go on. */
 #include "client/lib/arena/arena.h"
 #include "client/lib/async/async.h"
+#include "client/lib/coll/early.h"
 #include "client/lib/device/device.h"
 #include "client/lib/p2p/p2p_api.h"
 
@@ -78,6 +79,7 @@ void group_free(struct membership *g)
 static void membership_leave(struct membership *g)
 {
     async_drop_group(g);
+    early_wait(g);
     control_leave(g->ctx, g->board.group, atomic_load(&g->board.members[g->local].ops));
     group_free(g);
 }

@@ -9,6 +9,7 @@
  * All paths end with the same counters, so that the next operation may take another path.
  *
  * For the counters and the order of checks see shm/board/board.c. */
+#include "client/lib/coll/early.h"
 #include "client/lib/coll/registered.h"
 #include "client/lib/coll/teams.h"
 
@@ -152,7 +153,7 @@ int run_begin(struct run *r, struct membership *g, const struct commd_op *op)
     if (unlikely(r->desc.seq <= g->refused_until))
         return refused_already(r);
     r->fingerprint = op_fingerprint(&r->desc) + g->chain;
-    r->untold = r->before_sleep = false;
+    r->untold = r->before_sleep = r->early = r->late = false;
     r->warn_ms = g->ctx->warn_ms;
     r->asked_ms = 0;
     r->send = op->send;
@@ -184,6 +185,30 @@ void run_decline(struct run *r, int code)
     r->desc.declined = (uint8_t)-code;
     r->fingerprint = op_fingerprint(&r->desc) + r->group->chain;
     r->warn_ms = 0; /* nobody waits for it here */
+}
+
+/* Ranks have called different operations as the one before, which ended early here. @r begins anew,
+ * at step @base, where the others are, as one that fails on all. */
+static void fail_next(struct run *r, uint32_t base)
+{
+    struct board_member *me = run_member(r);
+
+    if (r->lists)
+        free(steal_ptr(r->lists));
+    r->late = true;
+    r->called = r->desc;
+    r->desc = (struct op_desc){.seq = r->called.seq, .coll = COLL_BARRIER};
+    r->balance = (struct op_balance){0};
+    r->most = 0;
+    r->base = r->seen_step = base;
+    r->put = r->red = r->got = r->seen = 0;
+    r->agreed = AGREED_UNKNOWN;
+    if (!make_plan(r))
+        assert(!"no plan for a barrier");
+    run_decline(r, COMMD_E_MISMATCH);
+    atomic_store_explicit(&me->reduced, base, memory_order_release);
+    atomic_store_explicit(&me->consumed, base, memory_order_release);
+    run_tell(r);
 }
 
 const struct path paths[PATH_COUNT] = {
@@ -244,11 +269,18 @@ static bool is_in_order(const struct run *r)
 enum run_state run_advance(struct run *r)
 {
     enum run_state st;
+    uint32_t base;
 
     invariant(is_in_order(r));
     invariant(r->plan.path < PATH_COUNT);
     r->err.code = 0; /* a reason to give up, perhaps: this is the last look before that */
+    if (unlikely(r->group->early.seq) && early_refused(r, &base))
+        fail_next(r, base);
     st = paths[r->plan.path].advance(r);
+    if (st < RUN_DONE && !one_node(r) && early_ends(r)) {
+        early_take(r);
+        st = RUN_DONE;
+    }
     if (unlikely(st == RUN_FAILED))
         return run_mismatched(r);
     invariant(is_in_order(r));
@@ -308,7 +340,10 @@ void run_end(struct run *r, enum run_state st)
     atomic_store_explicit(&me->reduced, r->group->next_step, memory_order_release);
     if (refused)
         atomic_store_explicit(&me->consumed, r->group->next_step, memory_order_release);
-    atomic_store_explicit(&me->ops, (uint32_t)r->desc.seq, memory_order_release);
+    if (r->early)
+        early_end(r);
+    else
+        atomic_store_explicit(&me->ops, (uint32_t)r->desc.seq, memory_order_release);
     if (refused)
         run_tell_engine(r);
 }

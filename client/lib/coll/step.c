@@ -100,7 +100,8 @@ int declined_code(uint8_t told, const char **ret_why)
 
     *ret_why = code == COMMD_E_NOMEM ? "it has no more host memory that its GPU can copy to; wait "
                                        "for operations that are not done, or make it smaller"
-                                     : commd_strerror(code);
+               : told == -COMMD_E_MISMATCH ? "ranks had called different operations before"
+                                           : commd_strerror(code);
     assert(code < 0);
     return code;
 }
@@ -271,7 +272,9 @@ static bool engine_consistent(struct run *r)
     assert(!one_node(r));
     if (likely(atomic_load_explicit(&h->refused, memory_order_acquire) != r->desc.seq))
         return true;
-    m = h->mismatch;
+    m = r->late ? r->group->refusal : h->mismatch;
+    if (r->late)
+        r->desc = r->called;
     if (!op_balanced(&m.balance)) {
         counts_mismatch(r, &m.balance);
         return false;
@@ -348,8 +351,9 @@ static bool can_get(struct run *r, uint32_t c)
     uint32_t step = r->base + c;
 
     invariant(c < r->put);
-    if (!one_node(r))
-        return seq_reached(atomic_load_explicit(&b->hdr->published, memory_order_acquire),
+    if (!one_node(r)) /* if the operation before was refused, steps have been skipped */
+        return !r->group->early.seq &&
+               seq_reached(atomic_load_explicit(&b->hdr->published, memory_order_acquire),
                            step + 1);
     if (c == 0 && !r->plan.reduces && !run_step_arrived(r, step))
         return false; /* descriptions are compared first */

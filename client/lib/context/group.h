@@ -31,6 +31,12 @@ static inline struct membership *group_now(const struct commd_group *h)
     return likely(h) ? h->now : NULL;
 }
 
+/* An operation that has ended for this member, and perhaps not for others: coll/early.c. */
+struct early {
+    uint64_t seq;       /* 0: there is none */
+    uint32_t base, end; /* its first step, and the one behind its last */
+};
+
 /* A group in one epoch, as this member has it. */
 struct membership {
     struct commd_context *ctx; /* borrowed: outlives its groups */
@@ -56,6 +62,7 @@ struct membership {
     uint32_t next_step;
     uint32_t consumed_seen; /* all members have consumed up to here */
     uint32_t ops_seen;      /* all members have completed operations up to here */
+    struct early early;
     /* Of operations that ranks do not meet in: client/lib/coll/posts.c. */
     bool looked;            /* at `ops` of all, since their posts were compared */
     uint64_t chain;         /* of those that were called since all ranks agreed by failing */

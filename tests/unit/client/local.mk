@@ -7,6 +7,7 @@ unit_client = tests/unit/client/test_collectives tests/unit/client/test_commctl 
 	tests/unit/client/test_doctor tests/unit/client/test_interleavings \
 	tests/unit/client/test_job \
 	tests/unit/client/test_perf tests/unit/client/test_posts \
+	tests/unit/client/test_early \
 	tests/unit/client/test_elsewhere tests/unit/client/test_stand_in tests/unit/client/test_teams \
 	tests/unit/client/test_service tests/unit/client/test_trouble \
 	tests/unit/client/test_device tests/unit/client/test_device_path
@@ -91,6 +92,10 @@ tests_unit_client_test_perf_LDADD = libcommd-shm.la $(CMOCKA_LIBS)
 tests_unit_client_test_posts_SOURCES = tests/unit/client/test_posts.c tests/lib/cluster.c \
 	tests/lib/cluster.h
 tests_unit_client_test_posts_LDADD = $(in_one_process) $(CMOCKA_LIBS)
+
+tests_unit_client_test_early_SOURCES = tests/unit/client/test_early.c tests/lib/cluster.c \
+	tests/lib/cluster.h tests/lib/handle.h
+tests_unit_client_test_early_LDADD = $(in_one_process) $(CMOCKA_LIBS)
 
 tests_unit_client_test_teams_SOURCES = tests/unit/client/test_teams.c tests/lib/cluster.c \
 	tests/lib/cluster.h

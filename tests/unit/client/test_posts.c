@@ -1,6 +1,6 @@
-/* test_posts.c - operations in which senders wait for nobody (client/lib/coll/posts.c): random
- * programs of such operations and others, in which now and then one rank calls another operation.
- */
+/* test_posts.c - operations in which senders wait for nobody (client/lib/coll/posts.c; over several
+ * nodes client/lib/coll/early.c): random programs of such operations and others, in which now and
+ * then one rank calls another operation. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,7 +35,7 @@ struct caller {
     bool wrong[LENGTH];
 };
 
-static bool meets(const struct cluster *c, const struct call *call)
+static bool is_posted(const struct cluster *c, const struct call *call)
 {
     struct op_desc d = {.seq = 1,
                         .count = call->coll == COMMD_BARRIER ? 0 : call->count,
@@ -45,7 +45,13 @@ static bool meets(const struct cluster *c, const struct call *call)
     struct plan p;
 
     assert_true(plan_make(&d, &c->group[0]->now->geom, NULL, &p));
-    return p.path != PATH_POST;
+    return p.path == PATH_POST;
+}
+
+/* Does each rank learn in it whether all mean the same? */
+static bool meets(const struct cluster *c, const struct call *call)
+{
+    return c->nnodes > 1 ? !coll_table[call->coll].rooted : !is_posted(c, call);
 }
 
 /* @large: some are so large that windows hold a few of them, or a part of one. */
@@ -101,7 +107,7 @@ static void draw_program(struct cluster *c, struct program *p, unsigned one_in, 
             break;
         case 3:
             p->declines[i] = true;
-            if (meets(c, &p->odd[i]))
+            if (!is_posted(c, &p->odd[i]))
                 p->odd[i].coll = COMMD_BARRIER;
             break;
         default:
@@ -199,6 +205,8 @@ static void run_program(struct cluster *c, struct caller *m, const struct progra
         enum run_state st;
 
         idle++;
+        if (c->nnodes > 1 && cluster_turn(c))
+            idle = 0;
         if (m[k].at == LENGTH || (k == lazy && cluster_rand(c, 50)))
             continue;
         if (!m[k].begun) {
@@ -289,19 +297,21 @@ static void check_program(struct cluster *c, struct caller *m, const struct prog
         assert_int_equal(commd_group_seq(c->group[k]), commd_group_seq(c->group[0]));
 }
 
-static void random_programs(unsigned one_in, unsigned seeds, bool large)
+static void random_programs(unsigned nodes, unsigned one_in, unsigned seeds, bool large)
 {
     static const uint32_t plans[] = {0, PLAN_KNOWN, PLAN_KNOWN, PLAN_SENDERS_GO_ON, PLAN_KNOWN};
-    static const uint16_t placement[RANKS];
     static struct caller m[RANKS];
     static struct program p;
+    uint16_t placement[RANKS];
 
     for (uint64_t seed = 1; seed <= seeds; seed++) {
-        unsigned world = 2 + (unsigned)(seed % (RANKS - 1));
+        unsigned world = MAX(2 + (unsigned)(seed % (RANKS - 1)), nodes);
         struct cluster *c;
 
+        for (unsigned k = 0; k < world; k++)
+            placement[k] = (uint16_t)((k + seed / RANKS) % nodes);
         cluster_plans(plans[seed % ARRAY_LEN(plans)]);
-        c = cluster_new(world, 1, placement, seed);
+        c = cluster_new(world, nodes, placement, seed);
         for (unsigned i = 0; i < 3; i++) {
             memset(m, 0, sizeof m);
             draw_program(c, &p, one_in, large);
@@ -315,20 +325,28 @@ static void random_programs(unsigned one_in, unsigned seeds, bool large)
 
 static void all_ranks_agree(void **state)
 {
-    random_programs(0, 100, false);
-    random_programs(0, 20, true);
+    random_programs(1, 0, 100, false);
+    random_programs(1, 0, 20, true);
+    for (unsigned nodes = 2; nodes <= 3; nodes++)
+        random_programs(nodes, 0, 20, true);
 }
 
 static void one_rank_differs(void **state)
 {
-    random_programs(20, 600, false);
-    random_programs(20, 60, true);
+    random_programs(1, 20, 600, false);
+    random_programs(1, 20, 60, true);
+    for (unsigned nodes = 2; nodes <= 3; nodes++)
+        random_programs(nodes, 20, 150, false);
 }
 
 static void ranks_differ_all_the_time(void **state)
 {
-    random_programs(3, 600, false);
-    random_programs(3, 60, true);
+    random_programs(1, 3, 600, false);
+    random_programs(1, 3, 60, true);
+    for (unsigned nodes = 2; nodes <= 3; nodes++) {
+        random_programs(nodes, 3, 150, false);
+        random_programs(nodes, 3, 20, true);
+    }
 }
 
 /* Runs @op of rank @k to its end, without the others. @declined: run_decline(); 0: it takes part.

@@ -623,7 +623,7 @@ static void failed_receive_ends_the_group(void **state)
 
 /* ---- mismatches ------------------------------------------------------------------------------ */
 
-/* Not one whose root waits for nobody: test_posts.c. */
+/* Not one in which senders wait for nobody: test_posts.c. */
 static struct commd_op random_op(struct cluster *c, size_t blocks[7])
 {
     static const size_t counts[] = {0, 1, 12, 13, 2048, 2049, 65536, 65537, 700000};
@@ -631,7 +631,7 @@ static struct commd_op random_op(struct cluster *c, size_t blocks[7])
 
     int coll = (int)cluster_rand(c, COLL_COUNT);
 
-    if (c->nnodes == 1 && (coll == COMMD_BROADCAST || coll == COMMD_SCATTER))
+    if (coll == COMMD_BROADCAST || coll == (c->nnodes > 1 ? COMMD_REDUCE : COMMD_SCATTER))
         coll = COMMD_GATHER;
     for (unsigned k = 0; k < 7; k++)
         blocks[k] = n;
