@@ -84,7 +84,8 @@ void tuning_fill(struct table *table, const struct conf *conf, const struct conf
          "the same with a rank on each CPU: all windows stay in half of the shared caches"},
         {"around", BYTES, pair.around, NULL,
          "one node, 2 ranks: from so much on, read and written by a rank, all_gather and "
-         "all_to_all write past the caches, which cannot hold it; 0: never"},
+         "all_to_all begin to write past the caches, which cannot hold it; 0: never. From 4 MB on "
+         "each rank measures which is faster"},
         {"around_full", BYTES, full.around, NULL, "the same with a rank on each CPU"},
         {"direct", BYTES, PLAN_REGISTERED, NULL,
          "one node: from here on an all_reduce in registered memory needs no copies"},

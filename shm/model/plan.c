@@ -286,12 +286,14 @@ static bool by_registered(const struct plan *p, const struct plan_geom *g, uint6
 /* Do results go past the caches? Where all ranks get all blocks, so that memory is what they wait
  * for: a rank alone is faster through the caches (broadcast of 64 MB: 5.3 ms beside 5.9). @bytes:
  * of all blocks together. */
-static bool goes_around(const struct plan *p, const struct plan_geom *g, uint64_t bytes)
+static void choose_around(struct plan *p, const struct plan_geom *g, uint64_t bytes)
 {
     const struct coll_info *info = &coll_table[p->coll];
     uint64_t given = coll_blocks(info->send) ? bytes : bytes / g->world;
 
-    return g->around && g->nnodes == 1 && info->recv == EXTENT_BLOCKS && bytes + given >= g->around;
+    p->measured =
+        g->nnodes == 1 && info->recv == EXTENT_BLOCKS && bytes + given >= PLAN_AROUND_LEAST;
+    p->around = p->measured && g->around && bytes + given >= g->around;
 }
 
 /* Do those who only send wait for nobody? Where the root reduces it has no post for what it has
@@ -428,7 +430,7 @@ bool plan_make(const struct op_desc *d, const struct plan_geom *g, const uint64_
         p.unit = MIN(p.unit, MAX(d->count, (uint64_t)1));
     if (!set_steps(&p, p.path == PATH_OPEN ? 0 : d->count))
         return false;
-    p.around = goes_around(&p, g, bytes);
+    choose_around(&p, g, bytes);
     if (by_registered(&p, g, bytes)) {
         p.path = PATH_REGISTERED;
     } else if (senders_go_on(&p, g, in_pieces(&p, g, bytes))) {

@@ -82,6 +82,7 @@ enum {
     /* The same for what only reads from others, all blocks together: a copy is less to save, and a
      * broadcast's root need not wait otherwise. */
     PLAN_REGISTERED_READ = 4 << 20,
+    PLAN_AROUND_LEAST = 4 << 20, /* what a rank gives and gets: less is in caches of some core */
 };
 
 /* What an operation is, as a member announces it. Equal on all ranks, or the operation is
@@ -129,8 +130,9 @@ struct plan {
     uint8_t path;     /* enum plan_path */
     uint8_t schedule; /* enum sched_kind: between nodes, if there are several */
     bool reduces;     /* members reduce their slice of each step cooperatively */
-    /* What a rank gets is more than the caches hold: it is written past them, but in place. */
-    bool around;
+    /* What a rank gets may be more than the caches hold. Then it is written past them, but in
+     * place. Whether it is, is measured (struct copy_choice), and `around` is where that begins. */
+    bool measured, around;
     bool brief;    /* on one node, and little: soon over if all are there */
     bool to_root;  /* PATH_POST: all post for the root, and not the root for all */
     bool pieces;   /* PATH_POST: in the window of who sends, a piece in place of each step */

@@ -40,6 +40,9 @@ enum {
     GAIN_PS = 3000,   /* what the reader of a line loses at most if it is in no cache */
     COPIES_FIRST = 8, /* before a way is tried again, doubled each time */
     COPIES_MOST = 512,
+    ROUNDS_FIRST = 16, /* before the other way is tried, doubled each time that it is no better */
+    ROUNDS_MOST = 512,
+    BETTER = 16, /* by so much of the whole, a 16th, a way is better, and not by chance */
     UNTIMED = 7, /* after a fast one: two looks at the clock are 4 % of 16 KB by two ranks */
 };
 
@@ -220,6 +223,43 @@ void copy_went_around(struct copy_way *way, unsigned line_ps)
         way->again = 0;
     }
     way->slow_ps = 0;
+}
+
+void choice_begin(struct copy_choice *c, bool around)
+{
+    *c = (struct copy_choice){.around = around, .left = ROUNDS_FIRST, .again = ROUNDS_FIRST};
+}
+
+static void choice_use(struct copy_choice *c, unsigned rounds)
+{
+    c->state = CHOICE_USES;
+    c->left = c->again = rounds;
+}
+
+void choice_round(struct copy_choice *c, unsigned line_ps)
+{
+    bool better = line_ps < c->line_ps - c->line_ps / BETTER;
+
+    switch (c->state) {
+    case CHOICE_USES:
+        c->line_ps = c->line_ps ? c->line_ps - c->line_ps / 4 + line_ps / 4 : line_ps;
+        if (--c->left)
+            return;
+        c->around = !c->around;
+        c->state = CHOICE_CHANGES;
+        return;
+    case CHOICE_CHANGES:
+        c->state = CHOICE_TRIES;
+        return;
+    case CHOICE_TRIES:
+        choice_use(c, better ? ROUNDS_FIRST : MIN(2 * c->again, (unsigned)ROUNDS_MOST));
+        if (better)
+            c->line_ps = line_ps;
+        else
+            c->around = !c->around;
+        return;
+    }
+    assert(!"no such state");
 }
 
 static unsigned line_ps(uint64_t begin, size_t n)

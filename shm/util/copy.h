@@ -41,6 +41,25 @@ void copy_around(void *to, const void *from, size_t n);
 /* From where another core has written, to where only we look. */
 void copy_out(void *to, const void *from, size_t n);
 
+/* Which of two ways is the faster one for results that are large, past the caches or through them?
+ * That follows from what the caches hold, which a virtual machine may be wrong about, and others
+ * use. So it is measured, in rounds: operations of about the same size. Now and then the other way
+ * is tried for two rounds, of which the second counts: the first finds the caches as the way before
+ * has left them. */
+enum choice_state { CHOICE_USES, CHOICE_CHANGES, CHOICE_TRIES };
+struct copy_choice {
+    bool around; /* the way of this round */
+    enum choice_state state;
+    unsigned left;    /* USES: rounds until the other way is tried */
+    unsigned again;   /* how many that were the last time */
+    unsigned line_ps; /* USES: what a line takes, of some rounds; else what it took */
+};
+
+/* Begins with what is thought to be right. */
+void choice_begin(struct copy_choice *choice, bool around);
+/* A round has ended in which a line took @line_ps. */
+void choice_round(struct copy_choice *choice, unsigned line_ps);
+
 /* Which instructions are in use: "avx512", "avx2", "sse2" or "libc". */
 const char *copy_kernels(void);
 /* Tests: force them by name; false when this CPU lacks them. NULL returns to automatic. */

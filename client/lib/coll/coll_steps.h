@@ -64,11 +64,14 @@ static inline void copy(void *dst, const void *src, size_t n)
         copy_out(dst, src, n);
 }
 
+/* results.c: a part of a result that may be more than the caches hold. */
+void copy_large(struct run *r, void *dst, const void *src, size_t n);
+
 /* The same of a part of the result. */
-static inline void copy_result(const struct run *r, void *dst, const void *src, size_t n)
+static inline void copy_result(struct run *r, void *dst, const void *src, size_t n)
 {
-    if (unlikely(r->plan.around) && r->send != r->recv && dst != src)
-        copy_around(dst, src, n);
+    if (unlikely(r->plan.measured) && r->send != r->recv && n && dst != src)
+        copy_large(r, dst, src, n);
     else
         copy(dst, src, n);
 }

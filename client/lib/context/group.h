@@ -31,6 +31,15 @@ static inline struct membership *group_now(const struct commd_group *h)
     return likely(h) ? h->now : NULL;
 }
 
+/* How results of one magnitude are written: coll/results.c. */
+struct result_way {
+    struct copy_choice choice;
+    uint64_t seq;        /* the operation that is measured; 0: none yet */
+    uint64_t ns, lines;  /* of its copies that count */
+    unsigned fastest_ps; /* a line, in the fastest of its copies */
+};
+enum { RESULT_WAYS = 16 };
+
 /* An operation that has ended for this member, and perhaps not for others: coll/early.c. */
 struct early {
     uint64_t seq;       /* 0: there is none */
@@ -75,6 +84,7 @@ struct membership {
     uint64_t piece_op[TUNE_DEPTH_MAX]; /* by slot of the window: that of the last piece there */
     struct copy_way way;               /* copies into windows */
     struct copy_way reduced;           /* reductions into windows */
+    struct result_way results[RESULT_WAYS]; /* from PLAN_AROUND_LEAST on, doubled each time */
     struct plan plans[COLL_COUNT]; /* of the last operation of each collective; steps 0: none yet */
 
     struct alive alive;

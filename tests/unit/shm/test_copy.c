@@ -85,6 +85,65 @@ static void around_ends(void **state)
     assert_true(way.again == 0 || way.slow_ps > 0);
 }
 
+/* @rounds of a machine on which a line takes @through_ps, or @around_ps past the caches. How many
+ * went around. */
+static unsigned rounds_around(struct copy_choice *c, unsigned rounds, unsigned through_ps,
+                              unsigned around_ps)
+{
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < rounds; i++) {
+        n += c->around;
+        choice_round(c, c->around ? around_ps : through_ps);
+    }
+    return n;
+}
+
+/* Whatever is thought of the machine at first; and ever fewer rounds are spent on the slower way.
+ */
+static void the_faster_way_is_found(void **state)
+{
+    for (unsigned begins = 0; begins < 2; begins++) {
+        struct copy_choice c;
+
+        choice_begin(&c, begins);
+        rounds_around(&c, 40, 3000, 2000);
+        assert_true(rounds_around(&c, 1000, 3000, 2000) > 980);
+        rounds_around(&c, 1100, 2000, 3000); /* the machine is another one now */
+        assert_true(rounds_around(&c, 1000, 2000, 3000) < 20);
+        assert_true(c.again == 512 || c.left > 100);
+    }
+}
+
+/* Where both take about the same, nothing changes. */
+static void no_way_is_taken_by_chance(void **state)
+{
+    struct copy_choice c;
+
+    choice_begin(&c, true);
+    for (unsigned i = 0; i < 1000; i++)
+        choice_round(&c, 2000 + (i * 7919) % 60);
+    assert_true(rounds_around(&c, 1000, 2000, 2100) > 990);
+}
+
+/* What the caches are like just after the other way does not count. */
+static void the_first_round_of_a_way_does_not_count(void **state)
+{
+    struct copy_choice c;
+
+    choice_begin(&c, false);
+    while (c.state == CHOICE_USES)
+        choice_round(&c, 2000);
+    choice_round(&c, 1);
+    choice_round(&c, 2500);
+    assert_false(c.around);
+    while (c.state == CHOICE_USES)
+        choice_round(&c, 2000);
+    choice_round(&c, 9000);
+    choice_round(&c, 1500);
+    assert_true(c.around);
+}
+
 /* A slow copy through the caches, and one around them; how many go around from then on. */
 static unsigned compared(struct copy_way *way, unsigned through_ps, unsigned around_ps)
 {
@@ -193,6 +252,9 @@ int main(void)
         cmocka_unit_test(kernels_copy_exactly),
         cmocka_unit_test(around_ends),
         cmocka_unit_test(a_reader_far_away_is_written_to_around_the_caches),
+        cmocka_unit_test(the_faster_way_is_found),
+        cmocka_unit_test(no_way_is_taken_by_chance),
+        cmocka_unit_test(the_first_round_of_a_way_does_not_count),
         cmocka_unit_test(a_slow_source_is_no_reason),
         cmocka_unit_test(near_readers_are_written_to_through_the_caches),
         cmocka_unit_test(who_compares_copies_all),

@@ -162,15 +162,17 @@ static struct plan plan_of(unsigned coll, uint64_t count, uint64_t around, unsig
 /* Of what all ranks get in blocks, once that and what they give are more than the caches hold. */
 static void large_results_go_past_the_caches(void **state)
 {
-    assert_true(plan_of(COLL_ALL_GATHER, 1 MIB, 3 MIB, 1).around);
-    assert_false(plan_of(COLL_ALL_GATHER, 1 MIB - 1, 3 MIB, 1).around);
-    assert_true(plan_of(COLL_ALL_TO_ALL, 1 MIB, 4 MIB, 1).around);
-    assert_false(plan_of(COLL_ALL_TO_ALL, 1 MIB - 1, 4 MIB, 1).around);
+    assert_true(plan_of(COLL_ALL_GATHER, 4 MIB, 12 MIB, 1).around);
+    assert_false(plan_of(COLL_ALL_GATHER, 4 MIB - 1, 12 MIB, 1).around);
+    assert_true(plan_of(COLL_ALL_TO_ALL, 4 MIB, 16 MIB, 1).around);
+    assert_false(plan_of(COLL_ALL_TO_ALL, 4 MIB - 1, 16 MIB, 1).around);
     assert_false(plan_of(COLL_ALL_TO_ALL, 64 MIB, 0, 1).around); /* not known */
-    assert_false(plan_of(COLL_ALL_TO_ALL, 64 MIB, 4 MIB, 2).around);
-    assert_false(plan_of(COLL_BROADCAST, 64 MIB, 4 MIB, 1).around); /* one reads, one writes */
-    assert_false(plan_of(COLL_ALL_REDUCE, 64 MIB, 4 MIB, 1).around);
-    assert_false(plan_of(COLL_GATHER, 64 MIB, 4 MIB, 1).around);
+    assert_true(plan_of(COLL_ALL_TO_ALL, 64 MIB, 0, 1).measured);
+    assert_false(plan_of(COLL_ALL_GATHER, 1 MIB, 1 MIB, 1).around); /* so little is not measured */
+    assert_false(plan_of(COLL_ALL_TO_ALL, 64 MIB, 4 MIB, 2).measured);
+    assert_false(plan_of(COLL_BROADCAST, 64 MIB, 4 MIB, 1).measured); /* one reads, one writes */
+    assert_false(plan_of(COLL_ALL_REDUCE, 64 MIB, 4 MIB, 1).measured);
+    assert_false(plan_of(COLL_GATHER, 64 MIB, 4 MIB, 1).measured);
 }
 
 static void steps_follow_the_chunk(void **state)
