@@ -17,7 +17,8 @@ libcommd_client_la_SOURCES = client/include/commd/commd.h client/lib/api/check.h
 	client/lib/coll/window.c client/lib/coll/window.h \
 	client/lib/coll/called.c client/lib/coll/called.h client/lib/coll/teams.c client/lib/coll/teams.h \
 	client/lib/coll/registered.c client/lib/coll/registered.h \
-	client/lib/coll/registered_work.c client/lib/coll/results.c client/lib/coll/lists.c client/lib/coll/run.c \
+	client/lib/coll/registered_work.c client/lib/coll/results.c \
+	client/lib/coll/lists.c client/lib/coll/run.c \
 	client/lib/context/alive.c client/lib/context/autostart.c client/lib/context/control.c \
 	client/lib/context/control_hello.c client/lib/context/control_join.c \
 	client/lib/context/back.c \

@@ -320,19 +320,17 @@ RANK_WORD(uint32_t, gpu_begun, memory_order_acquire)
 RANK_WORD(uint32_t, gpu_ended, memory_order_acquire)
 RANK_WORD(uint64_t, gpu_bytes, memory_order_relaxed)
 
-static uint32_t further(uint32_t a, uint32_t b)
-{
-    return seq_reached(a, b) ? a : b;
-}
-
+/* One operation at most is ended early and not counted yet. */
 uint32_t board_rank_ended(const struct board_ctl *ctl, unsigned local)
 {
     const struct board_member *m = &ctl->members[local];
+    uint32_t ops, early;
 
     if (local >= ctl->nlocal)
         return 0;
-    return further(atomic_load_explicit(&m->ops, memory_order_acquire),
-                   atomic_load_explicit(&m->early, memory_order_acquire));
+    early = atomic_load_explicit(&m->early, memory_order_acquire);
+    ops = atomic_load_explicit(&m->ops, memory_order_acquire);
+    return early && early == ops + 1 ? early : ops;
 }
 
 /* The engine counts 1 more; what it has done is out. */
@@ -343,9 +341,10 @@ uint32_t board_rank_ops(const struct board_ctl *ctl, unsigned local)
     if (local >= ctl->nlocal)
         return 0;
     ops = atomic_load_explicit(&ctl->members[local].ops, memory_order_acquire);
-    return seq_reached(atomic_load_explicit(&ctl->hdr->ops_done, memory_order_acquire), ended + 1)
-               ? ended
-               : ops;
+    if (ops != ended &&
+        seq_reached(atomic_load_explicit(&ctl->hdr->ops_done, memory_order_acquire), ended + 1))
+        return ended;
+    return ops;
 }
 
 bool board_rank_left(const struct board_ctl *ctl, unsigned local)

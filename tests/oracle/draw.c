@@ -146,6 +146,8 @@ static void draw_odd(const struct program *p, struct op_spec *op, const struct g
     /* there not all are told, and later: tests/unit/client/test_posts.c */
     if (g->nnodes == 1 && is_rooted(op->coll) && (p->plans || !coll_to_root((unsigned)op->coll)))
         return;
+    if (g->nnodes > 1 && (op->coll == COMMD_BROADCAST || op->coll == COMMD_REDUCE))
+        return;
     op->odd_rank = draw(rng, world);
     do {
         op->odd = kinds[draw(rng, ARRAY_LEN(kinds))];

@@ -213,6 +213,27 @@ static void a_mismatch_is_told_next(void **state)
     free(buf[1]);
 }
 
+/* The engine skips the steps of what it refuses, just when the next operation looks for its own. */
+static void skipped_steps_are_no_result(void **state)
+{
+    struct cluster *c = pair_new();
+    uint8_t data[2] = {1, 2};
+    struct run r[2], next;
+
+    begin(c, 0, op_of(COMMD_BROADCAST, 0, &data[0], 1), &r[0]);
+    ends(c, &r[0]);
+    begin(c, 0, op_of(COMMD_BARRIER, 0, NULL, 0), &next);
+    assert_int_equal(advance(c, &next), RUN_WAIT);
+    begin(c, 1, op_of(COMMD_BARRIER, 0, NULL, 0), &r[1]);
+    fails(c, &r[1], "called broadcast");
+    engines(c);
+    assert_int_equal(paths[next.plan.path].advance(&next), RUN_WAIT);
+    assert_int_equal(advance(c, &next), RUN_WAIT); /* it is declined, and waits for rank 1 */
+    assert_true(next.late);
+    run_abandon(&next);
+    cluster_free(c);
+}
+
 /* Whoever had gone on learns from the others, too. */
 static void two_went_on(void **state)
 {
@@ -289,6 +310,7 @@ int main(void)
         cmocka_unit_test(from_the_same_node),
         cmocka_unit_test(who_goes_on),
         cmocka_unit_test(a_mismatch_is_told_next),
+        cmocka_unit_test(skipped_steps_are_no_result),
         cmocka_unit_test(two_went_on),
         cmocka_unit_test(who_has_gone_on_dies),
         cmocka_unit_test(who_leaves_waits_as_long_as_it_helps),

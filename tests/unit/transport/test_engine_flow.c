@@ -312,6 +312,8 @@ static void first_operation_sends_nothing_ahead(void **state)
 
     c = cluster_new(2, 2, two, 17);
     run_stopped(c, 0, 4096, 0);
+    for (unsigned turns = 0; turns < 1000; turns++)
+        cluster_turn(c); /* the root had not waited for that */
     buffers_new(2, 0, BYTES);
     r = (struct run){0};
     assert_int_equal(steps_ahead(c, &r), FLOW_AHEAD);
