@@ -145,31 +145,10 @@ void apply_client_gone(struct daemon *d, unsigned slot)
     engine_link_send(d->engine, &msg, NULL, 0);
 }
 
+#define WORD(note_, word_) [CORE_NOTE_##note_] = word_,
 static void write_down(struct daemon *d, const struct core_log *line)
 {
-    static const char *const words[CORE_NOTE_COUNT] = {
-        [CORE_NOTE_NODE_UP] = "node_up",
-        [CORE_NOTE_NODE_LOST] = "node_lost",
-        [CORE_NOTE_NODE_AWAY] = "node_restarting",
-        [CORE_NOTE_NODE_DRAINS] = "drain",
-        [CORE_NOTE_ENGINE_UP] = "engine_up",
-        [CORE_NOTE_ENGINE_LOST] = "engine_lost",
-        [CORE_NOTE_ENGINE_REPLACED] = "engine_replaced",
-        [CORE_NOTE_DATA_MENDED] = "data_mended",
-        [CORE_NOTE_GPU_UP] = "gpu_up",
-        [CORE_NOTE_GPU_LOST] = "gpu_lost",
-        [CORE_NOTE_GROUP_OPEN] = "group_open",
-        [CORE_NOTE_GROUP_RECOVERED] = "group_recovered",
-        [CORE_NOTE_GROUP_FAILED] = "group_failed",
-        [CORE_NOTE_GROUP_REVOKED] = "group_revoked",
-        [CORE_NOTE_GROUP_KEPT] = "group_kept",
-        [CORE_NOTE_GROUP_ENDED] = "group_ended",
-        [CORE_NOTE_RANK_LOST] = "rank_lost",
-        [CORE_NOTE_CLIENT_COME] = "client_come",
-        [CORE_NOTE_CLIENT_GONE] = "client_gone",
-        [CORE_NOTE_CLIENT_BACK] = "client_back",
-        [CORE_NOTE_CLIENT_REFUSED] = "client_refused",
-    };
+    static const char *const words[CORE_NOTE_COUNT] = {CORE_EVENTS(WORD)};
 
     int64_t whose = DIARY_EVERYBODY, payer = DIARY_EVERYBODY;
 

@@ -403,7 +403,7 @@ int daemon_start(struct daemon *d)
     if (r)
         return r;
     takeover_diary(d);
-    daemon_note(d, "start", "commd %s, pid %d", COMMD_BUILD_VERSION, (int)getpid());
+    daemon_note(d, EVENT_START, "commd %s, pid %d", COMMD_BUILD_VERSION, (int)getpid());
     takeover_restore(d);
     r = start_http(d);
     if (r)

@@ -201,7 +201,7 @@ static enum reload reload(struct daemon *d, char *ret_text, size_t cap)
         conf = conf_free(conf);
     d->refused_s = conf ? 0 : time(NULL);
     if (!conf) {
-        daemon_note(d, "config", "the new configuration was refused; the log says why");
+        daemon_note(d, EVENT_CONFIG, "the new configuration was refused; the log says why");
         return RELOAD_REFUSED;
     }
     take_conf(d, conf);
@@ -213,7 +213,7 @@ static enum reload reload(struct daemon *d, char *ret_text, size_t cap)
              *waits.text ? "; " : "", waits.text,
              *waits.text ? ": as soon as the next engine, or commd-gpu, can take over" : "");
     log_write(*kept.text ? CONF_LOG_WARN : CONF_LOG_INFO, "reload -> %s", ret_text);
-    daemon_note(d, "config", "%s", ret_text);
+    daemon_note(d, EVENT_CONFIG, "%s", ret_text);
     return *kept.text ? RELOAD_IN_PART : RELOAD_DONE;
 }
 

@@ -99,7 +99,7 @@ static void state_begin(struct daemon *d)
         d->state = state_free(d->state);
     }
     if (unfit)
-        daemon_note(d, "start", "nothing was taken over: it is of another version, or damaged");
+        daemon_note(d, EVENT_START, "nothing was taken over: it is of another version, or damaged");
 }
 
 int takeover_begin(struct daemon *d)
@@ -282,7 +282,7 @@ static bool try_to_restore(struct daemon *d)
     if (state_try(d->state) < STATE_TRIES)
         return true;
     log_error("%d commds ended while they took over what was kept -> starting clean", STATE_TRIES);
-    daemon_note(d, "start", "nothing was taken over: %d commds ended over it", STATE_TRIES);
+    daemon_note(d, EVENT_START, "nothing was taken over: %d commds ended over it", STATE_TRIES);
     d->restoring = false;
     state_clear(d->state);
     state_taken_over(d->state);

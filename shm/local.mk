@@ -39,7 +39,8 @@ endif
 nodist_libcommd_proto_la_SOURCES = shm/proto/commd.pb-c.c shm/proto/commd.pb-c.h
 libcommd_proto_la_SOURCES = shm/proto/codec.c shm/proto/codec.h shm/proto/codec_arena.c \
 	shm/proto/codec_check.c shm/proto/codec_decode.c shm/proto/codec_encode.c shm/proto/codec_priv.h \
-	shm/proto/msg_io.c shm/proto/cause_text.h shm/proto/msg.h shm/proto/ranks_table.h
+	shm/proto/msg_io.c shm/proto/cause_text.h shm/proto/events.h shm/proto/msg.h \
+	shm/proto/ranks_table.h
 libcommd_proto_la_CPPFLAGS = $(AM_CPPFLAGS) $(PROTOBUF_C_CFLAGS)
 
 BUILT_SOURCES += shm/proto/commd.pb-c.h

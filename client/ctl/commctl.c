@@ -471,6 +471,10 @@ static int run(int argc, char **argv)
         int skip = argc && !strcmp(argv[0], "help");
 
         verb = argc > skip ? find_verb(argv + skip, argc - skip, &o.group) : NULL;
+        if (argc > skip && !verb) {
+            complain_of_words(argv + skip, argc - skip);
+            return EXIT_NOT_ASKED;
+        }
         if (verb)
             print_verb_help(verb);
         else

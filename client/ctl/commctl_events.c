@@ -16,6 +16,7 @@
 
 #include "client/ctl/commctl.h"
 #include "shm/proto/codec.h"
+#include "shm/proto/events.h"
 
 enum { LOOK_MS = 300 };
 
@@ -70,14 +71,25 @@ static bool is_quoted(const char *quoted, size_t len, const char *name, bool beg
     return at >= len ? !*name || !strncmp(quoted + len, "\"...", 4) : begins && !*name;
 }
 
-static bool is_of_kind(const char *kinds, const char *kind)
+/* Is the first @len bytes of @kind one of @kinds, which commas separate? */
+static bool is_of_kind(const char *kinds, const char *kind, size_t len)
 {
-    size_t len = strlen(kind);
-
     for (const char *at = kinds; *at; at += strcspn(at, ",") + (at[strcspn(at, ",")] == ','))
         if (strcspn(at, ",") == len && !strncmp(at, kind, len))
             return true;
     return false;
+}
+
+static bool kinds_known(const char *kinds)
+{
+    size_t len = strcspn(kinds, ",");
+
+    if (!is_of_kind(EVENT_NAMES, kinds, len)) {
+        complain("events: --kind %.*s: no such kind; the kinds are %s", (int)len, kinds,
+                 EVENT_NAMES);
+        return false;
+    }
+    return !kinds[len] || kinds_known(kinds + len + 1);
 }
 
 static bool is_shown_event(const struct options *o, const char *from, const struct msg_tables *t,
@@ -85,12 +97,12 @@ static bool is_shown_event(const struct options *o, const char *from, const stru
 {
     char job[256];
     size_t len = 0;
-    const char *name = group_in(cell_of(t, row, "text"), &len);
+    const char *name = group_in(cell_of(t, row, "text"), &len), *kind = cell_of(t, row, "event");
 
     if (o->job)
         snprintf(job, sizeof(job), "%s/", o->job);
     return strcmp(cell_of(t, row, "time"), from) >= 0 &&
-           (!o->kinds || is_of_kind(o->kinds, cell_of(t, row, "event"))) &&
+           (!o->kinds || is_of_kind(o->kinds, kind, strlen(kind))) &&
            (!o->group || (name && is_quoted(name, len, o->group, false))) &&
            (!o->job || (name && is_quoted(name, len, job, true)));
 }
@@ -216,7 +228,7 @@ int verb_events(struct options *o, char **args, int n)
         return refuse("events: %s: it takes one GROUP at most; a name with spaces needs quotes",
                       args[1]);
     o->group = n ? args[0] : NULL;
-    if (o->group && !group_fits("events", o->group))
+    if ((o->group && !group_fits("events", o->group)) || (o->kinds && !kinds_known(o->kinds)))
         return EXIT_NOT_ASKED;
     if (o->since_ms >= 0)
         time_text(o->since_ms, from);

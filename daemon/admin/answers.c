@@ -580,7 +580,7 @@ void answer_log_level(struct daemon *d, unsigned slot, uint32_t uid, unsigned le
              "the log level of node %s is %s (it was %s), until a reload or a restart",
              d->conf->node, level_words[level], level_words[log_level()]);
     log_set_level((enum conf_log_level)level);
-    daemon_note(d, "log_level", "commctl log-level by %s -> %s", core_user_name(uid, user),
+    daemon_note(d, EVENT_LOG_LEVEL, "commctl log-level by %s -> %s", core_user_name(uid, user),
                 level_words[level]);
     answer_changed(d, slot, true, 0, text);
 }

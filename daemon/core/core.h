@@ -6,6 +6,7 @@
 #define COMMD_CORE_H
 
 #include "shm/model/plan.h"
+#include "shm/proto/events.h"
 #include "shm/proto/msg.h"
 #include "shm/util/encryption.h"
 #include "shm/util/payers.h"
@@ -153,31 +154,8 @@ enum core_action_type {
 enum core_by { CORE_BY_NOBODY, CORE_BY_USER, CORE_BY_NODE };
 
 /* What happened, for commctl events: of a user if @by says so, else everybody's to know. */
-enum core_note {
-    CORE_NOTE_NONE,
-    CORE_NOTE_NODE_UP,
-    CORE_NOTE_NODE_LOST,
-    CORE_NOTE_NODE_AWAY,
-    CORE_NOTE_NODE_DRAINS, /* this node or another one; or it takes new groups again */
-    CORE_NOTE_ENGINE_UP,
-    CORE_NOTE_ENGINE_LOST,
-    CORE_NOTE_ENGINE_REPLACED, /* on purpose */
-    CORE_NOTE_DATA_MENDED,
-    CORE_NOTE_GPU_UP,
-    CORE_NOTE_GPU_LOST,
-    CORE_NOTE_GROUP_OPEN,
-    CORE_NOTE_GROUP_RECOVERED, /* it is the next epoch of one that was there before */
-    CORE_NOTE_GROUP_FAILED,
-    CORE_NOTE_GROUP_REVOKED, /* after the loss of a rank, so that others may go on */
-    CORE_NOTE_GROUP_KEPT,    /* though an engine of its nodes was lost */
-    CORE_NOTE_GROUP_ENDED,
-    CORE_NOTE_RANK_LOST,
-    CORE_NOTE_CLIENT_COME,
-    CORE_NOTE_CLIENT_GONE,
-    CORE_NOTE_CLIENT_BACK,
-    CORE_NOTE_CLIENT_REFUSED,
-    CORE_NOTE_COUNT
-};
+#define CORE_NOTE(note_, word_) CORE_NOTE_##note_,
+enum core_note { CORE_NOTE_NONE, CORE_EVENTS(CORE_NOTE) CORE_NOTE_COUNT };
 
 /* A message to a client, to the commd of another node, to our engine, to our commd-gpu. The edge
  * fills WELCOME.pid, ENGINE_STATE.token, and token and expect of ENGINE_PEER_ADD. */

@@ -229,7 +229,12 @@ def test_events():
         equal({row["event"] for row in events(a, "--kind", "node_up,engine_up")},
               {"node_up", "engine_up"})  # fmt: skip
         equal(events(a, "other"), [])
-        equal(events(a, "--kind", "rank_los"), [])
+        for kinds in ("rank_los", "node_up,rank_los", "rank_los,node_up"):
+            code, out, err = ctl(a, "events", "--kind", kinds)
+            equal((code, out), (2, ""))
+            check("--kind rank_los: no such kind; the kinds are start," in err, err)
+        kinds = err.split()[-1]
+        equal(events(a, "--kind", kinds), events(a))
         code, out, _ = ctl(a, "events")
         check(code == 0 and "  node_up  " in out and out.count("\n") >= len(rows), out)
         # commd ends, and another one is started: its events begin anew, and are followed

@@ -777,6 +777,8 @@ static void usage(void **state)
         {{"show", "config", "it"}, 2, "", "commctl: show config: it: it takes no words; see "},
         {{"why", "my", "group"}, 2, "", "commctl: why: group: it takes one GROUP at most; a name "},
         {{"stat"}, 2, "", "commctl: stat: no such verb ("},
+        {{"help", "stat"}, 2, "", "commctl: stat: no such verb ("},
+        {{"events", "--kind", "start,nosuch"}, 2, "", "commctl: events: --kind nosuch: no such "},
         {{"--frob"}, 2, "", "commctl: unrecognized option '--frob'\nTry: commctl --help\n"},
         {{"--socket", ""}, 2, "", "commctl: --socket: the path is empty\n"},
         {{"drain", "--watch"}, 2, "", "commctl: drain: --watch is not for it\n"},
