@@ -354,9 +354,6 @@ cmd_bench() {
         cmd_bench_encryption "$@"
         return
     fi
-    case " $* " in
-    *" --help "* | *" -h "*) exec python3 "$top/tests/bench/compare.py" --help ;;
-    esac
     cmd_build
     # a rival less is no reason to stop: the comparison says which, and why
     (install_packages "${packages_bench[@]}") || true
@@ -367,9 +364,6 @@ cmd_bench() {
 }
 
 cmd_bench_encryption() {
-    case " $* " in
-    *" --help "* | *" -h "*) exec python3 "$top/tests/bench/encryption.py" --help ;;
-    esac
     cmd_build
     (install_packages "${packages_bench[@]}" cmake) || true
     python3 "$top/tests/bench/encryption.py" "$@"
@@ -408,13 +402,8 @@ cmd_test_gpu() {
 }
 
 cmd_faults() {
-    case " $* " in
-    *" --help "* | *" -h "*) ;;
-    *)
-        torch_spec=none
-        { cmd_build && step "what has commd die in a step" "see the end of the log" \
-            make -C "$build" tests/integration/lib/die_at.la; } >&2
-        ;;
-    esac
+    torch_spec=none
+    { cmd_build && step "what has commd die in a step" "see the end of the log" \
+        make -C "$build" tests/integration/lib/die_at.la; } >&2
     COMMD_BUILD=$build exec python3 "$top/tests/faults/run.py" "$@"
 }

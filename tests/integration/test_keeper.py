@@ -390,10 +390,23 @@ def quickstart(*words):
 
 
 def test_quickstart_says_what_its_commands_take():
-    for words in (["up"], ["up", "2"], ["restart"], ["down"], ["env"], ["build"], ["test"]):
-        done = quickstart(*words, "--help")
-        equal((done.returncode, done.stderr), (0, ""), words)
-        check("env [--dir D] [I]" in done.stdout, words)
+    """At once: it is asked of a checkout in which nothing can be built."""
+    ours = ("up", "up 2", "restart", "restart 0 --kill", "down", "env", "build", "demo", "package",
+            "bundle x", "wheel", "test", "test --quick", "test booted", "test upgrade",
+            "test wheel")  # fmt: skip
+    theirs = {"test gpu": "check.py", "test torch": "run_programs.py", "bench gpu": "gpu.py",
+              "bench --quick": "./quickstart bench [",
+              "bench encryption": "./quickstart bench encryption",
+              "faults": "./quickstart faults"}  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(os.path.join(c.TOP, "quickstart"), folder)
+        shutil.copytree(os.path.join(c.TOP, "tools"), os.path.join(folder, "tools"))
+        os.symlink(os.path.join(c.TOP, "tests"), os.path.join(folder, "tests"))
+        for words in (*ours, *theirs):
+            done = c.run([os.path.join(folder, "quickstart"), *words.split(), "--help"], 4 * c.HANG)
+            equal((done.returncode, done.stderr), (0, ""), words)
+            wanted = f"usage: {theirs[words]}" if words in theirs else "env [--dir D] [I]"
+            check(wanted in done.stdout, (words, done.stdout))
 
 
 def test_quickstart_restarts():
