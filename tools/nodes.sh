@@ -154,12 +154,15 @@ node_sees_all() {
     [ "$seen" = "$2" ]
 }
 
-give_up() {
-    local i=$1 why=$2
+say_end() { # NODE WHY
     {
-        printf 'quickstart: node%d %s. The end of %s:\n\n' "$i" "$why" "$dir/node$i/commd.log"
-        tail -n 20 "$dir/node$i/commd.log" | sed 's/^/    /'
+        printf 'quickstart: node%d %s. The end of %s:\n\n' "$1" "$2" "$dir/node$1/commd.log"
+        tail -n 20 "$dir/node$1/commd.log" | sed 's/^/    /'
     } >&2
+}
+
+give_up() {
+    say_end "$@"
     kill "${started[@]}" 2>/dev/null || true
     stop_nodes
     exit 1
@@ -273,12 +276,21 @@ stop_nodes() {
 
 # ---- restart -------------------------------------------------------------------------------------
 
+# One that was just started may not have its own command line yet.
+keeper_runs() {
+    if [ -n "${started[$1]:-}" ]; then
+        alive "${started[$1]}"
+    else
+        node_process "$2" keeper.pid >/dev/null
+    fi
+}
+
 # Waits until a commd of node $1 other than $2 ("" for any) answers.
 wait_until_back() {
     local i=$1 old=$2 home=$dir/node$1 limit=$((SECONDS + UP_SECONDS)) pid
     until pid=$(node_pid "$home") && [ "$pid" != "$old" ] &&
         "$prefix/bin/commctl" --socket "$home/commd.sock" --timeout 1 status >/dev/null 2>&1; do
-        node_process "$home" keeper.pid >/dev/null || give_up_again "$i" "ended"
+        keeper_runs "$i" "$home" || give_up_again "$i" "ended"
         [ "$SECONDS" -lt "$limit" ] || give_up_again "$i" "does not answer after $UP_SECONDS s"
         sleep 0.01
     done
@@ -286,7 +298,8 @@ wait_until_back() {
 }
 
 give_up_again() {
-    fail "node$1 $2; its log is $dir/node$1/commd.log"
+    say_end "$@"
+    exit 1
 }
 
 cmd_restart() {
@@ -301,6 +314,8 @@ cmd_restart() {
     home=$dir/node$i
     [ -d "$home" ] || fail "$dir has no node$i: ./quickstart up N --dir $dir"
     [ ! -e "$dir/netns" ] || netns=1
+    "$prefix/sbin/commd" --config "$home/commd.yaml" --check-config >/dev/null ||
+        fail "node$i is not restarted: the configuration, $home/commd.yaml, is wrong"
     old=$(node_pid "$home") || old=
     [ -z "$old" ] || kill -"$signal" "$old" 2>/dev/null || true
     if ! node_process "$home" keeper.pid >/dev/null; then
