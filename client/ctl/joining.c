@@ -259,11 +259,31 @@ static const struct seat *find_awaiting(const struct seats *seats, const struct 
     return best;
 }
 
+/* New processes @of ask for seats of @group whose ranks live. */
+static void tell_taken(struct finding *f, const struct seats *seats, const struct seat *of,
+                       const struct seat *group)
+{
+    char name[SEAT_NAME];
+
+    group_each(s, seats, group)
+        group_each(comer, seats, of) {
+            if (s->rank < 0 || comer->rank != s->rank || is_dead(s) || seat_left(s))
+                continue;
+            tell(f->evidence, "seat %lld is taken, and is not given to it: %s lives",
+                 (long long)s->rank, seat_name(s, name));
+            return tell(f->remedy,
+                        "rejoin without a number, for any free seat; or end that rank, if "
+                        "the new process is to replace it");
+        }
+}
+
 /* Why new processes wait, and who waits for them. */
 static void tell_awaiting(struct finding *f, const struct seats *seats, const struct seat *of)
 {
     const struct seat *group = find_awaiting(seats, of);
 
+    if (group)
+        tell_taken(f, seats, of, group);
     if (group && is(group->recovery, "wait")) {
         const char *missing = missing_before(seats, group);
 

@@ -465,7 +465,7 @@ static unsigned verdict(struct core *core, struct forming *forming, struct msg_m
     if (forming->recovery.kind != MSG_RECOVERY_REJOIN)
         runs_fate(&core->runs, member)->cause = CAUSE_TIMEOUT;
     if (forming->recovery.kind)
-        recover_verdict(core, forming, ret_text, cap);
+        recover_verdict(core, forming, member, ret_text, cap);
     else
         home_missing(core, forming, ret_text, cap, &count);
     forming->late += forming->recovery.kind != MSG_RECOVERY_REJOIN;

@@ -238,8 +238,9 @@ void recover_news(struct core *core, unsigned node, const struct msg_join_news *
  * nobody goes through members or formings: those that it refuses end. */
 void recover_freed(struct core *core, struct forming *forming);
 void recover_run(struct core *core);
-/* What is missing, for who gives up. */
-void recover_verdict(struct core *core, const struct forming *forming, char *buf, size_t cap);
+/* What is missing, for @late, which gives up. */
+void recover_verdict(struct core *core, const struct forming *forming,
+                     const struct msg_member *late, char *buf, size_t cap);
 /* All new processes that wait under one name are one: is @forming the first of their formings? */
 bool recover_shown(struct core *core, const struct forming *forming);
 /* Seats without a process, as home_missing(); and new processes that wait. */

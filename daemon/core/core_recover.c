@@ -124,7 +124,9 @@ void recover_seats(struct core *core, const struct forming *forming, char *buf, 
         *ret_comers = comers(core, forming);
 }
 
-static void lobby_verdict(struct core *core, const struct forming *lobby, struct text *text)
+/* Of a new process that asked for @seat, or for any. */
+static void lobby_verdict(struct core *core, const struct forming *lobby, uint32_t seat,
+                          struct text *text)
 {
     const struct forming *group =
         first_forming(core, lobby->uid, lobby->name, MSG_RECOVERY_WAIT, 0);
@@ -133,6 +135,13 @@ static void lobby_verdict(struct core *core, const struct forming *lobby, struct
 
     if (!group) {
         text_add(text, "no rank of a group of that name waits for new processes");
+        return;
+    }
+    if (seat < group->size && group->members[seat].join) {
+        text_add(text,
+                 "seat %u is taken: pid %u on node %s lives, and goes on with it; ask for another "
+                 "seat, or for any",
+                 seat, group->members[seat].pid, core_node_name(core, group->members[seat].node));
         return;
     }
     home_missing(core, group, list, sizeof(list), &n);
@@ -161,7 +170,8 @@ static void say_first_missing(const struct core *core, const struct forming *for
              peer_usable(core, group->nodes[group->members[rank].node]) ? "" : ", which is not up");
 }
 
-void recover_verdict(struct core *core, const struct forming *forming, char *buf, size_t cap)
+void recover_verdict(struct core *core, const struct forming *forming,
+                     const struct msg_member *late, char *buf, size_t cap)
 {
     const struct recovering *recovery = &forming->recovery;
     struct text text = {buf, cap, 0};
@@ -170,7 +180,7 @@ void recover_verdict(struct core *core, const struct forming *forming, char *buf
 
     buf[0] = 0;
     if (is_lobby(forming)) {
-        lobby_verdict(core, forming, &text);
+        lobby_verdict(core, forming, runs_fate(&core->runs, late)->ops, &text);
         return;
     }
     home_missing(core, forming, list, sizeof(list), &n);

@@ -1181,6 +1181,36 @@ static void new_processes_for_whom_nobody_waits(void **state)
                         "timeout: it did not go on");
 }
 
+static void a_new_process_asks_for_a_taken_seat(void **state)
+{
+    static const char *const taken[] = {"epoch=1 pid=7",
+                                        GOES_ON "wait joining_ms=1 missing=1 pid=7"};
+    static const char *const free[] = {"epoch=1 pid=7 process=died", "epoch=1 pid=7 process=left",
+                                       "epoch=1 pid=7 uid=8"};
+    struct fix *f = *state;
+
+    for (unsigned i = 0; i < ARRAY_LEN(taken); i++) {
+        row(f, 3, REJOINS);
+        row(f, 3, taken[i]);
+        diagnose_all(f);
+        assert_evidence(f,
+                        "seat 3 is taken, and is not given to it: rank 3 (pid 7 on node a) lives");
+        assert_non_null(strstr(f->findings[0].remedy, "rejoin without a number"));
+        clear(f);
+    }
+    for (unsigned i = 0; i < ARRAY_LEN(free); i++) {
+        row(f, 3, REJOINS);
+        row(f, 3, free[i]);
+        diagnose_all(f);
+        assert_null(strstr(f->findings[0].evidence, "taken"));
+        clear(f);
+    }
+    row(f, 3, REJOINS " rank=");
+    row(f, 3, taken[0]);
+    diagnose_all(f);
+    assert_null(strstr(f->findings[0].evidence, "taken"));
+}
+
 /* A node that has none of the ranks that went on cannot tell of the next epoch. */
 static void an_epoch_that_has_gone_on_is_no_trouble(void **state)
 {
@@ -2260,6 +2290,7 @@ int main(void)
         T(ranks_that_start),
         T(who_waits_to_go_on),
         T(new_processes_for_whom_nobody_waits),
+        T(a_new_process_asks_for_a_taken_seat),
         T(an_epoch_that_has_gone_on_is_no_trouble),
         T(who_died_before_a_group_went_on),
         T(who_was_left_behind_waits),

@@ -169,6 +169,24 @@ static void a_process_that_is_not_needed_waits_on(void **state)
     bench_free(bench);
 }
 
+/* Its time runs out while the group waits for somebody else: it is told who has its seat. */
+static void who_asks_for_a_taken_seat_is_told(void **state)
+{
+    struct bench *bench = home();
+
+    asks(bench, 2, 30, REJOIN(1));
+    asks(bench, 1, 10, WAIT(0));
+    asks(bench, 1, 11, WAIT(1));
+    says(bench, 2, &(struct msg){.type = MSG_JOIN_CANCEL, .join_cancel = {30}});
+    expect(bench, "to 2 JOIN_REFUSED 30 cause 4 rank 0: seat 1 is taken: pid 1011 on node b lives, "
+                  "and goes on with it; ask for another seat, or for any\n");
+    asks(bench, 2, 31, REJOIN(2));
+    says(bench, 2, &(struct msg){.type = MSG_JOIN_CANCEL, .join_cancel = {31}});
+    expect(bench, "to 2 JOIN_REFUSED 31 cause 4 rank 0: the group still waits for ranks 2,3 of its "
+                  "epoch 3\n");
+    bench_free(bench);
+}
+
 static void contradictions_name_both(void **state)
 {
     struct ask other = {MSG_RECOVERY_WAIT, 1, 0, 6, 2};
@@ -746,6 +764,7 @@ int main(void)
         cmocka_unit_test(new_processes_take_seats),
         cmocka_unit_test(one_has_waited_enough),
         cmocka_unit_test(a_process_that_is_not_needed_waits_on),
+        cmocka_unit_test(who_asks_for_a_taken_seat_is_told),
         cmocka_unit_test(contradictions_name_both),
         cmocka_unit_test(lies),
         cmocka_unit_test(survivors_give_up),
