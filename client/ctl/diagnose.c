@@ -89,9 +89,22 @@ static void tell_died(struct finding *f, const struct seats *seats, const struct
         tell(f->evidence, "%u more of its ranks died", n - DEATHS_TOLD);
 }
 
+/* A rank of @of's group that lives and does not go on; NULL: there is none. */
+static const struct seat *find_left_behind(const struct seats *seats, const struct seat *of)
+{
+    group_each(s, seats, of)
+        if (!s->next_epoch && !s->ended && s->rank >= 0 && s->pid && !is_dead(s) && !seat_left(s) &&
+            !goes_on(seats, s))
+            return s;
+    return NULL;
+}
+
 /* Ranks of it have gone on as its next epoch: whatever ended it is over. Not each node tells. */
 static bool find_gone_on(struct finding *f, const struct seats *seats, const struct seat *of)
 {
+    const struct seat *behind;
+    char name[SEAT_NAME];
+
     group_each(s, seats, of)
         f->next_epoch = MAX(f->next_epoch, s->next_epoch);
     if (!f->next_epoch)
@@ -102,6 +115,11 @@ static bool find_gone_on(struct finding *f, const struct seats *seats, const str
     if (of->cause_code)
         tell(f->evidence, "it had ended by: %s: %s", of->cause, of->cause_text);
     tell_died(f, seats, of);
+    behind = find_left_behind(seats, of);
+    if (behind) {
+        tell(f->evidence, "%s was left behind in it", seat_name(behind, name));
+        tell_rejoin(f);
+    }
     return true;
 }
 

@@ -34,6 +34,11 @@ void find_stopped(struct finding *f, const struct seat *s);
 
 /* joining.c: who waits in a join, or before it, and who has not come. */
 void find_joining(struct finding *f, const struct seats *seats, const struct seat *of);
+/* Is the process of @s in a group of that name and of a later epoch, or waits for one? For a rank
+ * that waits itself: of its epoch. */
+bool goes_on(const struct seats *seats, const struct seat *s);
+/* The remedy where others have gone on without a rank. */
+void tell_rejoin(struct finding *f);
 
 /* pace.c: how fast a group gets on, and whether one rank delays it again and again. */
 void find_pace(struct finding *f, const struct seats *seats, const struct seat *of);

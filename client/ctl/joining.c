@@ -186,6 +186,25 @@ static const struct seat *find_ahead(const struct seats *seats, const struct sea
     return NULL;
 }
 
+bool goes_on(const struct seats *seats, const struct seat *s)
+{
+    for (unsigned i = 0; i < seats->n; i++) {
+        const struct seat *other = &seats->at[i];
+
+        if (other->epoch >= s->epoch + !s->joining && !other->ended && same_process(other, s) &&
+            is(other->name, s->name) && !same_group(other, s))
+            return true;
+    }
+    return false;
+}
+
+void tell_rejoin(struct finding *f)
+{
+    tell(f->remedy, "nobody will come: let who was left behind leave the group and rejoin as a new "
+                    "process (commd_group_rejoin(), torch: commd.torch.rejoin()), while the others "
+                    "wait for it (COMMD_RECOVER_WAIT), or make a new group");
+}
+
 /* The ranks that wait, @first of @n, were left behind: others are in @ahead. */
 static void tell_left_behind(struct finding *f, const struct seats *seats, const struct seat *first,
                              unsigned n, const struct seat *ahead)
@@ -197,9 +216,7 @@ static void tell_left_behind(struct finding *f, const struct seats *seats, const
     tell(f->evidence, "the others have gone on as epoch %llu, rank%s %s of %llu, without %s",
          (unsigned long long)ahead->epoch, there == 1 ? "" : "s", list,
          (unsigned long long)ahead->size, n == 1 ? "it" : "them");
-    tell(f->remedy, "nobody will come: let who was left behind leave the group and rejoin as a new "
-                    "process (commd_group_rejoin(), torch: commd.torch.rejoin()), while the others "
-                    "wait for it (COMMD_RECOVER_WAIT), or make a new group");
+    tell_rejoin(f);
 }
 
 /* Ranks of a group wait for its next epoch. */
@@ -224,8 +241,12 @@ static void find_recovery(struct finding *f, const struct seats *seats, const st
              shrinks ? " without those who are gone" : " with new processes in the free seats",
              seat_name(first, name), (double)first->joining_ms / 1000);
     }
-    if (f->ended)
-        return tell(f->evidence, "%s: %s", of->cause, of->cause_text);
+    if (f->ended) {
+        tell(f->evidence, "%s: %s", of->cause, of->cause_text);
+        if (first && ahead && first->pid && !goes_on(seats, first))
+            tell_rejoin(f);
+        return;
+    }
     if (first && ahead)
         return tell_left_behind(f, seats, first, n, ahead);
     tell_missing_before(f, seats, of, missing);

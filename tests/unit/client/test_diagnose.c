@@ -1268,6 +1268,38 @@ static void who_was_left_behind_waits(void **state)
     assert_non_null(strstr(f->findings[0].remedy, "rejoin"));
 }
 
+/* It was refused, or has not asked: it has to rejoin all the same, unless it is in the next one. */
+static void who_was_left_behind_has_to_rejoin(void **state)
+{
+    static const char *const here[] = {
+        GOES_ON "shrink joining_ms=700 node=b state=ended ended_s=5 cause=rank_lost",
+        "epoch=1 node=b",
+        "epoch=1 node=b state=broken cause=rank_lost",
+    };
+    static const char *const fine[] = {"", "epoch=2 group=00000000000000ab node=b size=3",
+                                       GOES_ON "shrink joining_ms=9 node=b"};
+    struct fix *f = *state;
+
+    for (unsigned i = 0; i < ARRAY_LEN(here); i++)
+        for (unsigned k = 0; k < ARRAY_LEN(fine) - !i; k++) { /* 0, 2: one group, so one wait */
+            row(f, 2, here[i]);
+            if (i)
+                row(f, 0, "epoch=1 next_epoch=2 process=left");
+            row(f, 0, "epoch=2 group=00000000000000ab size=2");
+            if (*fine[k])
+                row(f, 2, fine[k]);
+            diagnose_all(f);
+            if (i)
+                assert_string_equal(verdict_name(f->findings[0].verdict), "RECOVERED");
+            assert_int_equal(!!strstr(f->findings[0].remedy, "rejoin as a new process"), !k);
+            if (i)
+                assert_int_equal(!!strstr(f->findings[0].evidence,
+                                          "rank 2 (pid 102 on node b) was left behind in it"),
+                                 !k);
+            clear(f);
+        }
+}
+
 /* commd in another pid namespace than the ranks: pid 0 helps nobody. */
 static void processes_that_commd_does_not_see(void **state)
 {
@@ -2294,6 +2326,7 @@ int main(void)
         T(an_epoch_that_has_gone_on_is_no_trouble),
         T(who_died_before_a_group_went_on),
         T(who_was_left_behind_waits),
+        T(who_was_left_behind_has_to_rejoin),
         T(joins_that_failed),
         T(processes_that_commd_does_not_see),
         T(engines_without_a_connection),
