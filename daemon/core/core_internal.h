@@ -33,7 +33,7 @@ enum {
     CORE_ENGINE_DOUBT_MS = 30,  /* a lost engine of another node breaks groups after this */
     CORE_ENGINE_TOLD_MS = 1000, /* likewise, if that side has ended the link and does not say why */
     CORE_PASSED = 256,          /* epochs that have ended, to tell who was left behind */
-    CORE_AWAY_TOLD_MS = 100,    /* that a node is restarting is said after this */
+    CORE_AWAY_TOLD_MS = 100,    /* that a node is not READY any more is said after this */
     CORE_ENGINE_QUIET_MS = 2500,     /* nothing comes for so long: not while a node lives */
     CORE_RECONNECT_RESET_MS = 10000, /* engines that accept each other so long reset the back-off */
     CORE_GPU_ASKS = 8,               /* of a client for GPUs, within a second */
@@ -223,7 +223,7 @@ struct peer {
     uint64_t pauses_ms;      /* until then it may end its engine: core_pause.c */
     bool renews;             /* an engine is replaced, its own or ours: it is not lost */
     uint64_t lost_ms;        /* it is missed: when it is lost; CORE_NEVER: it is not missed */
-    uint64_t tell_away_ms;   /* AWAY, and not said yet: when it is; CORE_NEVER */
+    uint64_t tell_away_ms;   /* not READY any more, and not said yet: when it is; CORE_NEVER */
     bool said;               /* over this link: ENGINE_STATE */
     bool counts;             /* likewise: how many COMMITs there were before */
     uint64_t retry_ms;       /* when our engine is told of theirs again; CORE_NEVER: no need */

@@ -29,8 +29,10 @@
  * its commd is stopped, or gets no time. We close its link then. As long as a node is AWAY what our
  * engine hears is asked for at each heartbeat: when the host is silent, too, the node is lost.
  *
- * That a node is AWAY because its link closed is said CORE_AWAY_TOLD_MS later, or when it is linked
- * again: where its engine has ended with it our engine knows in a moment, and it is lost.
+ * That a node is AWAY because its link closed is said CORE_AWAY_TOLD_MS later, or when another
+ * commd of it is linked: where its engine has ended with it our engine knows in a moment, and it is
+ * lost. Likewise that it is not READY any more, though linked. What is over by then is no news: its
+ * link was made anew by another key, or an engine was replaced.
  *
  * After a taking-over all nodes that we have groups with are AWAY. Which engines ours has it tells
  * before ENGINE_RESUMED; groups with others then wait for an engine (core_bond.c), and for the link
@@ -171,24 +173,24 @@ static void review(struct core *core, unsigned node)
             peer->error[0] = 0;
         peer->lost_ms = peer->hope_ms = CORE_NEVER;
         peer->pauses_ms = 0;
-    } else if (core->engine.life.state == CORE_ENGINE_UP) { /* else it is ours that was lost */
-        peer->losses[CORE_LOSS_ENGINE]++;
+    } else {
+        peer->losses[CORE_LOSS_ENGINE] +=
+            core->engine.life.state == CORE_ENGINE_UP; /* else it is ours that was lost */
+        peer->tell_away_ms = core->now + CORE_AWAY_TOLD_MS;
+        core->silent_ms = MIN(core->silent_ms, peer->tell_away_ms);
+        return;
     }
-    if (peer->renews)
-        act_log(core, CORE_LOG_DEBUG, "node %s is ready, over the next engine",
+    if (peer->renews || peer->tell_away_ms != CORE_NEVER)
+        act_log(core, CORE_LOG_DEBUG, "node %s is ready, over the next engine or link",
                 core_node_name(core, node));
     else
-        act_note(core, ready ? CORE_NOTE_NODE_UP : CORE_NOTE_NODE_LOST, CORE_BY_NOBODY, 0,
-                 CORE_LOG_INFO, "node %s is %s", core_node_name(core, node),
-                 !ready ? "linked, but its engine and ours do not accept each other"
-                 : back ? "back"
-                        : "ready");
+        act_note(core, CORE_NOTE_NODE_UP, CORE_BY_NOBODY, 0, CORE_LOG_INFO, "node %s is %s",
+                 core_node_name(core, node), back ? "back" : "ready");
     peer->renews = false;
-    if (ready) {
-        group_resync(core, node, back);
-        group_ask_broken(core, node);
-        stray_ask(core, node);
-    }
+    peer->tell_away_ms = CORE_NEVER;
+    group_resync(core, node, back);
+    group_ask_broken(core, node);
+    stray_ask(core, node);
 }
 
 void peer_add_engine(struct core *core, unsigned node)
@@ -344,7 +346,12 @@ void peer_tell_away(struct core *core, unsigned node)
     if (core->peers[node].tell_away_ms == CORE_NEVER)
         return;
     core->peers[node].tell_away_ms = CORE_NEVER;
-    note_away(core, node, "its link closed");
+    if (peer_is_missed(core, node)) /* it may be linked again */
+        note_away(core, node, "its link closed");
+    else
+        act_note(core, CORE_NOTE_NODE_LOST, CORE_BY_NOBODY, 0, CORE_LOG_INFO,
+                 "node %s is linked, but its engine and ours do not accept each other",
+                 core_node_name(core, node));
 }
 
 static void peer_away(struct core *core, unsigned node, const char *why, bool silent)
@@ -446,6 +453,7 @@ void peer_up(struct core *core, const struct core_event *event)
     peer->strays = hello->strays;
     assert(peer->state == CORE_PEER_UNLINKED || peer->state == CORE_PEER_AWAY);
     if (peer->incarnation != hello->incarnation) {
+        peer_tell_away(core, event->node);
         peer->incarnation = hello->incarnation;
         peer->committed = 0;
     }
@@ -456,7 +464,6 @@ void peer_up(struct core *core, const struct core_event *event)
     peer->backoff_ms = CORE_RECONNECT_MIN_MS;
     core->silent_ms = MIN(core->silent_ms, core->now + core->config.node_timeout_ms);
     assert(peer->state == CORE_PEER_AWAY || (!peer->engine && !peer->theirs));
-    peer_tell_away(core, event->node);
     peer_set_state(core, event->node, CORE_PEER_LINKING);
     peer->links++;
     act_log(core, CORE_LOG_INFO, "node %s is linked", core_node_name(core, event->node));

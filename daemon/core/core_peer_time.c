@@ -99,7 +99,7 @@ static uint64_t check_at(const struct core *core, unsigned node)
 
     if (peer->state == CORE_PEER_AWAY)
         return MIN(MIN(peer->lost_ms, peer->tell_away_ms), gone_at(core, node));
-    return MIN(MIN(MIN(peer->lost_ms, apart_until(core, node)),
+    return MIN(MIN(MIN(MIN(peer->lost_ms, peer->tell_away_ms), apart_until(core, node)),
                    peer->heard_ms + core->config.node_timeout_ms),
                peer->doubt_ms != CORE_NEVER ? peer->doubt_ms : peer->retry_ms);
 }

@@ -110,12 +110,17 @@ static struct core_peer_view peer_view(struct bench *bench)
     return view;
 }
 
-static void link_up(struct bench *bench)
+static void link_up_of(struct bench *bench, uint64_t incarnation)
 {
     struct msg msg = {.type = MSG_PEER_HELLO};
 
-    msg.peer_hello.incarnation = 5;
+    msg.peer_hello.incarnation = incarnation;
     feed(bench, (struct core_event){.type = CORE_PEER_UP, .node = 1, .msg = &msg});
+}
+
+static void link_up(struct bench *bench)
+{
+    link_up_of(bench, 5);
 }
 
 static void engine_up(struct bench *bench)
@@ -191,15 +196,18 @@ static void a_node_that_comes_back_with_a_certificate_of_before(void **state)
     bench_free(bench);
 }
 
-/* Of a node that is lost in the same moment it is not said that it is restarting; else it is,
- * before it is back at the latest. */
+/* Of a node that is lost in the same moment it is not said that it is restarting; nor if its link
+ * is only made anew, as by another key. Else it is, before it is back at the latest. */
 static void a_node_is_lost_or_restarting(void **state)
 {
+    enum { LOST, ANOTHER_COMMD, BACK, NOT_QUITE_BACK, GONE, CASES };
+
     (void)state;
-    for (unsigned i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < CASES; i++) {
         struct core_config config = config_of(2);
         struct msg msg = {.type = MSG_ENGINE_PEER_DOWN};
         struct bench *bench;
+        bool told = i != LOST && i != BACK;
 
         config.restart_timeout_ms = 10000;
         bench = bench_new(&config);
@@ -210,19 +218,53 @@ static void a_node_is_lost_or_restarting(void **state)
         feed(bench, (struct core_event){.type = CORE_PEER_DOWN, .node = 1, .text = "it ended"});
         assert_int_equal(peer_view(bench).state, CORE_PEER_AWAY);
         assert_int_equal(bench->noted[CORE_NOTE_NODE_AWAY], 0);
-        if (i == 0) {
+        if (i == LOST) {
             msg.engine_peer.peer = 1;
             msg.engine_peer.engine = 8;
             feed(bench, (struct core_event){.type = CORE_ENGINE_MSG, .msg = &msg});
             assert_int_equal(peer_view(bench).state, CORE_PEER_UNLINKED);
-        } else if (i == 1) {
-            link_up(bench);
-            assert_int_equal(bench->noted[CORE_NOTE_NODE_AWAY], 1);
+        } else if (i != GONE) {
+            link_up_of(bench, i == ANOTHER_COMMD ? 6 : 5);
+            assert_int_equal(bench->noted[CORE_NOTE_NODE_AWAY], i == ANOTHER_COMMD);
+            if (i == BACK)
+                engines_meet(bench, 8);
         }
         bench->now += CORE_AWAY_TOLD_MS;
         feed(bench, (struct core_event){.type = CORE_TICK});
-        assert_int_equal(bench->noted[CORE_NOTE_NODE_AWAY], i > 0);
-        assert_int_equal(bench->noted[CORE_NOTE_NODE_LOST], i == 0);
+        assert_int_equal(bench->noted[CORE_NOTE_NODE_AWAY], told);
+        assert_int_equal(bench->noted[CORE_NOTE_NODE_LOST], i == LOST);
+        if (i == NOT_QUITE_BACK)
+            engines_meet(bench, 8);
+        assert_int_equal(bench->noted[CORE_NOTE_NODE_UP], 1 + (i == NOT_QUITE_BACK));
+        bench_free(bench);
+    }
+}
+
+/* That the engines do not have each other is said unless it is over soon: one was replaced. */
+static void engines_that_are_apart_for_a_moment(void **state)
+{
+    (void)state;
+    for (unsigned late = 0; late < 2; late++) {
+        struct core_config config = config_of(2);
+        struct bench *bench = bench_new(&config);
+        struct msg msg = {.type = MSG_ENGINE_STATE};
+
+        feed(bench, (struct core_event){.type = CORE_TICK});
+        engine_up(bench);
+        link_up(bench);
+        engines_meet(bench, 8);
+        feed(bench, (struct core_event){.type = CORE_PEER_MSG, .node = 1, .msg = &msg});
+        assert_int_equal(peer_view(bench).state, CORE_PEER_LINKING);
+        assert_true(core_deadline(bench->core) <= bench->now + CORE_AWAY_TOLD_MS);
+        bench->now += CORE_AWAY_TOLD_MS - 1 + late;
+        feed(bench, (struct core_event){.type = CORE_TICK});
+        assert_int_equal(bench->noted[CORE_NOTE_NODE_LOST], late);
+        engines_meet(bench, 9);
+        bench->now += 1;
+        feed(bench, (struct core_event){.type = CORE_TICK});
+        assert_int_equal(bench->noted[CORE_NOTE_NODE_LOST], late);
+        assert_int_equal(bench->noted[CORE_NOTE_NODE_UP], 1 + late);
+        assert_int_equal(bench->noted[CORE_NOTE_NODE_AWAY], 0);
         bench_free(bench);
     }
 }
@@ -487,6 +529,7 @@ int main(void)
         cmocka_unit_test(a_node_that_comes_back_with_a_certificate_of_before),
         cmocka_unit_test(nodes_and_how_they_are_lost),
         cmocka_unit_test(a_node_is_lost_or_restarting),
+        cmocka_unit_test(engines_that_are_apart_for_a_moment),
         cmocka_unit_test(late_now_and_then_while_engines_are_apart),
         cmocka_unit_test(traffic_of_engines),
         cmocka_unit_test(what_users_send),
