@@ -17,7 +17,8 @@
  * If ranks do not mean the same, the operation fails on all who met in it, and all go on BOARD_SKIP
  * steps behind its first. Who ended early learns of it in its next operation. It withdraws what it
  * has announced of that, which nobody will look at, and declines the operation at the step at which
- * the others are. So that one fails on all ranks, here with the descriptions that differ.
+ * the others are. So that one fails on all ranks, here with the descriptions that differ: who has
+ * met in the first does not end early in it.
  *
  * Who wakes me: the engine rings the bell when it publishes. What if this rank dies now: in `ops`,
  * which tells the others how far it came, an operation that ended early counts when it is out
@@ -62,13 +63,23 @@ static bool may_go_on(const struct run *r)
     return only_sends(r) && r->agreed != AGREED_NOT;
 }
 
+/* Have ranks not meant the same in the operation before? Then another one may have gone on in that,
+ * and fails this one: all wait for each other in it, or they would take turns at failing for ever.
+ */
+static bool has_just_failed(const struct run *r)
+{
+    uint64_t refused = r->group->refused_until;
+
+    return refused && refused + 1 == r->desc.seq;
+}
+
 bool early_ends(const struct run *r)
 {
     uint32_t done = r->plan.reduces ? r->red : r->put;
 
     invariant(!one_node(r));
     return coll_table[r->plan.coll].rooted && r->plan.path != PATH_OPEN && done == r->plan.steps &&
-           !r->group->early.seq && may_go_on(r);
+           !r->group->early.seq && !has_just_failed(r) && may_go_on(r);
 }
 
 void early_take(struct run *r)

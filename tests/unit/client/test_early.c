@@ -234,6 +234,32 @@ static void skipped_steps_are_no_result(void **state)
     cluster_free(c);
 }
 
+/* The next one fails on all, also on a rank that only sends in it: else ranks that are the root by
+ * turns would fail for ever, one after the other. */
+static void who_has_failed_meets_all_in_the_next(void **state)
+{
+    struct cluster *c = pair_new();
+    uint8_t data[2][4] = {{1}, {2}};
+    struct run r[2];
+
+    begin(c, 0, op_of(COMMD_BROADCAST, 0, data[0], 3), &r[0]);
+    ends(c, &r[0]);
+    begin(c, 1, op_of(COMMD_BROADCAST, 0, data[1], 4), &r[1]);
+    fails(c, &r[1], "called broadcast u8 of 3 elements");
+    begin(c, 1, op_of(COMMD_BROADCAST, 1, data[1], 1), &r[1]);
+    assert_int_equal(advance(c, &r[1]), RUN_WAIT);
+    begin(c, 0, op_of(COMMD_BROADCAST, 1, data[0], 1), &r[0]);
+    fails(c, &r[0], "called broadcast u8 of 4 elements");
+    fails(c, &r[1], "ranks had called different operations before");
+    begin(c, 0, op_of(COMMD_BROADCAST, 1, data[0], 1), &r[0]);
+    begin(c, 1, op_of(COMMD_BROADCAST, 1, data[1], 1), &r[1]);
+    all_end(c, r);
+    begin(c, 0, op_of(COMMD_BROADCAST, 0, data[0], 1), &r[0]);
+    ends(c, &r[0]);
+    assert_int_equal(data[0][0], 2);
+    cluster_free(c);
+}
+
 /* Whoever had gone on learns from the others, too. */
 static void two_went_on(void **state)
 {
@@ -311,6 +337,7 @@ int main(void)
         cmocka_unit_test(who_goes_on),
         cmocka_unit_test(a_mismatch_is_told_next),
         cmocka_unit_test(skipped_steps_are_no_result),
+        cmocka_unit_test(who_has_failed_meets_all_in_the_next),
         cmocka_unit_test(two_went_on),
         cmocka_unit_test(who_has_gone_on_dies),
         cmocka_unit_test(who_leaves_waits_as_long_as_it_helps),
