@@ -188,24 +188,27 @@ void run_decline(struct run *r, int code)
 }
 
 /* Ranks have called different operations as the one before, which ended early here. @r begins anew,
- * at step @base, where the others are, as one that fails on all. */
+ * at step @base, where the others are: it tells them of a barrier that fails on all. */
 static void fail_next(struct run *r, uint32_t base)
 {
+    struct membership *g = r->group;
     struct board_member *me = run_member(r);
 
     if (r->lists)
         free(steal_ptr(r->lists));
     r->late = true;
-    r->called = r->desc;
-    r->desc = (struct op_desc){.seq = r->called.seq, .coll = COLL_BARRIER};
+    r->told = (struct op_desc){.seq = r->desc.seq,
+                               .coll = COLL_BARRIER,
+                               .root = g->rank,
+                               .declined = (uint8_t)-COMMD_E_MISMATCH};
+    r->fingerprint = op_fingerprint(&r->told) + g->chain;
     r->balance = (struct op_balance){0};
     r->most = 0;
     r->base = r->seen_step = base;
     r->put = r->red = r->got = r->seen = 0;
     r->agreed = AGREED_UNKNOWN;
-    if (!make_plan(r))
+    if (!plan_make(&r->told, &g->geom, NULL, &r->plan))
         assert(!"no plan for a barrier");
-    run_decline(r, COMMD_E_MISMATCH);
     atomic_store_explicit(&me->reduced, base, memory_order_release);
     atomic_store_explicit(&me->consumed, base, memory_order_release);
     run_tell(r);

@@ -45,7 +45,7 @@ struct op_lists {
 struct run {
     struct membership *group;
     struct op_desc desc;
-    struct op_desc called; /* late */
+    struct op_desc told; /* to others, if it is late */
     struct op_balance balance;
     struct plan plan;
     struct op_lists *lists;  /* owned; NULL: none needed */
@@ -62,7 +62,7 @@ struct run {
     enum run_agreed agreed;
     enum run_recorded recorded;
     bool early;        /* it is done for this member alone: early.c */
-    bool late;         /* it fails because of the one before, and was called as `called` says */
+    bool late;         /* it fails on all ranks, because of the one before */
     bool before_sleep; /* nothing may be left unseen that rings no more */
     bool untold;       /* others may sleep for what this rank has changed, and no bell was rung */
     int64_t warn_ms; /* a rank that sleeps for so long says so; 0: never, or another one says it */

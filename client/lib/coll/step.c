@@ -40,7 +40,7 @@ void run_announce(struct run *r, unsigned kind)
     invariant(kind <= BOARD_TEAM_BAD);
     invariant(atomic_load_explicit(&s->seq, memory_order_relaxed) != board_mark(step));
     if (r->put == 0) {
-        s->desc = r->desc;
+        s->desc = unlikely(r->late) ? r->told : r->desc;
         s->balance = r->balance;
         s->most = r->most;
         if (unlikely(r->lists))
@@ -273,8 +273,6 @@ static bool engine_consistent(struct run *r)
     if (likely(atomic_load_explicit(&h->refused, memory_order_acquire) != r->desc.seq))
         return true;
     m = r->late ? r->group->refusal : h->mismatch;
-    if (r->late)
-        r->desc = r->called;
     if (!op_balanced(&m.balance)) {
         counts_mismatch(r, &m.balance);
         return false;
@@ -300,9 +298,9 @@ bool run_put(struct run *r)
     invariant(c < r->plan.steps && (c == 0 || r->plan.path != PATH_OPEN));
     if (!run_filled(r, c) || !run_can_put(r, c, plan_payload(&r->plan, &r->group->geom, c)))
         return false;
-    coll_steps[r->desc.coll].put(r, c);
+    coll_steps[r->plan.coll].put(r, c);
     run_announce(r, BOARD_PAYLOAD);
-    coll_steps[r->desc.coll].own(r, c);
+    coll_steps[r->plan.coll].own(r, c);
     return true;
 }
 
@@ -337,7 +335,7 @@ static bool try_reduce(struct run *r)
     if (r->agreed == AGREED_UNKNOWN)
         r->agreed = run_members_agree(r) ? AGREED_HERE : AGREED_NOT;
     if (likely(r->agreed != AGREED_NOT))
-        coll_steps[r->desc.coll].reduce(r, r->red);
+        coll_steps[r->plan.coll].reduce(r, r->red);
     r->red++;
     atomic_store_explicit(&run_member(r)->reduced, step + 1, memory_order_release);
     run_tell_engine(r);
@@ -369,7 +367,7 @@ static bool try_get(struct run *r)
     if (!run_agrees(r))
         return false;
     invariant(r->got < r->plan.steps);
-    coll_steps[r->desc.coll].get(r, r->got);
+    coll_steps[r->plan.coll].get(r, r->got);
     r->got++;
     atomic_store_explicit(&run_member(r)->consumed, step + 1, memory_order_release);
     if (r->got == r->plan.steps)

@@ -260,6 +260,28 @@ static void who_has_failed_meets_all_in_the_next(void **state)
     cluster_free(c);
 }
 
+/* It may fail by something else before all have come. Then too it is the one that was called. */
+static void what_fails_next_keeps_its_name(void **state)
+{
+    struct cluster *c = pair_new();
+    uint8_t data[2][4] = {{1}, {2}};
+    struct run r[2];
+
+    begin(c, 0, op_of(COMMD_BROADCAST, 0, data[0], 3), &r[0]);
+    ends(c, &r[0]);
+    begin(c, 1, op_of(COMMD_BROADCAST, 0, data[1], 4), &r[1]);
+    fails(c, &r[1], "called broadcast u8 of 3 elements");
+    begin(c, 0, op_of(COMMD_ALL_REDUCE, 0, data[0], 1), &r[0]);
+    assert_int_equal(advance(c, &r[0]), RUN_WAIT);
+    board_mark_gone(c->node[0].ctl, 1, 1, CAUSE_RANK_LOST, 4711);
+    assert_true(run_hopeless(&r[0]));
+    assert_int_equal(r[0].err.code, COMMD_E_RANK_LOST);
+    assert_string_equal(r[0].err.op, "all_reduce");
+    assert_non_null(strstr(r[0].err.message, "operation 2 (all_reduce)"));
+    run_abandon(&r[0]);
+    cluster_free(c);
+}
+
 /* Whoever had gone on learns from the others, too. */
 static void two_went_on(void **state)
 {
@@ -338,6 +360,7 @@ int main(void)
         cmocka_unit_test(a_mismatch_is_told_next),
         cmocka_unit_test(skipped_steps_are_no_result),
         cmocka_unit_test(who_has_failed_meets_all_in_the_next),
+        cmocka_unit_test(what_fails_next_keeps_its_name),
         cmocka_unit_test(two_went_on),
         cmocka_unit_test(who_has_gone_on_dies),
         cmocka_unit_test(who_leaves_waits_as_long_as_it_helps),
