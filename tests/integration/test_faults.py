@@ -166,6 +166,20 @@ def test_a_limit_names_who_did_not_come_anywhere():
         first = next(error for error in errors if error["code"] == "TIMEOUT")
         equal((first["rank"], first["node"]), (5, "node2"))
 
+        # nor to the one before, in which others wait: they cannot come to the next one
+        cluster.join("b", ranks)
+        for rank in ranks[:5]:
+            rank.start("one_way", name="b", coll="broadcast", nbytes=502)
+            check("started" in rank.answer(), "it has begun")
+        for rank in ranks[:2]:
+            rank.finish()
+        until_begun(cluster.nodes[0], "b", "2-4")
+        error = ranks[0].call_error("raw", name="b", coll="barrier", timeout_ms=300)
+        equal(did_not_come(error), "rank 5 of node node2 did not come")
+        equal((error["rank"], error["node"]), (5, "node2"))
+        for rank in ranks[2:5]:
+            rank.error()
+
 
 def test_a_limit_when_a_node_cannot_say():
     """Its commd stands still: the answer is not waited for longer than a second."""

@@ -106,10 +106,17 @@ static bool orphan_check(struct run *r)
     return false;
 }
 
+/* Who has not come to the operation before, which ended early here, keeps also those waiting who
+ * have: these cannot come to this one. */
+static uint64_t awaited(const struct run *r)
+{
+    return r->group->early.seq ? r->group->early.seq : r->desc.seq;
+}
+
 static void text_of_absent(const struct run *r, char *text, size_t len, int *ret_rank,
                            char node[MSG_NAME_MAX])
 {
-    absent_text(r->question, r->group, r->desc.seq, meets_here(r) ? &r->base : NULL, text, len,
+    absent_text(r->question, r->group, awaited(r), meets_here(r) ? &r->base : NULL, text, len,
                 ret_rank, node);
 }
 
@@ -213,7 +220,7 @@ static void warn_of_wait(struct run *r)
         return;
     if (!speaks(r))
         r->warn_ms = 0;
-    if (!r->warn_ms || !absent_ask(&r->question, g, r->desc.seq))
+    if (!r->warn_ms || !absent_ask(&r->question, g, awaited(r)))
         return;
     r->warn_ms = 0;
     text_of_absent(r, text, sizeof text, &rank, node);
@@ -235,7 +242,7 @@ bool run_hopeless_slow(struct run *r)
     if (r->warn_ms)
         warn_of_wait(r);
     if (r->deadline_ms >= 0 && (int64_t)now_ms() >= r->deadline_ms &&
-        absent_ask(&r->question, r->group, r->desc.seq)) {
+        absent_ask(&r->question, r->group, awaited(r))) {
         run_timed_out(r);
         return true;
     }
