@@ -191,10 +191,11 @@ int commd_free(void *ptr);
  * COMMD_E_NO_DAEMON. */
 int commd_group_join(struct commd_context *context, const char *name, int rank, int size,
                      int64_t timeout_ms, struct commd_group **ret_group);
-/* Leaves and frees; NULL is fine. Not collective: it does not wait for the other ranks, and
- * operations that this rank has completed can still be completed by the others. Messages from a GPU
- * that were sent by commd_run() or commd_send() go out first: for that it waits, as long as an
- * operation may take. */
+/* Leaves and frees; NULL is fine. Not collective: the other ranks need not leave, and operations
+ * that this rank has completed can still be completed by the others. What it has sent goes out
+ * first, as long as an operation may take: in a collective over several nodes that it has completed
+ * before the others called it (see collectives), and messages from a GPU by commd_run() or
+ * commd_send(). */
 void commd_group_leave(struct commd_group *group);
 /* Revokes the group, for everybody: pending and later operations on all ranks fail with
  * COMMD_E_ABORTED; the error names this rank and @reason. May be called from any thread, also while

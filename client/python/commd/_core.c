@@ -574,9 +574,9 @@ static PyMethodDef group_methods[] = {
     {"_recover", group_recover, METH_VARARGS, "(policy, size, min_size, wait, timeout, name)"},
     {"close", group_close, METH_NOARGS,
      "Leaves the group; what is pending fails with commd.Aborted. Not collective: the other ranks\n"
-     "can complete what this rank has completed. Where another thread is inside a call, it "
-     "happens\n"
-     "when that returns. May be called again."},
+     "can complete what this rank has completed. Over several nodes it waits, as long as an\n"
+     "operation may take, until they have called what it has sent to them. Where another thread\n"
+     "is inside a call, it happens when that returns. May be called again."},
     {0},
 };
 static PyMemberDef group_members[] = {
