@@ -193,6 +193,24 @@ def test_a_rank_that_does_not_come():
             rank.finish()
 
 
+def test_a_rank_that_leaves_and_waits_for_another():
+    """What it has sent over nodes has not come: it is in that operation again."""
+    with Cluster(2) as cluster:
+        ranks = cluster.ranks("g", [0, 1])
+        ranks[0].start("one_way", name="g", coll="broadcast", nbytes=251)
+        check("started" in ranks[0].answer(), "it has begun")
+        ranks[0].finish()
+        equal(why(cluster.nodes[0], "g")["verdict"], "HEALTHY")
+        ranks[0].start("leave", name="g")
+        row = until_why(cluster.nodes[0], "NOT_ARRIVED", "g")
+        equal(culprit(row), (1, "node1", ranks[1].pid))
+        check("rank 0 waits in operation 1 (broadcast u8 of 251 elements" in row["evidence"], row)
+        ranks[1].start("one_way", name="g", coll="broadcast", nbytes=251)
+        check("started" in ranks[1].answer(), "it has begun")
+        equal(ranks[1].finish(), True)
+        ranks[0].finish()
+
+
 def test_an_operation_that_takes_long():
     """Ranks sleep in it again and again, but it gets on: nobody is to blame. Its engine gets the
     processor for a few milliseconds at a time."""

@@ -79,7 +79,7 @@ bool early_ends(const struct run *r)
 
     invariant(!one_node(r));
     return coll_table[r->plan.coll].rooted && r->plan.path != PATH_OPEN && done == r->plan.steps &&
-           !r->group->early.seq && !has_just_failed(r) && may_go_on(r);
+           !r->group->early.desc.seq && !has_just_failed(r) && may_go_on(r);
 }
 
 void early_take(struct run *r)
@@ -98,18 +98,18 @@ void early_end(struct run *r)
 {
     struct early *e = &r->group->early;
 
-    assert(!e->seq && r->early);
-    e->seq = r->desc.seq;
+    assert(!e->desc.seq && r->early);
+    e->desc = r->desc;
     e->base = r->base;
     e->end = r->base + r->plan.steps;
-    atomic_store_explicit(&run_member(r)->early, (uint32_t)e->seq, memory_order_release);
+    atomic_store_explicit(&run_member(r)->early, (uint32_t)e->desc.seq, memory_order_release);
 }
 
 static void is_out(struct membership *g)
 {
-    atomic_store_explicit(&g->board.members[g->local].ops, (uint32_t)g->early.seq,
+    atomic_store_explicit(&g->board.members[g->local].ops, (uint32_t)g->early.desc.seq,
                           memory_order_release);
-    g->early.seq = 0;
+    g->early.desc.seq = 0;
 }
 
 /* Has the engine done with it, one way or another? */
@@ -125,10 +125,10 @@ bool early_refused(struct run *r, uint32_t *ret_base)
     const struct board_hdr *h = g->board.hdr;
     bool refused;
 
-    assert(g->early.seq && g->early.seq < r->desc.seq);
+    assert(g->early.desc.seq && g->early.desc.seq < r->desc.seq);
     if (!engine_is_done(g))
         return false;
-    refused = atomic_load_explicit(&h->refused, memory_order_acquire) == g->early.seq;
+    refused = atomic_load_explicit(&h->refused, memory_order_acquire) == g->early.desc.seq;
     if (refused) {
         g->refusal = h->mismatch; /* copied: a member may write there */
         *ret_base = g->early.base + BOARD_SKIP;
@@ -137,13 +137,28 @@ bool early_refused(struct run *r, uint32_t *ret_base)
     return refused;
 }
 
+/* For people it has not ended any more: this member is in it, and they may ask who it waits for. */
+static void sleep_in(struct run *r, uint32_t ticket)
+{
+    struct board_member *me = run_member(r);
+
+    atomic_store_explicit(&me->early, atomic_load_explicit(&me->ops, memory_order_relaxed),
+                          memory_order_release);
+    run_note_sleep(r);
+    bell_wait(&r->group->board.hdr->bell, ticket, sleep_limit_ms(r->deadline_ms));
+}
+
 void early_wait(struct membership *g)
 {
-    struct run r = {.group = g, .desc.coll = COLL_BARRIER, .plan.path = PATH_STEPS};
+    struct run r = {.group = g,
+                    .desc = g->early.desc,
+                    .plan.path = PATH_STEPS,
+                    .recorded = RECORDED_SHOWN,
+                    .slept_at = UINT32_MAX,
+                    .warn_ms = g->ctx->warn_ms};
     struct board_hdr *h = g->board.hdr;
-    bool over = !g->early.seq;
+    bool over = !g->early.desc.seq;
 
-    r.desc.seq = g->early.seq;
     r.limit_ms = atomic_load_explicit(&g->timeout_ms, memory_order_relaxed);
     r.deadline_ms = deadline_in(r.limit_ms);
     while (!over) {
@@ -155,7 +170,7 @@ void early_wait(struct membership *g)
         else if (run_hopeless_slow(&r) || run_interrupted(&r))
             over = true;
         else
-            bell_wait(&h->bell, ticket, sleep_limit_ms(r.deadline_ms));
+            sleep_in(&r, ticket);
         bell_cancel(&h->sleepers);
     }
     absent_free(&r.question);

@@ -110,7 +110,7 @@ static bool orphan_check(struct run *r)
  * have: these cannot come to this one. */
 static uint64_t awaited(const struct run *r)
 {
-    return r->group->early.seq ? r->group->early.seq : r->desc.seq;
+    return r->group->early.desc.seq ? r->group->early.desc.seq : r->desc.seq;
 }
 
 static void text_of_absent(const struct run *r, char *text, size_t len, int *ret_rank,

@@ -277,7 +277,7 @@ enum run_state run_advance(struct run *r)
     invariant(is_in_order(r));
     invariant(r->plan.path < PATH_COUNT);
     r->err.code = 0; /* a reason to give up, perhaps: this is the last look before that */
-    if (unlikely(r->group->early.seq) && early_refused(r, &base))
+    if (unlikely(r->group->early.desc.seq) && early_refused(r, &base))
         fail_next(r, base);
     st = paths[r->plan.path].advance(r);
     if (st < RUN_DONE && !one_node(r) && early_ends(r)) {

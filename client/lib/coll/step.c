@@ -350,7 +350,7 @@ static bool can_get(struct run *r, uint32_t c)
 
     invariant(c < r->put);
     if (!one_node(r)) /* if the operation before was refused, steps have been skipped */
-        return !r->group->early.seq &&
+        return !r->group->early.desc.seq &&
                seq_reached(atomic_load_explicit(&b->hdr->published, memory_order_acquire),
                            step + 1);
     if (c == 0 && !r->plan.reduces && !run_step_arrived(r, step))

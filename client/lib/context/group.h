@@ -42,8 +42,8 @@ enum { RESULT_WAYS = 16 };
 
 /* An operation that has ended for this member, and perhaps not for others: coll/early.c. */
 struct early {
-    uint64_t seq;       /* 0: there is none */
-    uint32_t base, end; /* its first step, and the one behind its last */
+    struct op_desc desc; /* seq 0: there is none */
+    uint32_t base, end;  /* its first step, and the one behind its last */
 };
 
 /* A group in one epoch, as this member has it. */
