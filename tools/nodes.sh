@@ -135,10 +135,16 @@ netns_remove() {
 
 # ---- up ------------------------------------------------------------------------------------------
 
-start_node() {
-    local i=$1 home=$dir/node$1 enter=()
+# Sets $enter to what is put before a command that runs where node $1 does.
+enter_node() {
+    enter=()
     # not nsenter: UCX looks for devices in /sys, which ip mounts anew for the namespace
-    [ -z "$netns" ] || enter=(ip netns exec "commd-$i")
+    [ -z "$netns" ] || enter=(ip netns exec "commd-$1")
+}
+
+start_node() {
+    local i=$1 home=$dir/node$1 enter
+    enter_node "$i"
     env -u NOTIFY_SOCKET -u JOURNAL_STREAM -u LISTEN_FDS "${enter[@]}" setsid \
         "$prefix/sbin/commd" --keep --config "$home/commd.yaml" </dev/null \
         >>"$home/commd.log" 2>&1 &
@@ -303,7 +309,7 @@ give_up_again() {
 }
 
 cmd_restart() {
-    local i old home signal=USR1 words=() word started=() netns=
+    local i old home signal=USR1 words=() word started=() enter netns=
     for word; do
         if [ "$word" = --kill ]; then signal=KILL; else words+=("$word"); fi
     done
@@ -314,7 +320,8 @@ cmd_restart() {
     home=$dir/node$i
     [ -d "$home" ] || fail "$dir has no node$i: ./quickstart up N --dir $dir"
     [ ! -e "$dir/netns" ] || netns=1
-    "$prefix/sbin/commd" --config "$home/commd.yaml" --check-config >/dev/null ||
+    enter_node "$i"
+    "${enter[@]}" "$prefix/sbin/commd" --config "$home/commd.yaml" --check-config >/dev/null ||
         fail "node$i is not restarted: the configuration, $home/commd.yaml, is wrong"
     old=$(node_pid "$home") || old=
     [ -z "$old" ] || kill -"$signal" "$old" 2>/dev/null || true

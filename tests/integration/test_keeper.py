@@ -409,6 +409,24 @@ def test_quickstart_says_what_its_commands_take():
             check(wanted in done.stdout, (words, done.stdout))
 
 
+def test_quickstart_restarts_in_a_namespace():
+    """Its configuration is looked at where the node is: it names a device that only that has."""
+    if not os.access(os.path.join(c.TOP, "build/install/sbin/commd"), os.X_OK):
+        raise Skip("./quickstart build has not been run")
+    if os.geteuid() or os.path.exists("/run/netns/commd-0"):
+        raise Skip("no namespaces of that name can be made")
+    with tempfile.TemporaryDirectory(prefix="commd-quick.") as folder:
+        try:
+            done = quickstart("up", "1", "--netns", "--dir", folder)
+            if done.returncode and not os.path.exists("/run/netns/commd-0"):
+                raise Skip(f"no namespace can be made: {done.stderr}")
+            equal((done.returncode, done.stderr), (0, ""))
+            done = quickstart("restart", "0", "--dir", folder)
+            equal((done.returncode, done.stderr), (0, ""))
+        finally:
+            equal(quickstart("down", "--dir", folder).returncode, 0)
+
+
 def test_quickstart_restarts():
     """The programs are those of build/install."""
     if not os.access(os.path.join(c.TOP, "build/install/sbin/commd"), os.X_OK):
