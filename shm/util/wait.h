@@ -152,6 +152,20 @@ bool crowd_yielded(struct crowd *c, unsigned crowded_ns, uint64_t begin, uint64_
 /* Offers the core to others; the same. */
 bool yield_core(unsigned crowded_ns, struct crowd *c);
 
+/* Waiters that yield to each other on one core while there is one for each. The kernel leaves them
+ * there as long as both have just run, though another core is idle. So one of them leaves. */
+struct apart {
+    uint64_t since_ns; /* it shares its core; 0: it does not */
+    uint64_t last_ns;  /* when that was seen last */
+    uint64_t next_ns;  /* not before then again */
+    uint64_t pause_ns;
+};
+/* It yields or sleeps at @now, and shares its core if @shares. True: it should leave. */
+bool apart_due(struct apart *a, uint64_t now, bool shares);
+/* The caller's thread goes to one of its cores that is not in @taken, n numbers as of core_now(),
+ * and may run where it could before. False: it has none. */
+bool core_leave(_Atomic uint32_t *taken, unsigned n);
+
 /* Who is waited for. */
 enum wait_for {
     WAIT_FOR_OTHERS, /* only processes on other cores */

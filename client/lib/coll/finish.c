@@ -115,10 +115,13 @@ enum run_state run_finish(struct run *r)
             break;
         case WAIT_YIELD:
             yield_core(r->group->crowded_ns, crowd);
+            group_part(r->group, &r->group->apart);
             break;
         case WAIT_SLEEP:
             if (who == WAIT_FOR_ANSWER)
                 crowd_unanswered(crowd);
+            if (who == WAIT_FOR_HERE)
+                group_part(r->group, &r->group->apart);
             st = run_nap(r);
             if (st >= RUN_DONE)
                 return st;

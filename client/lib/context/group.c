@@ -30,6 +30,20 @@ static void group_closep(struct membership **g)
     group_close(*g);
 }
 
+void group_part(const struct membership *g, struct apart *apart)
+{
+    const struct board *b = &g->board;
+    uint32_t core = core_now();
+    bool shares = false;
+
+    if (b->nnodes > 1 || b->nlocal == 1 || b->nlocal > wait_cores())
+        return;
+    for (unsigned m = 0; m < g->local && core; m++)
+        shares |= atomic_load_explicit(&b->on_core[m], memory_order_relaxed) == core;
+    if (apart_due(apart, now_ns(), shares))
+        core_leave(b->on_core, b->nlocal);
+}
+
 const char *group_node_of(const struct membership *g, unsigned rank)
 {
     return rank < g->board.world ? g->nodes[g->members[rank].node] : "?";

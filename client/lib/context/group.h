@@ -61,6 +61,7 @@ struct membership {
     struct plan_geom geom;
     unsigned crowded_ns; /* of yield_core() */
     struct crowd crowd;
+    struct apart apart;
     int doorbell; /* to the engine, borrowed from ctx; -1 */
     _Atomic int64_t timeout_ms;
 
@@ -183,6 +184,10 @@ static inline bool group_has_failed(struct membership *g, struct commd_error *e)
 /* It has, so a call of @op does not begin: the operation that *e tells of is another one, and that
  * is said. */
 void group_had_ended(const char *op, struct commd_error *e);
+
+/* Called where it yields or sleeps. Where members of a group on one node share a core, and there is
+ * one for each, the later one leaves it, after a while: struct apart. */
+void group_part(const struct membership *g, struct apart *apart);
 
 /* Called after a store that the engine may wait for, and a fence. The engine sleeps until a member
  * of one of its groups writes to the eventfd that commd gave to this process. The engine sees by

@@ -127,6 +127,7 @@ struct p2p {
     _Atomic unsigned users; /* threads inside; written with the lock */
     _Atomic unsigned away;  /* of these, those that ask the application whether to stop; likewise */
     struct crowd crowd;
+    struct apart apart;
     int64_t looked_ms;   /* when all operations were looked at for reasons to give up */
     struct p2p_op *told; /* the operation that the board shows as slept for; NULL: none */
     bool closed;         /* the group is being left */

@@ -372,18 +372,23 @@ static bool look_closely(const struct p2p *p, const struct p2p_op *op)
 static void pause_unlocked(struct p2p *p, const struct p2p_op *op, bool spin, bool moved)
 {
     struct crowd crowd = p->crowd;
+    struct apart apart = p->apart;
 
     assert_held(&p->lock);
     if (spin && look_closely(p, op) && !moved)
         return;
     pthread_mutex_unlock(&p->lock);
-    if (spin)
+    if (spin) {
         cpu_relax();
-    else
+    } else {
         yield_core(p->group->crowded_ns, &crowd);
+        group_part(p->group, &apart);
+    }
     pthread_mutex_lock(&p->lock);
-    if (!spin)
-        p->crowd = crowd;
+    if (spin)
+        return;
+    p->crowd = crowd;
+    p->apart = apart;
 }
 
 /* An engine on this core gets it at once: yields would bring it there when the scheduler has given

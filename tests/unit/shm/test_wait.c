@@ -359,6 +359,79 @@ static void no_mail_is_slept_through(void **state)
     assert_int_equal(sleep_in_turns(true), 0);
 }
 
+#define PER_US 1000ull
+#define PER_MS 1000000ull
+
+/* At @every ns it yields and shares its core, until @ns are over. How often it should leave. */
+static unsigned leaves(struct apart *a, uint64_t *now, uint64_t every, uint64_t ns, bool shares)
+{
+    unsigned n = 0;
+
+    for (uint64_t end = *now + ns; *now < end; *now += every)
+        n += apart_due(a, *now, shares);
+    return n;
+}
+
+/* Once, after a while; and ever more seldom if it is of no use. */
+static void two_on_one_core_part(void **state)
+{
+    struct apart a = {0};
+    uint64_t now = 5 * PER_MS;
+
+    assert_int_equal(leaves(&a, &now, 2 * PER_US, 500 * PER_US, true), 0);
+    assert_int_equal(leaves(&a, &now, 2 * PER_US, PER_MS, true), 1);
+    assert_int_equal(leaves(&a, &now, 2 * PER_US, 5 * PER_MS, true), 0);
+    assert_in_range(leaves(&a, &now, 2 * PER_US, 150 * PER_MS, true), 3, 5);
+    assert_in_range(leaves(&a, &now, 20 * PER_US, 8000 * PER_MS, true), 95, 105);
+    leaves(&a, &now, 2 * PER_US, 3000 * PER_MS, false); /* it was of use for long */
+    assert_int_equal(leaves(&a, &now, 2 * PER_US, 2 * PER_MS, true), 1);
+}
+
+static void who_meets_now_and_then_stays(void **state)
+{
+    struct apart a = {0};
+    uint64_t now = 5 * PER_MS;
+
+    assert_int_equal(leaves(&a, &now, 2 * PER_US, 100 * PER_MS, false), 0);
+    assert_int_equal(leaves(&a, &now, 3 * PER_MS, 1000 * PER_MS, true),
+                     0); /* between them it computes */
+    for (unsigned i = 0; i < 1000; i++) {
+        assert_int_equal(leaves(&a, &now, 2 * PER_US, 800 * PER_US, true), 0);
+        assert_int_equal(leaves(&a, &now, 2 * PER_US, 2 * PER_US, false), 0);
+    }
+}
+
+/* To another core, and it may run where it could before. */
+static void who_leaves_may_come_back(void **state)
+{
+    _Atomic uint32_t taken[CPU_SETSIZE];
+    cpu_set_t before, after;
+    unsigned moved = 0, n = 0;
+
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    if (CPU_COUNT(&before) < 2)
+        skip();
+    for (unsigned i = 0; i < 100; i++) {
+        taken[0] = core_now();
+        assert_true(core_leave(taken, 1));
+        moved += core_now() != taken[0];
+        assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
+        assert_true(CPU_EQUAL(&before, &after));
+    }
+    assert_true(moved > 0);
+    for (unsigned cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &before))
+            taken[n++] = cpu + 1;
+    assert_false(core_leave(taken, n));
+    CPU_CLR(taken[0] - 1, &after); /* as its user has bound it */
+    assert_int_equal(sched_setaffinity(0, sizeof after, &after), 0);
+    core_leave(taken, 0);
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    assert_true(CPU_EQUAL(&before, &after));
+    CPU_SET(taken[0] - 1, &after);
+    assert_int_equal(sched_setaffinity(0, sizeof after, &after), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -377,6 +450,9 @@ int main(void)
         cmocka_unit_test(ranks_beside_an_engine_yield_little),
         cmocka_unit_test(an_engine_that_does_not_answer_soon_gets_the_core_at_once),
         cmocka_unit_test(a_long_yield_is_told),
+        cmocka_unit_test(two_on_one_core_part),
+        cmocka_unit_test(who_meets_now_and_then_stays),
+        cmocka_unit_test(who_leaves_may_come_back),
         cmocka_unit_test(where_futex_waitv_is_missing_one_is_told),
         cmocka_unit_test(no_ring_is_slept_through),
         cmocka_unit_test(no_mail_is_slept_through),
