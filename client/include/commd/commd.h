@@ -6,7 +6,9 @@
  *
  * Thread safety: every function may be called from any thread. Collectives of one group are
  * executed in the order in which the calls were made; all ranks must make them in the same
- * order. Collectives of different groups never wait for each other.
+ * order. Collectives of different groups never wait for each other. Where ranks of a node share a
+ * core, and there is one for each, a thread that waits in a call may be moved to another core of
+ * those that it may run on (sched_setaffinity(); its mask is afterwards what it was).
  *
  * fork(): a context belongs to the process that connected. In a forked child every call on it
  * fails with COMMD_E_FORKED; the parent is not disturbed.

@@ -28,7 +28,7 @@ static void next_round(const struct run *r, struct result_way *w)
     w->fastest_ps = UINT32_MAX;
 }
 
-static void count(struct result_way *w, uint64_t ns, uint64_t lines)
+static void add_copy(struct result_way *w, uint64_t ns, uint64_t lines)
 {
     unsigned ps = (unsigned)MIN(ns * 1000 / lines, (uint64_t)UINT32_MAX);
 
@@ -53,5 +53,5 @@ void copy_large(struct run *r, void *dst, const void *src, size_t n)
     else
         copy_out(dst, src, n);
     if (n >= COPY_TIMED_MIN)
-        count(w, now_ns() - begin, n / CACHELINE);
+        add_copy(w, now_ns() - begin, n / CACHELINE);
 }
