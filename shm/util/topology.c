@@ -29,23 +29,35 @@ static bool read_number(const char *path, unsigned long *ret)
     return end != text;
 }
 
-/* The first CPU of @set in a list like "0-3,8"; -1: none. */
-static int first_of(const char *list, const cpu_set_t *set)
+/* Those of @set in a list like "0-3,8". */
+static void take_list(const char *list, const cpu_set_t *set, cpu_set_t *ret)
 {
+    CPU_ZERO(ret);
     while (*list) {
         char *end;
         unsigned long lo = strtoul(list, &end, 10), hi = lo;
 
         if (end == list)
-            return -1;
+            return;
         if (*end == '-')
             hi = strtoul(end + 1, &end, 10);
         for (unsigned long k = lo; k <= hi && k < CPU_SETSIZE; k++)
             if (CPU_ISSET(k, set))
-                return (int)k;
+                CPU_SET(k, ret);
         list = *end == ',' ? end + 1 : "";
     }
-    return -1;
+}
+
+/* The first CPU of @set in such a list; -1: none. */
+static int first_of(const char *list, const cpu_set_t *set)
+{
+    cpu_set_t in;
+    int cpu = 0;
+
+    take_list(list, set, &in);
+    while (cpu < CPU_SETSIZE && !CPU_ISSET(cpu, &in))
+        cpu++;
+    return cpu < CPU_SETSIZE ? cpu : -1;
 }
 
 /* Is @cpu the first of those of @set in the list that this file has? It is if there is no file. */
@@ -112,6 +124,21 @@ static void count_caches(const char *sys, int cpu, const cpu_set_t *set, struct 
         return;
     t->caches++;
     take_size(last, &t->cache_bytes);
+}
+
+void topology_keep_near(const char *sys, int cpu, cpu_set_t *set)
+{
+    char last[PATH_MOST], before[PATH_MOST], path[PATH_MOST + 32], list[LIST_MOST];
+    cpu_set_t near;
+
+    if (!find_caches(sys, cpu, last, before))
+        return;
+    snprintf(path, sizeof path, "%s/shared_cpu_list", last);
+    if (!read_line(path, list, sizeof list))
+        return;
+    take_list(list, set, &near);
+    if (CPU_COUNT(&near))
+        *set = near;
 }
 
 /* How many nodes of memory have a CPU of @set; *ret_one is one of them. */

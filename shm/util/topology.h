@@ -23,6 +23,8 @@ struct topology {
 void topology_read(const char *sys, const cpu_set_t *set, struct topology *ret_topology);
 /* The node of memory that all CPUs of @set belong to; -1: several, or not known. */
 int topology_node_of(const char *sys, const cpu_set_t *set);
+/* Leaves in @set those that share the last-level cache of @cpu, if there are any. */
+void topology_keep_near(const char *sys, int cpu, cpu_set_t *set);
 /* Of this process; read once. Thread-safe. */
 const struct topology *topology_here(void);
 

@@ -45,6 +45,8 @@
 #include <sys/syscall.h>
 #include <time.h>
 
+#include "shm/util/topology.h"
+
 #ifndef SYS_futex_waitv
 #define SYS_futex_waitv 449
 #endif
@@ -219,7 +221,10 @@ bool core_leave(_Atomic uint32_t *taken, unsigned n)
         if (core && core <= CPU_SETSIZE)
             CPU_CLR(core - 1, &free);
     }
-    if (!CPU_COUNT(&free) || sched_setaffinity(0, sizeof free, &free))
+    if (!CPU_COUNT(&free))
+        return false;
+    topology_keep_near("/sys/devices/system", sched_getcpu(), &free);
+    if (sched_setaffinity(0, sizeof free, &free))
         return false;
     /* A mask of all is as good as none, where the cpuset alone said where it may run: then it may
      * still run wherever that says later. */

@@ -163,7 +163,8 @@ struct apart {
 /* It yields or sleeps at @now, and shares its core if @shares. True: it should leave. */
 bool apart_due(struct apart *a, uint64_t now, bool shares);
 /* The caller's thread goes to one of its cores that is not in @taken, n numbers as of core_now(),
- * and may run where it could before. False: it has none. */
+ * by the same last-level cache if there is one, and may run where it could before. False: it has
+ * none. */
 bool core_leave(_Atomic uint32_t *taken, unsigned n);
 
 /* Who is waited for. */

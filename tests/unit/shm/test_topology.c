@@ -123,25 +123,29 @@ static int gone(void **state)
     return nftw(root, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-static struct topology of(int first, int last)
+static cpu_set_t cpus(int first, int last)
 {
-    struct topology t;
     cpu_set_t set;
 
     CPU_ZERO(&set);
-    for (int k = first; k <= last; k++)
-        CPU_SET(k, &set);
+    for (int cpu = first; cpu <= last; cpu++)
+        CPU_SET(cpu, &set);
+    return set;
+}
+
+static struct topology of(int first, int last)
+{
+    cpu_set_t set = cpus(first, last);
+    struct topology t;
+
     topology_read(root, &set, &t);
     return t;
 }
 
 static int node_of(int first, int last)
 {
-    cpu_set_t set;
+    cpu_set_t set = cpus(first, last);
 
-    CPU_ZERO(&set);
-    for (int k = first; k <= last; k++)
-        CPU_SET(k, &set);
     return topology_node_of(root, &set);
 }
 
@@ -169,6 +173,22 @@ static void two_sockets_of_many_caches(void **state)
     assert_int_equal(node_of(3, 9), 0);
     assert_int_equal(node_of(64, 127), 1);
     assert_int_equal(node_of(60, 70), -1); /* both */
+}
+
+/* Of @set, what is near @cpu. */
+static void check_near(int cpu, cpu_set_t set, cpu_set_t want)
+{
+    topology_keep_near(root, cpu, &set);
+    assert_true(CPU_EQUAL(&set, &want));
+}
+
+static void who_shares_a_cache_is_near(void **state)
+{
+    machine(32, 1, 8, 16, 1024);
+    check_near(9, cpus(0, 31), cpus(8, 15));
+    check_near(9, cpus(12, 31), cpus(12, 15));
+    check_near(9, cpus(16, 31), cpus(16, 31)); /* none */
+    check_near(77, cpus(0, 31), cpus(0, 31));
 }
 
 static void one_cache_for_each_socket(void **state)
@@ -244,6 +264,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(two_sockets_of_many_caches, fresh, gone),
+        cmocka_unit_test_setup_teardown(who_shares_a_cache_is_near, fresh, gone),
         cmocka_unit_test_setup_teardown(one_cache_for_each_socket, fresh, gone),
         cmocka_unit_test_setup_teardown(a_container_without_sysfs, fresh, gone),
         cmocka_unit_test_setup_teardown(files_that_say_nothing, fresh, gone),
