@@ -217,9 +217,10 @@ def nodes_told(node, uid):
     """Which nodes of "g" an answer to @uid's question tells of."""
     done = subprocess.run(
         [*as_user(uid), c.COMMCTL, "--socket", node.socket, "--json", "ranks", "g"],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    return {row["node"] for row in json.loads(done.stdout)["ranks"]} if done.stdout else done.stdout
+    # a node that did not answer in time is told on stderr
+    return {row["node"] for row in json.loads(done.stdout)["ranks"]} if done.stdout else done.stderr
 
 
 def test_questions_of_who_is_gone():
@@ -240,7 +241,10 @@ def test_questions_of_who_is_gone():
         for number in range(5):
             work(cluster, ranks, f"during{number}")
             for uid in (0, VICTIM):
-                equal(nodes_told(cluster.nodes[0], uid), {"node0", "node1"}, f"told to user {uid}")
+                told = nodes_told(cluster.nodes[0], uid)
+                if SLOW and told != {"node0", "node1"}:  # an answer may come too late there
+                    told = nodes_told(cluster.nodes[0], uid)
+                equal(told, {"node0", "node1"}, f"told to user {uid}")
         for node in cluster.nodes:
             check("lost" not in node.log(), f"{node.name}: {node.log()[-2000:]}")
         grown = resident_kb(cluster.nodes[1].pid) - before
