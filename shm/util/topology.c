@@ -30,7 +30,7 @@ static bool read_number(const char *path, unsigned long *ret)
 }
 
 /* Those of @set in a list like "0-3,8". */
-static void take_list(const char *list, const cpu_set_t *set, cpu_set_t *ret)
+static void listed_of(const char *list, const cpu_set_t *set, cpu_set_t *ret)
 {
     CPU_ZERO(ret);
     while (*list) {
@@ -54,7 +54,7 @@ static int first_of(const char *list, const cpu_set_t *set)
     cpu_set_t in;
     int cpu = 0;
 
-    take_list(list, set, &in);
+    listed_of(list, set, &in);
     while (cpu < CPU_SETSIZE && !CPU_ISSET(cpu, &in))
         cpu++;
     return cpu < CPU_SETSIZE ? cpu : -1;
@@ -136,7 +136,7 @@ void topology_keep_near(const char *sys, int cpu, cpu_set_t *set)
     snprintf(path, sizeof path, "%s/shared_cpu_list", last);
     if (!read_line(path, list, sizeof list))
         return;
-    take_list(list, set, &near);
+    listed_of(list, set, &near);
     if (CPU_COUNT(&near))
         *set = near;
 }
