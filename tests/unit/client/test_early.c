@@ -234,18 +234,27 @@ static void skipped_steps_are_no_result(void **state)
     cluster_free(c);
 }
 
-/* The next one fails on all, also on a rank that only sends in it: else ranks that are the root by
- * turns would fail for ever, one after the other. */
-static void who_has_failed_meets_all_in_the_next(void **state)
+/* Rank 0 has sent 3 bytes and gone on; rank 1, which asked for 4, has failed. */
+static struct cluster *pair_that_differs(uint8_t data[2][4])
 {
     struct cluster *c = pair_new();
-    uint8_t data[2][4] = {{1}, {2}};
     struct run r[2];
 
     begin(c, 0, op_of(COMMD_BROADCAST, 0, data[0], 3), &r[0]);
     ends(c, &r[0]);
     begin(c, 1, op_of(COMMD_BROADCAST, 0, data[1], 4), &r[1]);
     fails(c, &r[1], "called broadcast u8 of 3 elements");
+    return c;
+}
+
+/* The next one fails on all, also on a rank that only sends in it: else ranks that are the root by
+ * turns would fail for ever, one after the other. */
+static void who_has_failed_meets_all_in_the_next(void **state)
+{
+    uint8_t data[2][4] = {{1}, {2}};
+    struct cluster *c = pair_that_differs(data);
+    struct run r[2];
+
     begin(c, 1, op_of(COMMD_BROADCAST, 1, data[1], 1), &r[1]);
     assert_int_equal(advance(c, &r[1]), RUN_WAIT);
     begin(c, 0, op_of(COMMD_BROADCAST, 1, data[0], 1), &r[0]);
@@ -263,14 +272,10 @@ static void who_has_failed_meets_all_in_the_next(void **state)
 /* It may fail by something else before all have come. Then too it is the one that was called. */
 static void what_fails_next_keeps_its_name(void **state)
 {
-    struct cluster *c = pair_new();
     uint8_t data[2][4] = {{1}, {2}};
+    struct cluster *c = pair_that_differs(data);
     struct run r[2];
 
-    begin(c, 0, op_of(COMMD_BROADCAST, 0, data[0], 3), &r[0]);
-    ends(c, &r[0]);
-    begin(c, 1, op_of(COMMD_BROADCAST, 0, data[1], 4), &r[1]);
-    fails(c, &r[1], "called broadcast u8 of 3 elements");
     begin(c, 0, op_of(COMMD_ALL_REDUCE, 0, data[0], 1), &r[0]);
     assert_int_equal(advance(c, &r[0]), RUN_WAIT);
     board_mark_gone(c->node[0].ctl, 1, 1, CAUSE_RANK_LOST, 4711);
