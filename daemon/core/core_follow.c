@@ -188,10 +188,34 @@ uint64_t follow_gone_as(const struct core *core, const uint32_t *uid, uint64_t f
     return 0;
 }
 
+/* What is forgotten for one more of @payer: the oldest of who has the most. So nobody makes this
+ * node forget the epochs of others by many of one's own. */
+static unsigned forgotten_for(const struct core *core, uint32_t payer)
+{
+    unsigned most = 0, which = 0;
+
+    for (unsigned i = 0; i < CORE_PASSED; i++) {
+        unsigned n = core->passed[i].payer == payer;
+
+        if (!core->passed[i].epoch)
+            return i;
+        for (unsigned k = i; k < CORE_PASSED; k++)
+            n += core->passed[k].payer == core->passed[i].payer;
+        if (n > most)
+            which = i;
+        most = MAX(n, most);
+    }
+    return which;
+}
+
 void follow_remember(struct core *core, const struct group *group)
 {
-    core->passed[core->passed_at++ % CORE_PASSED] =
-        (struct passed){group->follows, group->epoch, group->uid};
+    unsigned i = forgotten_for(core, group->payer);
+
+    memmove(&core->passed[i], &core->passed[i + 1],
+            (CORE_PASSED - 1 - i) * sizeof(core->passed[0]));
+    core->passed[CORE_PASSED - 1] =
+        (struct passed){group->follows, group->epoch, group->uid, group->payer};
 }
 
 void follow_left_behind(const char *name, uint64_t epoch, uint32_t rank, char *buf, size_t cap)

@@ -250,8 +250,8 @@ struct peer {
 
 /* An epoch that was followed, and as which one that was, which has ended: core_follow.c. */
 struct passed {
-    uint64_t follows, epoch;
-    uint32_t uid;
+    uint64_t follows, epoch; /* epoch 0: this place is empty */
+    uint32_t uid, payer;
 };
 
 /* A process of this node: core_life.c. */
@@ -345,8 +345,7 @@ struct core {
     struct list all_groups, all_formings, all_partings, waiting, todo, news, freed;
     struct list by_id[HASH_GROUPS], by_name[HASH_GROUPS], forming_by_name[HASH_GROUPS];
     struct list strays_by_id[HASH_GROUPS];
-    struct passed passed[CORE_PASSED]; /* a ring: the next one comes to passed_at */
-    unsigned passed_at;
+    struct passed passed[CORE_PASSED]; /* the oldest first */
     struct list user_by_uid[HASH_USERS];
     uint32_t *joins; /* HASH_JOINS chains through fates: (node, join) -> member of a forming */
     unsigned nclients;

@@ -420,6 +420,38 @@ static void goes_on_in_place(void **state)
     bench_free(bench);
 }
 
+static void remember(struct bench *bench, uint64_t follows, uint32_t uid)
+{
+    struct group group = {.follows = follows, .epoch = 2, .uid = uid, .payer = uid};
+
+    follow_remember(bench->core, &group);
+}
+
+/* Who is told that others have gone on without it is told so whatever other users do. */
+static void many_epochs_of_one_user_push_out_nobody_else(void **state)
+{
+    struct core_config config = config_of(1);
+    struct bench *bench = bench_new(&config);
+    uint32_t quiet = 8, other = 9;
+
+    remember(bench, 1, quiet);
+    remember(bench, 2, other);
+    for (uint64_t i = 0; i < 2 * CORE_PASSED; i++)
+        remember(bench, 1000 + i, 7);
+    assert_int_equal(follow_gone_as(bench->core, &quiet, 1), 2);
+    assert_int_equal(follow_gone_as(bench->core, &other, 2), 2);
+    assert_int_equal(follow_gone_as(bench->core, NULL, 1000), 0);
+    assert_int_equal(follow_gone_as(bench->core, NULL, 1000 + 2 * CORE_PASSED - 1), 2);
+    for (uint64_t i = 0; i < CORE_PASSED; i++) /* each has a half in the end */
+        remember(bench, 5000 + i, other);
+    assert_int_equal(follow_gone_as(bench->core, &quiet, 1), 2);
+    assert_int_equal(follow_gone_as(bench->core, NULL, 1000 + 2 * CORE_PASSED - 100), 2);
+    assert_int_equal(follow_gone_as(bench->core, NULL, 5000 + CORE_PASSED - 100), 2);
+    assert_int_equal(follow_gone_as(bench->core, NULL, 5000), 0);
+    bench_free(bench);
+    (void)state;
+}
+
 /* A group of which this commd knows nothing, because it was started anew. */
 enum { STRAY = 4711 };
 
@@ -770,6 +802,7 @@ int main(void)
         cmocka_unit_test(survivors_give_up),
         cmocka_unit_test(who_ends_in_a_broken_group_is_missed),
         cmocka_unit_test(goes_on_in_place),
+        cmocka_unit_test(many_epochs_of_one_user_push_out_nobody_else),
         cmocka_unit_test(revoked_after_a_loss),
         cmocka_unit_test(goes_on_from_a_group_that_is_not_known),
         cmocka_unit_test(one_that_had_asked_dies),
