@@ -327,7 +327,7 @@ void apply_group_open(struct daemon *d, uint64_t id)
     r = make_board(d, &view, &entry, &fd, why, sizeof(why));
     if (r)
         return board_failed(d, id, r, why);
-    if (view.nnodes > 1) {
+    if (view.nnodes > 1 && view.state != CORE_GROUP_BROKEN) {
         r = board_to_engine(d, &view, fd, 0);
         entry->engine_life = engine_link_life(d->engine);
     }

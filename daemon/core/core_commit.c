@@ -20,6 +20,13 @@
  * SYNC never came: else the group has ended well there meanwhile, or a BROKEN with its cause came
  * before.
  *
+ * Who has voted for a next epoch does not give it up by itself when it hears that another
+ * participant is lost, or has given it up: the votes may be complete, and the group open elsewhere.
+ * Who collects them says what has become of it, SYNC{all} or BROKEN, as long as that node is linked
+ * or missed. After SYNC{all} the group opens, even if only to be broken: its ranks go on from it
+ * like those of other nodes, and are not left behind in the epoch before. A group that has no epoch
+ * before it simply fails.
+ *
  * A node of version 10 neither collects nor knows SYNC{all}. In a group with such a node all vote
  * to all, and the first vote of a node is answered with one's own.
  *
@@ -44,6 +51,13 @@ static bool all_agreed(const struct group *group)
     if (group->state == GROUP_LEFT)
         return !group->cause; /* it was open: group_close() */
     return group->nconfirmed + 1 == group->nnodes;
+}
+
+bool group_judged_elsewhere(const struct core *core, const struct group *group)
+{
+    return group->state == GROUP_COMMITTED && group->follows && group->me &&
+           one_collects(core, group) && !all_agreed(group) && !core->stopping &&
+           (peer_linked(core, group->nodes[0]) || peer_is_missed(core, group->nodes[0]));
 }
 
 struct act_msg group_vote(const struct group *group, uint64_t again, uint64_t told)
@@ -283,7 +297,9 @@ static void vote_heard(struct core *core, struct group *group, unsigned place,
     unsigned node = group->nodes[place];
 
     assert(place != group->me);
-    confirm(group, place);
+    /* who has given it up asks, too, what has become of it */
+    if (!group->doubt || !one_collects(core, group))
+        confirm(group, place);
     for (unsigned i = 0; i < group->nnodes && msg->all; i++)
         confirm(group, i);
     if (!before && all_agreed(group))
@@ -321,6 +337,8 @@ void group_sync(struct core *core, unsigned node, const struct msg_sync *msg)
     }
     if (group->state == GROUP_BROKEN && msg->all) /* open there: the node was lost, and is back */
         follow_place_lost(core, group, (unsigned)place, false);
+    if (group->state == GROUP_BROKEN && !msg->again && !msg->told && !msg->all)
+        act_to_peer(core, node, group_vote(group, 0, 0)); /* it was open: so it opens there, too */
     if (!msg->told && (group->cause || (msg->again & CORE_SYNC_FATES)))
         group_tell_ends(core, group, node);
     if (group->cause)

@@ -513,9 +513,11 @@ void follow_run(struct core *core)
 
     if (core->misses)
         list_each(group, &core->all_groups, all) {
-            if (group->misses && group->boarded) /* once, for all nodes that were lost together */
-                act_push(core, (struct core_action){.type = CORE_DO_NODES_MISSED,
-                                                    .nodes_missed = {group->id}});
+            if (!group->misses || !group->boarded) /* or not yet: open_group() */
+                continue;
+            /* once, for all nodes that were lost together */
+            act_push(core, (struct core_action){.type = CORE_DO_NODES_MISSED,
+                                                .nodes_missed = {group->id}});
             group->misses = false;
         }
     core->misses = false;

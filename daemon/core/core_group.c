@@ -455,25 +455,35 @@ static void recovered(struct core *core, const struct group *group)
     follow_note_open(core, before, group, came);
 }
 
-void group_try_open(struct core *core, struct group *group)
+static bool is_agreed(const struct group *group)
+{
+    return group->state == GROUP_COMMITTED && group->nconfirmed + 1 == group->nnodes;
+}
+
+/* A next epoch for which all have voted: ranks of other nodes may be in it already, and will go on
+ * from it. So it opens here, too, before it breaks. */
+static bool may_be_open(const struct group *group)
+{
+    return is_agreed(group) && group->follows;
+}
+
+static void open_group(struct core *core, struct group *group)
 {
     char name[TEXT_QUOTED];
     struct member *member;
 
-    if (group->state != GROUP_COMMITTED || group->nconfirmed + 1 < group->nnodes)
-        return;
-    for (unsigned i = 0; i < group->nnodes; i++)
-        if (!peer_usable(core, group->nodes[i]))
-            return;
-    assert(group->nconfirmed + 1 == group->nnodes && !group->boarded);
+    assert(is_agreed(group) && !group->boarded);
     assert(group->nlocal && !group->cause);
     group_set_state(core, group, GROUP_OPEN);
     core->counts.groups_opened++;
     group->boarded = true;
     list_each(member, &group->local, by_group)
         member_set_state(core, member, MEMBER_JOINED);
-    for (unsigned i = 0; i < group->nnodes; i++)
+    for (unsigned i = 0; i < group->nnodes; i++) {
         core->peers[group->nodes[i]].free = false;
+        if (peer_usable(core, group->nodes[i])) /* it was lost while all agreed, and is back */
+            follow_place_lost(core, group, i, false);
+    }
     if (group->follows)
         recovered(core, group);
     else
@@ -482,6 +492,25 @@ void group_try_open(struct core *core, struct group *group)
                  group->size, group->nnodes);
     act_push(core, (struct core_action){.type = CORE_DO_GROUP_OPEN, .group_open = {group->id}});
     act_fates(core, group, false);
+    core->misses |= group->misses;
+    if (group->doubt) /* what was not heeded, and is no matter of the votes */
+        group_ask_all(core, group);
+}
+
+void group_try_open(struct core *core, struct group *group)
+{
+    if (!is_agreed(group))
+        return;
+    if (group->doubt && group->doubt != CAUSE_LEFT) {
+        open_group(core, group);
+        set_cause(group, group->doubt, -1, 0, group->bond_node, group->bond_text);
+        break_group(core, group, group->bond_node == core->config.self ? TELL_ALL : TELL_FIRST);
+        return;
+    }
+    for (unsigned i = 0; i < group->nnodes; i++)
+        if (!peer_usable(core, group->nodes[i]))
+            return;
+    open_group(core, group);
 }
 
 void group_open_ready(struct core *core)
@@ -544,9 +573,16 @@ void group_broken_msg(struct core *core, unsigned node, const struct msg_broken 
         group_told(core, group, (unsigned)place);
         return;
     }
+    if (place && group_judged_elsewhere(core, group)) { /* who collects the votes hears it, too */
+        group->doubt = group->doubt ? group->doubt : CAUSE_LEFT;
+        return;
+    }
+    if (cause == CAUSE_NONE && group->confirmed[place] &&
+        group_all_gone(core, group, (unsigned)place))
+        return; /* our SYNC came after its last rank had left: see the top */
+    if (may_be_open(group))
+        open_group(core, group);
     if (cause == CAUSE_NONE) {
-        if (group->confirmed[place] && group_all_gone(core, group, (unsigned)place))
-            return; /* our SYNC came after its last rank had left: see the top */
         lost = group->state == GROUP_OPEN;
         cause = lost ? CAUSE_NODE_LOST : CAUSE_LEFT;
         who = (int)node;
@@ -677,7 +713,15 @@ static void lose_node(struct core *core, unsigned node, enum cause cause, const 
         if (which != LOSE_ALL && node != core->config.self && group->state == GROUP_COMMITTED &&
             !group->confirmed[place])
             continue;
-        if (which >= LOSE_BUSY && bond_loosen(core, group, node, text))
+        if (group_judged_elsewhere(core, group)) {
+            group->doubt = cause;
+            group->bond_node = node;
+            text_copy(group->bond_text, sizeof(group->bond_text), text);
+            continue;
+        }
+        if (may_be_open(group))
+            open_group(core, group);
+        else if (which >= LOSE_BUSY && bond_loosen(core, group, node, text))
             continue;
         set_cause(group, cause, -1, 0, node, text);
         break_group(core, group,

@@ -165,11 +165,13 @@ struct group {
     bool boarded;           /* the edge was told to make a board, and has it */
     bool unclean;           /* a rank died, or the group broke */
     bool revoked;           /* a rank aborted it when another one had been lost */
+    enum cause doubt;       /* COMMITTED: a participant has given it up (LEFT), or @bond_node was
+                               lost: it opens by SYNC{all} alone */
     enum group_bond bond;   /* OPEN, over several nodes */
     uint64_t bond_until_ms; /* not BOUND: then it breaks */
     uint64_t
         bond_key; /* what we said last, or went on with, since an engine was lost; 0: nothing */
-    unsigned bond_node; /* whose engine was lost */
+    unsigned bond_node; /* whose engine was lost; @doubt: or which node */
     bool bond_planned;  /* it is being replaced: core_pause.c */
     bool bond_past;     /* BOUND: it went on from @position, and another commd had the key */
     struct core_position position; /* HELD, LOOSE; afterwards: as it was then */
@@ -187,7 +189,7 @@ struct group {
     uint32_t cause_pid;
     unsigned cause_node;
     char cause_text[MSG_TEXT_MAX];
-    char bond_text[MSG_TEXT_MAX]; /* not BOUND: why */
+    char bond_text[MSG_TEXT_MAX]; /* not BOUND, or @doubt: why */
     char name[MSG_GROUP_MAX];
 };
 
@@ -590,6 +592,8 @@ bool place_nodes(struct core *core, const char (*names)[MSG_NAME_MAX], unsigned 
 void group_commit(struct core *core, unsigned home, const struct msg_commit *msg);
 void group_sync(struct core *core, unsigned node, const struct msg_sync *msg);
 /* SYNC. */
+/* Another node collects the votes of @group and tells what has become of it. */
+bool group_judged_elsewhere(const struct core *core, const struct group *group);
 struct act_msg group_vote(const struct group *group, uint64_t again, uint64_t told);
 void group_home_lost(struct core *core, unsigned node);
 void group_tick(struct core *core); /* at each heartbeat */

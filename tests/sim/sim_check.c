@@ -80,7 +80,7 @@ void check_opened(struct sim *sim, unsigned node, const struct core_group_view *
     if (!view->id || (!view->follows && view->epoch != 1) || view->nodes[view->me] != node)
         sim_fail(sim, "node %s opens a group with a wrong place", sim_node_name(sim, node));
     for (unsigned i = 0; i < view->nnodes; i++)
-        if (i != view->me && !n->engine_ok[view->nodes[i]])
+        if (i != view->me && view->state != CORE_GROUP_BROKEN && !n->engine_ok[view->nodes[i]])
             sim_fail(sim,
                      "node %s opens a group over node %s, which its engine is not "
                      "connected to",

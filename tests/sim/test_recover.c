@@ -321,6 +321,84 @@ static void waits_no_longer(void **state)
             "[ 505] a -> b BROKEN #a1 0: node a does not have this group\n");
 }
 
+/* All have voted, a has told so, and d is lost. b hears that first, and all the same its rank is in
+ * the epoch that the others have opened, and goes on from there with them. */
+static void lost_behind_the_votes(void **state)
+{
+    struct fix f = group(4, 0, (unsigned[]){0, 1, 2, 3, 0}, 5);
+
+    (void)state;
+    sim_die(f.sim, f.rank[4], "killed by signal 9");
+    all_ask(&f, &shrink);
+    sim_run(f.sim, 2);
+    sim_slow(f.sim, 0, 1, 30);
+    sim_run(f.sim, 1);
+    sim_crash(f.sim, 3);
+    sim_run(f.sim, 100);
+    for (unsigned i = 0; i < 3; i++)
+        is(&f, f.rank[i], i, 4);
+    sim_check_marks(f.sim);
+    for (unsigned i = 0; i < 3; i++)
+        sim_recover(f.sim, f.rank[i], f.g, NULL, &shrink);
+    sim_run(f.sim, 1000);
+    for (unsigned i = 0; i < 3; i++)
+        is(&f, f.rank[i], i, 3);
+    end_untold(&f);
+}
+
+/* c has opened the next epoch, and revokes it before b hears that all have voted: b hears of that
+ * all the same. */
+static void revoked_before_the_verdict(void **state)
+{
+    struct fix f = group(3, 0, (unsigned[]){0, 1, 2, 0}, 4);
+    struct core_group_view next = {0};
+
+    (void)state;
+    sim_die(f.sim, f.rank[3], "killed by signal 9");
+    all_ask(&f, &shrink);
+    sim_run(f.sim, 2);
+    sim_slow(f.sim, 0, 1, 30);
+    sim_run(f.sim, 3);
+    is(&f, f.rank[2], 2, 3);
+    sim_abort(f.sim, f.rank[2], f.g, "the trainer gave up");
+    sim_run(f.sim, 10);
+    assert_int_equal(sim_client_pending(f.sim, f.rank[1]), 1);
+    sim_run(f.sim, 100);
+    is(&f, f.rank[1], 1, 3);
+    for (unsigned i = 0; !next.follows; i++)
+        assert_true(core_group_at(sim_core(f.sim, 1), i, &next));
+    assert_int_equal(next.state, CORE_GROUP_BROKEN);
+    assert_int_equal(next.cause, CAUSE_ABORTED);
+    end_untold(&f);
+}
+
+/* Who has given the next epoch up asks what has become of it, and that is no vote: c hears no votes
+ * but those of a and b, and may not take them for all. */
+static void who_gave_it_up_has_no_vote(void **state)
+{
+    struct fix f = group(3, 0, (unsigned[]){0, 1, 2, 0}, 4);
+    struct core_group_view next = {0};
+
+    (void)state;
+    sim_die(f.sim, f.rank[3], "killed by signal 9");
+    all_ask(&f, &shrink);
+    sim_run(f.sim, 2);
+    sim_slow(f.sim, 0, 2, 200);
+    for (unsigned i = 0; !next.follows; i++)
+        assert_true(core_group_at(sim_core(f.sim, 2), i, &next));
+    sim_peer_says(
+        f.sim, 1, 2,
+        &(struct msg){.type = MSG_BROKEN,
+                      .broken = {.group = next.id, .cause = CAUSE_LEFT, .rank = -1, .node = "b"}});
+    sim_peer_says(f.sim, 1, 2,
+                  &(struct msg){.type = MSG_SYNC, .sync = {.group = next.id, .again = 1}});
+    sim_run(f.sim, 100);
+    assert_int_equal(sim_client_pending(f.sim, f.rank[2]), 1);
+    sim_run(f.sim, 200);
+    is(&f, f.rank[2], 2, 3); /* a says that it has all of them */
+    end_untold(&f);
+}
+
 /* Each half goes on, and knows whom it lacks. */
 static void two_halves(void **state)
 {
@@ -1036,6 +1114,9 @@ int main(void)
         cmocka_unit_test(a_seat_is_taken),
         cmocka_unit_test(grows),
         cmocka_unit_test(waits_no_longer),
+        cmocka_unit_test(lost_behind_the_votes),
+        cmocka_unit_test(revoked_before_the_verdict),
+        cmocka_unit_test(who_gave_it_up_has_no_vote),
         cmocka_unit_test(two_halves),
         cmocka_unit_test(one_half_at_most),
         cmocka_unit_test(home_lost),

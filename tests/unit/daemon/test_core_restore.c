@@ -1103,6 +1103,27 @@ static void who_never_opened_a_group_is_not_back(void **state)
     bench_free(bench);
 }
 
+/* Who still asks for votes learns that it was open, and then by what it is broken: so its ranks go
+ * on from it, too. */
+static void who_asks_of_a_broken_group_hears_that_it_was_open(void **state)
+{
+    struct bench *bench = with_a_link();
+    const struct group *group = group_find(bench->core, GROUP);
+    struct msg msg = {
+        .type = MSG_BROKEN,
+        .broken = {.group = GROUP, .cause = CAUSE_NODE_LOST, .rank = -1, .node = "b"}};
+    char expected[64];
+
+    b_tells(bench, msg);
+    assert_int_equal(group->state, GROUP_BROKEN);
+    bench->got[0] = 0;
+    b_tells(bench, (struct msg){.type = MSG_SYNC, .sync = {.group = GROUP}});
+    snprintf(expected, sizeof(expected), "to 1 message %u\nto 1 message %u\n", MSG_SYNC,
+             MSG_BROKEN);
+    assert_string_equal(bench->got, expected);
+    bench_free(bench);
+}
+
 static void is_stopped(struct bench *bench, uint64_t ms)
 {
     bench->now += ms;
@@ -1321,6 +1342,7 @@ int main(void)
         cmocka_unit_test(a_node_that_is_gone),
         cmocka_unit_test(engines_that_never_meet_are_linked_anew),
         cmocka_unit_test(who_never_opened_a_group_is_not_back),
+        cmocka_unit_test(who_asks_of_a_broken_group_hears_that_it_was_open),
         cmocka_unit_test(who_was_stopped_reads_of_links_first),
         cmocka_unit_test(a_doubt_ends_with_the_link),
         cmocka_unit_test(a_node_in_doubt_is_lost),
