@@ -266,12 +266,26 @@ static void check_shape(struct sim *sim, const struct core_group_view *view, uns
     }
 }
 
+/* Had anybody waited enough, if only one that has died since it said so? */
+static bool one_has_waited(const struct sim *sim, uint64_t follows)
+{
+    for (unsigned i = 0; i < sim->nhandles; i++)
+        for (unsigned j = 0; j < sim->handles[i].njoins; j++) {
+            const struct join *join = &sim->handles[i].joins[j];
+
+            if (join->follows == follows && join->how.wait_ms &&
+                sim->now >= join->first_at + join->how.wait_ms)
+                return true;
+        }
+    return false;
+}
+
 static void check_policy(struct sim *sim, const struct core_group_view *view,
                          const struct fact *old)
 {
     const struct join *first = first_asked(sim, view);
     unsigned seats = seats_of(first, old);
-    bool enough = false;
+    bool enough = one_has_waited(sim, view->follows);
 
     if (!first)
         return;
@@ -294,7 +308,6 @@ static void check_policy(struct sim *sim, const struct core_group_view *view,
         if (first->how.policy != policy || first->how.least != join->how.least)
             sim_fail(sim, "pid %u is in a group with others that asked for another policy",
                      handle->pid);
-        enough |= join->how.wait_ms && sim->now >= join->first_at + join->how.wait_ms;
     }
     if (view->size < first->how.least)
         sim_fail(sim, "%u ranks go on, at least %u were wanted", view->size, first->how.least);
