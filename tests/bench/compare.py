@@ -43,6 +43,7 @@ SIZES = [8, 64, 512, 4096, 32768, 262144, 1 << 20, 2 << 20, 16 << 20, 128 << 20]
 OTHERS = ["reduce_scatter", "all_gather", "broadcast", "all_to_all", "barrier", "pingpong"]
 ASKED = ["reduce", "gather", "scatter"]  # only where --collectives names them: it takes long enough
 PLACES = ["1x2", "1x4", "1x8", "2x1", "2x2", "2x1-own", "2x2-own", "1x2-busy", "1x2-mixed"]
+PLACES_ASKED = ["3x1"]
 FULL = {
     "places": PLACES,
     "rounds": 5,
@@ -93,6 +94,11 @@ trap 'trap "" TERM; kill 0; exit 1' TERM
 for r in $(seq "$1" "$2"); do { RANK=$r "${@:3}" || kill $$; } & done
 wait
 """
+
+
+def nodes_of(places):
+    """How many nodes have to be up for them."""
+    return max(2, *(int(place.partition("x")[0]) for place in places))
 
 
 def commd(place, folder, args):
@@ -390,7 +396,8 @@ def arguments():
     p.add_argument(
         "--quick", action="store_true", help="fewer placements, rows and rounds: a minute"
     )
-    p.add_argument("--placements", help=f"some of {','.join(PLACES)}")
+    p.add_argument("--placements", help=f"some of {','.join(PLACES)}; and "
+        f"{','.join(PLACES_ASKED)}, else left out")
     p.add_argument("--rounds", type=int, help="turns of each library on each row")
     p.add_argument(
         "--collectives",
@@ -433,7 +440,7 @@ def arguments():
         plan["places"] = args.placements.split(",")
     wanted = args.collectives.split(",") if args.collectives else ["all_reduce", *OTHERS]
     plan["rows"] = [(c, s) for c, s in plan["rows"] if c in wanted]
-    if set(plan["places"]) - set(PLACES) or not plan["rows"]:
+    if set(plan["places"]) - {*PLACES, *PLACES_ASKED} or not plan["rows"]:
         p.error("no such placement or collective")
     if (
         not args.python.exists()
@@ -474,7 +481,7 @@ def main():
     say()
     print(table.head(result))
     try:
-        with Cluster(work, args.clear) as cluster:
+        with Cluster(work, args.clear, nodes_of(plan["places"])) as cluster:
             result["netns"] = cluster.netns
             result["encrypts"] = cluster.netns and not args.clear
             if not cluster.netns:

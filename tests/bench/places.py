@@ -1,9 +1,10 @@
 """Where the ranks of a comparison run: on how many nodes, how many of them, beside what.
 
-Nodes are two commds of ./quickstart up: in network namespaces joined by a bridge where we are root,
-else both on the loopback device. The rivals get the same: mpirun in the first namespace, which
-reaches the second through an "ssh" that enters it. "-own": a node has cores which the other may not
-use, as real nodes have; else the kernel chooses among all cores of the machine for either.
+Nodes are commds of ./quickstart up, two or as many as a placement has: in network namespaces
+joined by a bridge where we are root, else all on the loopback device. The rivals get the same:
+mpirun in the first namespace, which reaches the others through an "ssh" that enters them. "-own": a
+node has cores which the other may not use, as real nodes have; else the kernel chooses among all
+cores of the machine for either.
 """
 
 import json
@@ -34,12 +35,12 @@ exec taskset -c "${cores[node]}" ip netns exec "$ns" \\
 
 
 class Cluster:
-    """Two nodes that are up from enter to exit; @clear: data between them are not encrypted."""
+    """Nodes that are up from enter to exit; @clear: data between them are not encrypted."""
 
-    def __init__(self, folder, clear=False):
+    def __init__(self, folder, clear=False, nodes=2):
         self.folder = pathlib.Path(folder)
         self.home = self.folder / "nodes"
-        self.sockets = [str(self.home / f"node{i}/commd.sock") for i in range(2)]
+        self.sockets = [str(self.home / f"node{i}/commd.sock") for i in range(nodes)]
         self.netns, self.clear, self.why_not = False, clear, ""
 
     def quickstart(self, *words):
@@ -76,13 +77,13 @@ class Cluster:
         elif not shutil.which("ip"):
             self.why_not = "there is no ip: apt-get install iproute2"
         else:
-            up = self.quickstart("up", "2", "--netns")
+            up = self.quickstart("up", str(len(self.sockets)), "--netns")
             self.netns = up.returncode == 0
             self.why_not = up.stderr.strip().splitlines()[-1] if up.returncode and up.stderr else ""
         if not self.netns:
-            up = self.quickstart("up", "2")
+            up = self.quickstart("up", str(len(self.sockets)))
         if up.returncode:
-            sys.exit(f"compare: cannot start two nodes\n{up.stderr}")
+            sys.exit(f"compare: cannot start {len(self.sockets)} nodes\n{up.stderr}")
         if self.clear:
             try:
                 self.do_not_encrypt()
@@ -92,10 +93,10 @@ class Cluster:
         return self
 
     def do_not_encrypt(self):
-        for i in range(2):
+        for i in range(len(self.sockets)):
             with open(self.home / f"node{i}/commd.yaml", "a") as conf:  # it ends in transport:
                 conf.write("  encryption: off\n  trusted_network: true\n")
-        for i in range(2):
+        for i in range(len(self.sockets)):
             again = self.quickstart("restart", str(i))
             if again.returncode:
                 raise Failed(f"cannot restart node {i} without encryption\n{again.stderr}")

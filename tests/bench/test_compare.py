@@ -324,6 +324,19 @@ class Places(unittest.TestCase):
         self.assertIn("network namespaces", Place("2x1-own", Nodes(False)).why_not())
         self.assertEqual(Place("2x1", Nodes(False)).why_not(), None)
 
+    def test_as_many_nodes_are_up_as_the_placements_need(self):
+        self.assertEqual(compare.nodes_of(["1x2", "1x8"]), 2)
+        self.assertEqual(compare.nodes_of(["1x2", "3x1", "2x2"]), 3)
+        with tempfile.TemporaryDirectory() as folder:
+            cluster = Cluster(folder, nodes=3)
+            cluster.quickstart = lambda *words: self.assertEqual(words[:2], ("up", "3")) or (
+                argparse.Namespace(returncode=0, stderr="")
+            )
+            cluster.__enter__()
+            place = Place("3x1", cluster)
+            self.assertEqual(place.sockets, cluster.sockets)
+            self.assertEqual((len(place.sockets), len(place.cores)), (3, 3))
+
     def test_no_rank_comes_before_the_engines_do_not_encrypt(self):
         """An engine with groups keeps its settings, so the whole run would be encrypted."""
         with tempfile.TemporaryDirectory() as folder:
