@@ -346,18 +346,37 @@ static void lost_behind_the_votes(void **state)
     end_untold(&f);
 }
 
+/* a, b and c are about to go on without a second rank of a. All have voted; that they have, node
+ * @late hears from a only @ms later. */
+static struct fix three_have_voted(unsigned late, uint64_t ms)
+{
+    struct fix f = group(3, 0, (unsigned[]){0, 1, 2, 0}, 4);
+
+    sim_die(f.sim, f.rank[3], "killed by signal 9");
+    all_ask(&f, &shrink);
+    sim_run(f.sim, 2);
+    sim_slow(f.sim, 0, late, ms);
+    return f;
+}
+
+/* The next epoch, as @node has it. */
+static struct core_group_view next_at(const struct fix *f, unsigned node)
+{
+    struct core_group_view next = {0};
+
+    for (unsigned i = 0; !next.follows; i++)
+        assert_true(core_group_at(sim_core(f->sim, node), i, &next));
+    return next;
+}
+
 /* c has opened the next epoch, and revokes it before b hears that all have voted: b hears of that
  * all the same. */
 static void revoked_before_the_verdict(void **state)
 {
-    struct fix f = group(3, 0, (unsigned[]){0, 1, 2, 0}, 4);
-    struct core_group_view next = {0};
+    struct fix f = three_have_voted(1, 30);
+    struct core_group_view next;
 
     (void)state;
-    sim_die(f.sim, f.rank[3], "killed by signal 9");
-    all_ask(&f, &shrink);
-    sim_run(f.sim, 2);
-    sim_slow(f.sim, 0, 1, 30);
     sim_run(f.sim, 3);
     is(&f, f.rank[2], 2, 3);
     sim_abort(f.sim, f.rank[2], f.g, "the trainer gave up");
@@ -365,8 +384,7 @@ static void revoked_before_the_verdict(void **state)
     assert_int_equal(sim_client_pending(f.sim, f.rank[1]), 1);
     sim_run(f.sim, 100);
     is(&f, f.rank[1], 1, 3);
-    for (unsigned i = 0; !next.follows; i++)
-        assert_true(core_group_at(sim_core(f.sim, 1), i, &next));
+    next = next_at(&f, 1);
     assert_int_equal(next.state, CORE_GROUP_BROKEN);
     assert_int_equal(next.cause, CAUSE_ABORTED);
     end_untold(&f);
@@ -376,22 +394,16 @@ static void revoked_before_the_verdict(void **state)
  * but those of a and b, and may not take them for all. */
 static void who_gave_it_up_has_no_vote(void **state)
 {
-    struct fix f = group(3, 0, (unsigned[]){0, 1, 2, 0}, 4);
-    struct core_group_view next = {0};
+    struct fix f = three_have_voted(2, 200);
+    uint64_t next = next_at(&f, 2).id;
 
     (void)state;
-    sim_die(f.sim, f.rank[3], "killed by signal 9");
-    all_ask(&f, &shrink);
-    sim_run(f.sim, 2);
-    sim_slow(f.sim, 0, 2, 200);
-    for (unsigned i = 0; !next.follows; i++)
-        assert_true(core_group_at(sim_core(f.sim, 2), i, &next));
     sim_peer_says(
         f.sim, 1, 2,
         &(struct msg){.type = MSG_BROKEN,
-                      .broken = {.group = next.id, .cause = CAUSE_LEFT, .rank = -1, .node = "b"}});
+                      .broken = {.group = next, .cause = CAUSE_LEFT, .rank = -1, .node = "b"}});
     sim_peer_says(f.sim, 1, 2,
-                  &(struct msg){.type = MSG_SYNC, .sync = {.group = next.id, .again = 1}});
+                  &(struct msg){.type = MSG_SYNC, .sync = {.group = next, .again = 1}});
     sim_run(f.sim, 100);
     assert_int_equal(sim_client_pending(f.sim, f.rank[2]), 1);
     sim_run(f.sim, 200);
