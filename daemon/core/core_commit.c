@@ -46,7 +46,7 @@ static bool one_collects(const struct core *core, const struct group *group)
     return bond_nodes_know(core, group);
 }
 
-static bool all_agreed(const struct group *group)
+bool group_agreed(const struct group *group)
 {
     if (group->state == GROUP_LEFT)
         return !group->cause; /* it was open: group_close() */
@@ -56,7 +56,7 @@ static bool all_agreed(const struct group *group)
 bool group_judged_elsewhere(const struct core *core, const struct group *group)
 {
     return group->state == GROUP_COMMITTED && group->follows && group->me &&
-           one_collects(core, group) && !all_agreed(group) && !core->stopping &&
+           one_collects(core, group) && !group_agreed(group) && !core->stopping &&
            (peer_linked(core, group->nodes[0]) || peer_is_missed(core, group->nodes[0]));
 }
 
@@ -64,7 +64,7 @@ struct act_msg group_vote(const struct group *group, uint64_t again, uint64_t to
 {
     return (struct act_msg){
         .type = MSG_SYNC,
-        .sync = {.group = group->id, .again = again, .told = told, .all = all_agreed(group)}};
+        .sync = {.group = group->id, .again = again, .told = told, .all = group_agreed(group)}};
 }
 
 bool place_nodes(struct core *core, const char (*names)[MSG_NAME_MAX], unsigned n, int *ret_me)
@@ -195,7 +195,7 @@ static bool commit_fresh(struct core *core, unsigned home, uint64_t id)
 static void ask_sync(struct core *core, const struct group *group)
 {
     assert(group->state == GROUP_COMMITTED);
-    assert(group->nnodes > 1 && !all_agreed(group));
+    assert(group->nnodes > 1 && !group_agreed(group));
     if (!group->me || !one_collects(core, group))
         act_to_group(core, group, ACT_EACH_UNCONFIRMED, group_vote(group, 0, 0));
     else if (peer_linked(core, group->nodes[0]))
@@ -292,7 +292,7 @@ static void vote_heard(struct core *core, struct group *group, unsigned place,
                        const struct msg_sync *msg)
 {
     bool asks = !msg->again && !msg->told && !msg->all;
-    bool before = all_agreed(group), first = !group->confirmed[place];
+    bool before = group_agreed(group), first = !group->confirmed[place];
     bool collects = !group->me && one_collects(core, group);
     unsigned node = group->nodes[place];
 
@@ -302,11 +302,11 @@ static void vote_heard(struct core *core, struct group *group, unsigned place,
         confirm(group, place);
     for (unsigned i = 0; i < group->nnodes && msg->all; i++)
         confirm(group, i);
-    if (!before && all_agreed(group))
+    if (!before && group_agreed(group))
         group_tell_ended(core, group); /* those that had no COMMIT when they were told */
-    if (!before && all_agreed(group) && collects)
+    if (!before && group_agreed(group) && collects)
         act_to_group(core, group, ACT_EACH_NODE, group_vote(group, 0, 0));
-    else if (asks && (all_agreed(group) || (!collects && (first || !place))))
+    else if (asks && (group_agreed(group) || (!collects && (first || !place))))
         act_to_peer(core, node, group_vote(group, 0, 0));
     if (first)
         act_fates_to(core, group, node);
@@ -358,7 +358,7 @@ void group_home_lost(struct core *core, unsigned node)
     assert(!peer_linked(core, node));
     assert(node != core->config.self);
     list_each(group, &core->all_groups, all)
-        if (group->state == GROUP_COMMITTED && group->home == node && !all_agreed(group))
+        if (group->state == GROUP_COMMITTED && group->home == node && !group_agreed(group))
             ask_sync(core, group);
 }
 
@@ -387,13 +387,13 @@ void group_tick(struct core *core)
     list_each(group, &core->all_groups, all) {
         if (group->state == GROUP_LEFT)
             group_ask_left(core, group);
-        if (group->state != GROUP_COMMITTED || (all_agreed(group) && !is_apart(core, group)))
+        if (group->state != GROUP_COMMITTED || (group_agreed(group) && !is_apart(core, group)))
             continue;
         assert(core->now >= group->committed_ms);
         if (waits_for_missed(core, group))
             group->committed_ms = core->now;
         if (core->now - group->committed_ms < 2 * core->config.node_timeout_ms) {
-            if (!all_agreed(group))
+            if (!group_agreed(group))
                 ask_sync(core, group);
             continue;
         }

@@ -457,7 +457,7 @@ static void recovered(struct core *core, const struct group *group)
 
 static bool is_agreed(const struct group *group)
 {
-    return group->state == GROUP_COMMITTED && group->nconfirmed + 1 == group->nnodes;
+    return group->state == GROUP_COMMITTED && group_agreed(group);
 }
 
 /* A next epoch for which all have voted: ranks of other nodes may be in it already, and will go on

@@ -591,6 +591,7 @@ void absent_collect(struct core *core, unsigned node, const struct msg_absent_he
 bool place_nodes(struct core *core, const char (*names)[MSG_NAME_MAX], unsigned n, int *ret_me);
 void group_commit(struct core *core, unsigned home, const struct msg_commit *msg);
 void group_sync(struct core *core, unsigned node, const struct msg_sync *msg);
+bool group_agreed(const struct group *group); /* all have voted for it */
 /* Another node collects the votes of @group and tells what has become of it. */
 bool group_judged_elsewhere(const struct core *core, const struct group *group);
 /* SYNC. */
